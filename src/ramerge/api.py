@@ -269,20 +269,7 @@ def _made(
     """The plan of checked merges."""
     place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
-    def planned(*, cache: bool) -> MergePlan:
-        return make_plan(
-            points,
-            place,
-            in_memory=in_memory,
-            as_delta=as_delta,
-            threads=options.threads,
-            max_memory=options.max_memory,
-            overwrite=options.overwrite,
-            strict=options.strict,
-            cache=cache,
-        )
-
-    made = planned(cache=options.cache)
+    made = make_plan(points, place, options, in_memory=in_memory, as_delta=as_delta)
     _LOG.debug("plan: %s, %d problems", made.method.name, len(made.problems))
     for name, form in made.formats.items():
         _LOG.debug("input %s: %s", name, form)
@@ -290,7 +277,7 @@ def _made(
     if not stopped:
         return made
     # an interrupted run may have begun before these counts were known: it is resumed with counts of its own
-    before = planned(cache=False)
+    before = make_plan(points, place, replace(options, cache=False), in_memory=in_memory, as_delta=as_delta)
     return before if goes_on(before, stopped) else made
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import ramerge
 from ramerge.engine.result_codec import BlockResult, ResultCodec, blank
 from ramerge.methods.base import Counted
 from ramerge.planning.build import make_plan
@@ -21,7 +22,7 @@ BLOCK = Block(1, 0, 640)
 @pytest.fixture
 def plan(tmp_path: Path) -> MergePlan:
     source = recipe(tmp_path, write_simple(tmp_path, {"code": 0.1, "tool": 0.2}), "ties")
-    return make_plan(make_points(open_recipe(source)), cache=False)
+    return make_plan(make_points(open_recipe(source)), options=ramerge.Options(cache=False))
 
 
 def statistics_of(plan: MergePlan) -> tuple[Counted, ...]:

@@ -43,11 +43,11 @@ def recipe(web: WebServer, method: str, place: Callable[[str], str]) -> dict[str
 
 
 def planned(
-    web: WebServer, method: str, out: Path | None, run_bytes: int, *, workers: int = 3, **options: Any
+    web: WebServer, method: str, out: Path | None, run_bytes: int, *, workers: int = 3, **more: Any
 ) -> MergePlan:
     """A plan of small blocks."""
     source = recipe(web, method, lambda name: f"{web.url}/{name}")
-    plan = make_plan(make_points(open_recipe(source)), out, cache=False, **options)
+    plan = make_plan(make_points(open_recipe(source)), out, ramerge.Options(cache=False), **more)
     assert plan.problems == ()
     resources = replace(plan.resources, block_elements=100, run_bytes=run_bytes, workers=workers)
     return replace(plan, resources=resources)

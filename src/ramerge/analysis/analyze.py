@@ -110,11 +110,8 @@ def plan_analysis(
     )
     plan = make_plan(
         points,
+        options=options,
         observed=(statistics, _precision_loss(statistics)),
-        threads=options.threads,
-        max_memory=options.max_memory,
-        cache=options.cache,
-        strict=options.strict,
         notes=left_out,
     )
     return plan, statistics

@@ -12,6 +12,7 @@ from pathlib import Path
 from ramerge.formats.encodings.decode import stated_dtype
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
+from ramerge.options import Options
 from ramerge.output import remote_output
 from ramerge.output.targets import OutputTarget, free_bytes, problems_of
 from ramerge.planning import cached_counts, checks
@@ -20,7 +21,7 @@ from ramerge.planning.findings import Findings, gathered
 from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
-from ramerge.planning.model import MergePlan, PlannedContents, Tie
+from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
 from ramerge.planning.rename import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut, read_limits
 from ramerge.planning.rounds import rounds
@@ -33,19 +34,17 @@ from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import identify
 from ramerge.tensors.tensor import Tensor
 
+_OPTIONS = Options()
+
 
 def make_plan(
     points: Sequence[Point],
     out: OutputTarget | None = None,
+    options: Options = _OPTIONS,
     *,
-    threads: int | None = None,
-    max_memory: int | str | None = None,
-    overwrite: bool = False,
     in_memory: bool = False,
     as_delta: bool = False,
     observed: Sequence[Statistic] = (),
-    cache: bool = True,
-    strict: bool = False,
     notes: Sequence[str] = (),
 ) -> MergePlan:
     """Plan a merge, or a sweep over parameters. `problems` of the result says what would make it fail.
@@ -53,35 +52,27 @@ def make_plan(
     Args:
         points: the merges, from `recipe.points.make_points`; at least one.
         out: the output folder, local or remote, if it is known.
-        threads: worker threads; by default one for each processor, and two more because threads wait for disks.
-        max_memory: bytes, or a size such as `2GB`, that the process must not exceed.
-        overwrite: whether an existing checkpoint at `out` will be replaced.
+        options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         as_delta: whether the output is a delta on the base.
         observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
-        cache: whether to use stored counts of earlier reads of the same files, and to store counts.
-        strict: whether warnings are problems.
         notes: further notes for the plan.
 
     Raises:
         RecipeError: `threads` or `max_memory` is not valid.
     """
-    recipe, limits = points[0].recipe, read_limits(threads, max_memory)
+    recipe, limits = points[0].recipe, read_limits(options.threads, options.max_memory)
     findings = Findings(recipe.document)
-    checks.note_methods(points, findings)
-    findings.warnings += recipe.document.warnings
-    findings.notes += recipe.document.notes
-    checks.warn_of_idle(points, findings)
-    opened = open_inputs(recipe, findings, needs_base=points[0].uses_base)
-    inputs = checks.refuse_other_architectures(opened, recipe, findings)
+    inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
-    here = out is None or isinstance(out, Path)
-    can_repeat = not in_memory and not observed and not as_delta and here  # what was sent is not sent again
-    contents = _contents(points, inputs, findings, observed, cache=cache, can_repeat=can_repeat)
+    sends = out is not None and not isinstance(out, Path)
+    can_repeat = not (in_memory or observed or as_delta or sends)  # what was sent is not sent again
+    contents = _contents(points, inputs, findings, observed, cache=options.cache, can_repeat=can_repeat)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
     checks.note_coarse_agents(contents.tensors, points, findings)
+    smallest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
     resources = cut(
         points,
         inputs,
@@ -90,27 +81,16 @@ def make_plan(
         findings,
         in_memory=in_memory,
         observed=observed,
-        sends=not here,
-        smallest=BLOCK if as_delta else SMALLEST_BLOCK,  # a delta's blocks are compared as a whole
+        sends=sends,
+        smallest=smallest,
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
-    resources = replace(resources, solving_seconds=took)
-    disk_free: int | None = None
-    if isinstance(out, Path):
-        disk_free = free_bytes(out)
-        needed = 0 if as_delta else contents.bytes_written  # how large a delta becomes is known when it is made
-        for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
-            findings.problem(text)
-    elif out is not None:
-        disk_free = remote_output.free_here(out)
-        largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
-        needed = 0 if as_delta else remote_output.needed_of(contents.bytes_written, largest)
-        for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=overwrite):
-            findings.problem(text)
+    disk_free = _check_output(out, points, inputs, contents, findings, overwrite=options.overwrite, as_delta=as_delta)
+    raised = findings.warnings if options.strict else []
     return MergePlan(
         points=tuple(points),
         out=out,
-        overwrite=overwrite,
+        overwrite=options.overwrite,
         in_memory=in_memory,
         base=inputs.base,
         agents=inputs.agents,
@@ -118,13 +98,50 @@ def make_plan(
         formats=inputs.formats,
         adapters=inputs.adapters,
         **vars(contents),
-        resources=resources,
+        resources=replace(resources, solving_seconds=took),
         disk_free=disk_free,
-        strict=strict,
+        strict=options.strict,
         notes=tuple(map(message, (*gathered(findings.notes, list(inputs.agents)), *notes))),
-        warnings=() if strict else tuple(dict.fromkeys(map(message, findings.warnings))),
-        problems=tuple(dict.fromkeys(map(message, [*findings.problems, *(findings.warnings if strict else [])]))),
+        warnings=() if options.strict else tuple(dict.fromkeys(map(message, findings.warnings))),
+        problems=tuple(dict.fromkeys(map(message, [*findings.problems, *raised]))),
     )
+
+
+def _opened(points: Sequence[Point], findings: Findings) -> OpenedInputs:
+    """The inputs, after what the recipe itself is worth a word."""
+    recipe = points[0].recipe
+    checks.note_methods(points, findings)
+    findings.warnings += recipe.document.warnings
+    findings.notes += recipe.document.notes
+    checks.warn_of_idle(points, findings)
+    opened = open_inputs(recipe, findings, needs_base=points[0].uses_base)
+    return checks.refuse_other_architectures(opened, recipe, findings)
+
+
+def _check_output(
+    out: OutputTarget | None,
+    points: Sequence[Point],
+    inputs: OpenedInputs,
+    contents: PlannedContents,
+    findings: Findings,
+    *,
+    overwrite: bool,
+    as_delta: bool,
+) -> int | None:
+    """The free bytes where the output is built; None if there is no output. Notes what would make writing fail."""
+    if out is None:
+        return None
+    # how large a delta becomes is known when it is made
+    if isinstance(out, Path):
+        needed = 0 if as_delta else contents.bytes_written
+        for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
+            findings.problem(text)
+        return free_bytes(out)
+    largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
+    needed = 0 if as_delta else remote_output.needed_of(contents.bytes_written, largest)
+    for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=overwrite):
+        findings.problem(text)
+    return remote_output.free_here(out)
 
 
 def _contents(
@@ -138,31 +155,18 @@ def _contents(
 ) -> PlannedContents:
     """The tensors of the output, and what is read for them. Empty if an input could not be opened.
 
-    Args:
-        points: the merges.
-        inputs: what is read.
-        findings: gets problems, warnings and notes.
-        observed: statistics that will be counted instead of a merge.
-        cache: whether to use stored counts.
-        can_repeat: whether the merging pass can be done a second time.
+    `can_repeat` says whether the merging pass can be done a second time, so that a statistic may be predicted.
     """
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
     matched, ties = _matched(recipe, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
-    check_same_tokens(base, inputs.opened_agents, recipe, findings)
-    checks.note_one_agent(points[0], findings)
-    checks.note_adapters(points, inputs, findings)
-    checks.check_layers(base, findings)
-    checks.check_configs(base, inputs.opened_agents, ties, recipe, findings)
+    _check_models(points, base, ties, inputs, findings)
     if not inputs.are_complete:
         return PlannedContents()
     shards, tensors = plan_tensors(base, matched, points, observed)
-    checks.check_like_base(base, recipe, findings)
-    checks.note_rounding(recipe, tensors, findings)
-    checks.check_rules(recipe, tensors, inputs.base.folder, findings)
-    checks.check_shards(recipe, tensors, findings)
+    _check_tensors(base, tensors, inputs, recipe, findings)
     companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
     checks.note_templates(inputs, recipe, findings, speaker)
     if not observed:
@@ -198,6 +202,28 @@ def _contents(
         dequantized_to=base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
         stated=stated_dtype(base.config),
     )
+
+
+def _check_models(
+    points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, findings: Findings
+) -> None:
+    """What tokenizers, configurations and adapters say of each other."""
+    recipe, agents = points[0].recipe, inputs.opened_agents
+    check_same_tokens(base, agents, recipe, findings)
+    checks.note_one_agent(points[0], findings)
+    checks.note_adapters(points, inputs, findings)
+    checks.check_layers(base, findings)
+    checks.check_configs(base, agents, ties, recipe, findings)
+
+
+def _check_tensors(
+    base: Checkpoint, tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings
+) -> None:
+    """What the recipe asks of tensors that cannot be, or that is worth a note."""
+    checks.check_like_base(base, recipe, findings)
+    checks.note_rounding(recipe, tensors, findings)
+    checks.check_rules(recipe, tensors, inputs.base.folder, findings)
+    checks.check_shards(recipe, tensors, findings)
 
 
 def _matched(

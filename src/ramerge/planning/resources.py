@@ -111,17 +111,10 @@ def cut(
         sends: whether the output is sent to a remote place.
         smallest: elements of the smallest blocks that are of use.
     """
-    agents = len(inputs.agents)
-    models = 1 + agents + len(inputs.importances)
-    tensors = contents.tensors
-    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += _kept(tensors, observed, agents)
-    fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
-    fixed += _collected(points, tensors) if in_memory else 0
-    fixed += _BYTES_OF_SENDING if sends else 0
+    agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.importances)
+    fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
     # of each worker one set of counts that it fills, and one that waits to be added up
     partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
-    fixed += _sums(contents, observed, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
     if scratch and not limits.memory:
         # one whole matrix must be possible; several at a time are faster, if they leave room for others
@@ -150,6 +143,16 @@ def cut(
         findings.problem(f"{given}; give at least {needed}")
     # a worker that solves for a matrix would let the answers to its requests wait
     return replace(made, run_bytes=_run(models, tensors, workers)) if remote and not scratch else made
+
+
+def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
+    """Bytes that do not depend on the number of workers."""
+    agents, tensors = len(inputs.agents), contents.tensors
+    models = 1 + agents + len(inputs.importances)
+    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
+    fixed += _kept(tensors, observed, agents) + _sums(contents, observed, agents)
+    fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
+    return fixed + (_BYTES_OF_SENDING if sends else 0)
 
 
 def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:

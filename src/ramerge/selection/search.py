@@ -88,19 +88,23 @@ def search(
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
     document = open_recipe(recipe, tensors_of_base)
-    request = SearchRequest(
-        space=_space(document, vary, space),
+    request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
+    make_scorer = _scorer(score, settings.score_timeout)
+    result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
+    return _with_page(result, Path(out)) if settings.html else result
+
+
+def _request(space: Space, usual_sampler: str, settings: SearchSettings, options: Options) -> SearchRequest:
+    return SearchRequest(
+        space=space,
         objectives=_objectives(settings.objectives),
         trials=settings.trials,
-        sampler=settings.sampler or ("grid" if vary else "tpe"),
+        sampler=settings.sampler or usual_sampler,
         seed=settings.seed,
         prune=settings.prune,
         most_failures=settings.most_failures,
         options=options,
     )
-    make_scorer = _scorer(score, settings.score_timeout)
-    result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
-    return _with_page(result, Path(out)) if settings.html else result
 
 
 def _varies(vary: object) -> bool:

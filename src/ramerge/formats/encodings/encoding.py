@@ -87,29 +87,33 @@ class Decoding:
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
-        fitting = _fitting(stored.shape, shape, tuple(grids))
-        if len(fitting) > 1:
-            blocks = " or ".join(f"{grid.block_rows} x {grid.block_columns}" for grid in fitting)
-            text = (
-                f"scales of shape {list(stored.shape)} may be those of blocks of {blocks} in weights of {list(shape)}"
-            )
-            self.problem(stored, f"{text}; store them with one dimension for each of the weights'")
-            return None
-        if not fitting:
-            wanted = (
-                " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
-            )
-            text = f"scales of shape {list(stored.shape)} do not fit weights of {list(shape)}, which take {wanted}"
-            self.problem(stored, text)
-            return None
+        grid = self._grid(stored, shape, tuple(grids))
         by = self._divisor(codes, divisor)
-        if divisor is not None and by is None:
+        if grid is None or (divisor is not None and by is None):
             return None
         powers = self.config.get("scale_fmt") == "ue8m0"
-        origin = Scaled(codes, format, stored, scale_format, fitting[0], by, self.dtype, powers)
+        origin = Scaled(codes, format, stored, scale_format, grid, by, self.dtype, powers)
         decoded = Tensor(name, "F32", shape, origin)
         self.tensors[codes.name] = decoded
         return decoded
+
+    def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
+        """Where scales belong in weights of a shape; None if that is not clear, which is then noted."""
+        fitting = _fitting(scales.shape, shape, grids)
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            blocks = " or ".join(f"{grid.block_rows} x {grid.block_columns}" for grid in fitting)
+            self.problem(
+                scales,
+                f"scales of shape {list(scales.shape)} may be those of blocks of {blocks} in weights of {list(shape)}; "
+                "store them with one dimension for each of the weights'",
+            )
+            return None
+        wanted = " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
+        text = f"scales of shape {list(scales.shape)} do not fit weights of {list(shape)}, which take {wanted}"
+        self.problem(scales, text)
+        return None
 
     def _divisor(self, codes: Tensor, name: str | None) -> Tensor | None:
         found = self.stored.get(name) if name is not None else None
