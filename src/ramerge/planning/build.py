@@ -72,17 +72,9 @@ def make_plan(
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
     checks.note_coarse_agents(contents.tensors, points, findings)
-    smallest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
+    fewest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
     resources = cut(
-        points,
-        inputs,
-        contents,
-        limits,
-        findings,
-        in_memory=in_memory,
-        observed=observed,
-        sends=sends,
-        smallest=smallest,
+        points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     disk_free = _check_output(out, points, inputs, contents, findings, overwrite=options.overwrite, as_delta=as_delta)

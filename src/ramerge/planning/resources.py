@@ -93,7 +93,7 @@ def cut(
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
     sends: bool = False,
-    smallest: int = SMALLEST_BLOCK,
+    fewest: int = SMALLEST_BLOCK,
 ) -> Resources:
     """The largest blocks, then the most workers, that fit the memory.
 
@@ -109,7 +109,7 @@ def cut(
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent to a remote place.
-        smallest: elements of the smallest blocks that are of use.
+        fewest: elements of the smallest blocks that are of use.
     """
     agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.importances)
     fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
@@ -132,7 +132,7 @@ def cut(
 
     block = _largest_block(inputs)
     least = min(workers, _FEW) if remote and not limits.threads else workers
-    while block > smallest and resources(least, block).peak_memory_bytes > budget:
+    while block > fewest and resources(least, block).peak_memory_bytes > budget:
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
