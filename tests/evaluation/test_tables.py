@@ -440,10 +440,11 @@ def test_paired_comparison() -> None:
     assert (memory["Difference"], memory["p"], memory["Items"]) == (0, 1, 18)
     assert values(table, "Avg")["Difference"] == 12.5
     assert "Left out, because the other has not got them: 2 of b in memory/squad_32k." in table.notes
-    expected = intervals.paired([(x, 1) for x in [1, 1, 1, 0] * 10], [(x, 1) for x in [1, 0, 1, 0] * 10])
-    assert expected is not None
-    figures = (100 * expected.value, 100 * expected.low, 100 * expected.high, expected.p)
-    assert [tool[name] for name in ("Difference", "from", "to")] == pytest.approx(figures[:3], abs=0.6)
+    both = np.array([[(first, 1.0), (second, 1.0)] for first, second in [(1, 1), (1, 0), (1, 1), (0, 0)] * 10])
+    drawn = intervals.replicates(both)
+    expected = intervals.difference(25.0, 100 * (drawn[:, 0] - drawn[:, 1]))
+    figures = (expected.value, expected.low, expected.high)
+    assert [tool[name] for name in ("Difference", "from", "to")] == pytest.approx(figures, abs=0.6)
 
 
 def test_comparison_needs_common_items() -> None:

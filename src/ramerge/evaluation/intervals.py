@@ -117,29 +117,6 @@ class Difference:
     p: float
 
 
-def paired(
-    first: ArrayLike, second: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> Difference | None:
-    """The paired bootstrap test between two models on the same items, in the same order.
-
-    Items are drawn with replacement, and each draw scores both models. See `p_value` for its definition.
-
-    Returns:
-        None where there are fewer than two items, or a model's denominators sum to 0.
-
-    Raises:
-        ValueError: the two have different numbers of samples.
-    """
-    left, right = _pairs(first), _pairs(second)
-    if len(left) != len(right):
-        raise ValueError(f"{len(left)} samples cannot be paired with {len(right)}")
-    values = ratio(left), ratio(right)
-    if len(left) < 2 or values[0] is None or values[1] is None:
-        return None
-    drawn = replicates(np.stack([left, right], axis=1), seed=seed, resamples=resamples)
-    return difference(values[0] - values[1], drawn[:, 0] - drawn[:, 1], level)
-
-
 def difference(value: float, drawn: Floats, level: float = LEVEL) -> Difference:
     """What replicates of a difference say about it."""
     return Difference(value, *percentiles(drawn, level), p_value(drawn))
