@@ -1,7 +1,7 @@
 """Machine code of the common kernels for a wheel: `python scripts/bundle_kernels.py [FOLDER]`.
 
 Small merges and analyses say which kernels are common. They are compiled for each level of processors of this
-machine's architecture. That takes 20 minutes of processor time; decision 032 says what it saves.
+machine's architecture. That takes 20 minutes of processor time; decision 030 says what it saves.
 """
 
 from __future__ import annotations
