@@ -779,6 +779,30 @@ def test_a_device_that_runs_out_of_memory(
     assert names_in(tmp_path) == ["data.jsonl"]
 
 
+def test_the_limits_of_threads_and_memory_are_kept(
+    zero: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    class Watched(worker.SquareSums):
+        def __init__(self, model: Any) -> None:
+            seen.append(torch.get_num_threads())
+            super().__init__(model)
+
+    monkeypatch.setattr(worker, "SquareSums", Watched)
+    before, settings = torch.get_num_threads(), ramerge.FisherSettings(device="cpu")
+    fisher(zero, data, tmp_path / "out", settings=settings, options=ramerge.Options(threads=before + 1))
+    assert (seen, torch.get_num_threads()) == ([before + 1], before)
+    sizes = [tensor.elements for tensor in layout.floats_of(open_checkpoint(zero))]
+    need = 8 * sum(sizes) + 4 * max(sizes)
+    with pytest.raises(PlanError, match=f"--max-memory: {need - 1:,} bytes do not suffice.* at least {need:,}"):
+        fisher(zero, data, tmp_path / "no", settings=settings, options=ramerge.Options(max_memory=need - 1))
+    fisher(zero, data, tmp_path / "yes", settings=settings, options=ramerge.Options(max_memory=need))
+    with pytest.raises(RecipeError, match="--max-memory"):
+        fisher(zero, data, tmp_path / "no", settings=settings, options=ramerge.Options(max_memory="two"))
+    assert names_in(tmp_path) == ["data.jsonl", "out", "yes"]
+
+
 # --- progress, and the end before the end -----------------------------------------------------------------------------
 
 

@@ -5,10 +5,11 @@ from ruamel.yaml import YAML
 
 import ramerge
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.limits import parse_size
 from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import read_document
-from ramerge.recipe.model import Recipe, Rule, parse_size
+from ramerge.recipe.model import Recipe, Rule
 from ramerge.recipe.read import open_recipe
 
 GOOD = """\

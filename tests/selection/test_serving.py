@@ -144,6 +144,12 @@ def test_a_server_that_is_not_installed_is_named_with_its_cure(monkeypatch: pyte
         pass
 
 
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("inf"), float("nan")])
+def test_a_time_that_is_none_is_named(seconds: float) -> None:
+    first, *_ = ModelServer("transformers", timeout=seconds).check()
+    assert first.startswith(f"--serve-timeout {seconds:g}: must")
+
+
 def test_a_server_dies_with_a_run_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path, "good")
     log = tmp_path / "log"

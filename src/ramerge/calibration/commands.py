@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 @option("run", "--device", default="auto", show_default=True, help="cpu, cuda, mps, or auto.")
 @option("method", "--dtype", default="float32", show_default=True, help="Dtype that is computed in.")
 @option("method", "--seed", default=0, show_default=True, help="Seed of sampled labels.")
-@options(as_json("the record"), QUIET, DEBUG, run_options("allow_outside_links", "overwrite"))
+@options(as_json("the record"), QUIET, DEBUG, run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def fisher_command(
     out: Path, agents: tuple[str, ...], data: str, quiet: bool, as_json: bool, options: Options, **settings: Any
 ) -> None:

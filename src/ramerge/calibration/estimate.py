@@ -30,6 +30,7 @@ from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
 from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
+from ramerge.foundation.limits import ResourceLimits, read_limits
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.options import Options
@@ -64,7 +65,8 @@ def fisher(
         out: the folder to make: float32 safetensors with names and shapes of the model's floating-point tensors, in
             files of at most 5 GB, and `fisher.json`. Buffers that are not trained are zero.
         settings: examples, labels, device and so on.
-        options: `overwrite` and `allow_outside_links` apply.
+        options: `overwrite`, `allow_outside_links`, `threads` (of torch; default: its own) and `max_memory` apply. What
+            the examples' activations take is not known beforehand: `max_memory` only refuses what certainly needs more.
         on_progress: called with the number of examples done, in the stage `fisher`.
 
     Returns:
@@ -74,7 +76,7 @@ def fisher(
         RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
         InputError: the data cannot be read or lines of it are bad; every one that would be used.
         CheckpointError: the model cannot be read or used as it is stored, or an input has changed meanwhile.
-        PlanError: `out` cannot be written there, or the device's memory does not suffice.
+        PlanError: `out` cannot be written there, or the memory does not suffice.
         WeightsError: a likelihood or a gradient is NaN or Inf.
         OutputError: the output cannot be written.
 
@@ -88,12 +90,13 @@ def fisher(
         raise RecipeError(problems)
     _require_extras()
     source, folder = path_of(data, "a data file"), path_of(out)
+    limits = read_limits(options.threads, options.max_memory)
     found = resolve(os.fspath(model), Path.cwd())
     if problems := problems_of(folder, [*found.folders, source], 0, overwrite=options.overwrite):
         tidy(folder)
         raise PlanError(problems)
     with _one_model(found, folder) as directory:
-        request = _Request(without_secrets(str(model)), str(data), source, folder, settings, options)
+        request = _Request(without_secrets(str(model)), str(data), source, folder, settings, options, limits)
         return _written(request, directory, on_progress or silence)
 
 
@@ -105,6 +108,7 @@ class _Request:
     out: Path
     settings: FisherSettings
     options: Options
+    limits: ResourceLimits
 
     @property
     def is_sampled(self) -> bool:
@@ -160,6 +164,7 @@ def _estimated(
         request.data,
         partial(jsonl.read, request.source, used.examples, sampled=request.is_sampled),
         used,
+        request.limits,
         lambda done: listen(Progress("fisher", done, used.examples, "examples")),
         partial(write_tensor, writer, {name: shard for shard in shards for name in shard.offsets}),
     )

@@ -20,12 +20,15 @@ from ramerge.calibration.jsonl import Example
 from ramerge.calibration.layout import floats_of
 from ramerge.calibration.names import as_stored, check_names
 from ramerge.calibration.record import ExampleResult, FisherSettings
+from ramerge.foundation import dtypes
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
+from ramerge.foundation.limits import ResourceLimits
 from ramerge.tensors.checkpoint import Checkpoint
 
 # rows of probabilities that are sampled from at a time: 40 MB for a vocabulary of 150,000
 _ROWS = 64
 _NAMED = 10
+_SUM = 4  # bytes of a float32 sum
 
 
 def run(
@@ -33,12 +36,14 @@ def run(
     data: str,
     read: Callable[[], Iterator[Example]],
     settings: FisherSettings,
+    limits: ResourceLimits,
     listen: Callable[[int], None],
     write: Callable[[str, NDArray[np.float32]], None],
 ) -> ExampleResult:
     """Estimate the Fisher information of a checkpoint."""
     device = choose_device(settings.device, settings.dtype)
-    with _quiet():
+    _check_memory(checkpoint, settings, device, limits.memory)
+    with _quiet(), _threads(limits.threads):
         encoder = ExampleEncoder(_loaded(AutoTokenizer, checkpoint), settings.max_length)
         tokens, truncated = _count(encoder, read, data)
         model = _load_model(checkpoint, settings.dtype)
@@ -94,6 +99,31 @@ def choose_device(text: str, dtype: str) -> torch.device:
 
 def _called(device: torch.device) -> str:
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def _check_memory(checkpoint: Checkpoint, settings: FisherSettings, device: torch.device, most: int | None) -> None:
+    """Refuse what certainly needs more than `most` bytes: the model, and on a CPU its squares and one gradient."""
+    sizes = [tensor.elements for tensor in floats_of(checkpoint)]
+    wide = dtypes.itemsize(dtypes.FROM_FULL_NAME[settings.dtype])
+    need = sum(sizes) * wide
+    if device.type == "cpu":
+        need += sum(sizes) * _SUM + max(sizes) * wide
+    if most is not None and need > most:
+        raise PlanError(
+            f"--max-memory: {most:,} bytes do not suffice; {checkpoint.directory} in {settings.dtype} with its sums "
+            f"needs at least {need:,}, and more for activations: use a larger limit, or a narrower dtype"
+        )
+
+
+@contextmanager
+def _threads(number: int | None) -> Iterator[None]:
+    """Torch's threads, as many as before again when the block ends."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _load_model(checkpoint: Checkpoint, dtype: str) -> Any:

@@ -26,13 +26,13 @@ from ramerge.formats.open import open_stacked
 from ramerge.foundation.dtypes import full_name, widest
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.limits import ResourceLimits, read_limits
 from ramerge.foundation.text import without_secrets
 from ramerge.options import Options
 from ramerge.output import remote_output
 from ramerge.output.remote_output import build_output
 from ramerge.output.staging import tidy
 from ramerge.output.targets import OutputTarget, output_target, problems_of
-from ramerge.planning.resources import ResourceLimits, read_limits
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve
 from ramerge.tensors.checkpoint import Checkpoint

@@ -2,7 +2,8 @@
 
 Importing numba and letting it load what it has compiled takes most of a second (see "Machine code of kernels" in
 benchmarks/README.md). So a kernel is kept as an object file, which LLVM can load and ctypes can call. numba is imported
-only to compile what is not there yet. `store` keeps the code, `compiler` makes it.
+only to compile what is not there yet. `store` keeps the code, `compiler` makes it, and a wheel
+brings a `bundle` of it along.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import numpy as np
 
 from ramerge.foundation import store
 from ramerge.foundation.errors import RamergeError, reason
+from ramerge.kernels import bundle
 
 Kernel = Callable[..., Any]
 
@@ -46,7 +48,7 @@ _TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("nati
 
 _lock = threading.Lock()
 _listeners = threading.local()
-_loaded: dict[bytes, Kernel] = {}
+_loaded: dict[bytes, tuple[KernelSource, Kernel]] = {}
 # What owns the memory of the machine code: LLVM's engines, and numba's functions.
 _owners: list[Any] = []
 
@@ -64,9 +66,19 @@ class KernelSource:
     @property
     def key(self) -> bytes:
         """SHA-256 of everything that decides what the machine code does."""
-        called = sorted((name, _meaning(function)) for name, function in self.scope.items())
+        called = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
         parts = (_machinery(), self.name, self.text, self.arguments, self.returns, called)
         return hashlib.sha256(repr(parts).encode()).digest()
+
+    @property
+    def portable_key(self) -> str | None:
+        """SHA-256 of what it is, whatever compiles it; None if it calls functions that a bundle does not know."""
+        try:
+            called = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
+        except ValueError:
+            return None
+        parts = (self.name, self.text, self.arguments, self.returns, called)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 def load(
@@ -105,12 +117,18 @@ def load(
         key = made.key
         with _lock:
             if key not in _loaded:
-                code = store.read("kernels", key)
-                _loaded[key] = _callable(made, _compile(key, made) if code is None else _link(code))
-            return _loaded[key]
+                code = store.read("kernels", key) or _bundled(made)
+                _loaded[key] = made, _callable(made, _compile(key, made) if code is None else _link(code))
+            return _loaded[key][1]
     except OSError as error:  # a caller that writes files would take it for an error of those
         what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
         raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
+
+
+def loaded_sources() -> list[KernelSource]:
+    """The sources of all kernels that this process has loaded."""
+    with _lock:
+        return [source for source, _ in _loaded.values()]
 
 
 def deferred(
@@ -140,21 +158,40 @@ def notifying_compilation(notify: Callable[[bool], None]) -> Iterator[None]:
 
 def _compile(key: bytes, source: KernelSource) -> int:
     """Compile with numba, keep the machine code for the next process; the address of the function."""
-    from ramerge.kernels.compiler import compile_kernel, object_code
-
     notify = getattr(_listeners, "notify", lambda _done: None)
     notify(False)
-    processor, features = _processor()
-    compiled = compile_kernel(source, features)
-    code = object_code(compiled, processor, features)
+    compiled, code = make(source)
     notify(True)
     if code is None:
         text = f"numba {_numba_version()} makes code of kernel {source.name} that cannot be kept for later processes"
         warn(text, RuntimeWarning, stacklevel=3)
     else:
-        store.write("kernels", key, compiled.native_name.encode("ascii") + b"\0" + code)
+        store.write("kernels", key, code)
     _owners.append(compiled)
     return int(compiled.address)
+
+
+def make(source: KernelSource) -> tuple[Any, bytes | None]:
+    """Compile with numba, for this processor or the one that numba's settings name.
+
+    Returns:
+        numba's function, and what another process links: the symbol, a zero byte and an object file; None if it cannot.
+
+    Raises:
+        numba.core.errors.NumbaError: the source cannot be compiled.
+    """
+    from ramerge.kernels.compiler import compile_kernel, object_code
+
+    processor, features = _processor()
+    compiled = compile_kernel(source, features)
+    code = object_code(compiled, processor, features)
+    return compiled, None if code is None else compiled.native_name.encode("ascii") + b"\0" + code
+
+
+def _bundled(source: KernelSource) -> bytes | None:
+    """What the installation brought along, unless numba's settings ask for something else."""
+    key = None if _numba_settings() else source.portable_key
+    return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
 
 
 def _link(payload: bytes) -> int:
@@ -210,9 +247,12 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
 @cache
 def _machinery() -> str:
     """Compiler and processor. numba is not imported for its version, because the import takes the time."""
-    settings = sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
     versions = (_numba_version(), llvmlite.__version__, np.__version__, sys.version)
-    return repr((_TOOLS, versions, settings, llvm.get_process_triple(), _processor()))
+    return repr((_TOOLS, versions, _numba_settings(), llvm.get_process_triple(), _processor()))
+
+
+def _numba_settings() -> list[tuple[str, str]]:
+    return sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
 
 
 def _numba_version() -> str:
@@ -236,16 +276,21 @@ def expands() -> bool:
     return "+avx512vbmi2" in _processor()[1]
 
 
-def _meaning(function: Any) -> str:
+def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
     """What a function does, as text: its code, and the values of what it takes from its module.
 
     The module's file would not do: what was imported from it may be older than what it holds now.
+
+    Args:
+        function: the function.
+        say: what stands for its code.
     """
     if not isinstance(function, FunctionType) or function.__closure__:
         raise TypeError(f"{function!r} is not a plain function of a module")
     code = function.__code__
-    used = {name: _constant(name, function.__globals__[name]) for name in _names(code) if name in function.__globals__}
-    return repr((_code(code), function.__defaults__, sorted(used.items())))
+    values = function.__globals__
+    used = {name: _constant(name, values[name], say) for name in _names(code) if name in values}
+    return repr((say(code), function.__defaults__, sorted(used.items())))
 
 
 def _names(code: CodeType) -> set[str]:
@@ -259,11 +304,23 @@ def _code(code: CodeType) -> tuple[Any, ...]:
     return code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags
 
 
-def _constant(name: str, value: object) -> str:
+def _place(code: CodeType) -> tuple[str, str, int]:
+    """Where code stands in the sources of bundles.
+
+    Raises:
+        ValueError: it stands in none of them.
+    """
+    path = Path(code.co_filename).relative_to(bundle.PACKAGE)
+    if path.parts[0] not in bundle.SOURCES:
+        raise ValueError(path)
+    return path.as_posix(), code.co_name, code.co_firstlineno
+
+
+def _constant(name: str, value: object, say: Callable[[CodeType], object]) -> str:
     if isinstance(value, ModuleType):
         return value.__name__
     if isinstance(value, (bool, int, float, str, np.generic, type)):
         return f"{type(value)} {value!r}"
     if isinstance(value, FunctionType):
-        return _meaning(value)
+        return _meaning(value, say)
     raise TypeError(f"a compiled function cannot use {name}, a {type(value).__name__}")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.formats.encodings.decode import stated_dtype
+from ramerge.foundation.limits import read_limits
 from ramerge.foundation.text import message
 from ramerge.methods.base import Statistic
 from ramerge.options import Options
@@ -23,7 +24,7 @@ from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
 from ramerge.planning.rename import fitted_agents
-from ramerge.planning.resources import SMALLEST_BLOCK, cut, read_limits
+from ramerge.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.planning.rounds import rounds
 from ramerge.planning.sample import bytes_of, predicted
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.machine import check_threads, memory, processors
+from ramerge.foundation.limits import ResourceLimits
+from ramerge.foundation.machine import memory, processors
 from ramerge.methods.base import Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
-from ramerge.recipe.model import parse_size
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Remote
 from ramerge.tensors.reader import AHEAD_BYTES
@@ -51,36 +50,6 @@ _SPARE = 2
 _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
-
-
-@dataclass(frozen=True)
-class ResourceLimits:
-    """The user's limits.
-
-    Attributes:
-        threads: worker threads; None for one for each processor, and two more because threads wait for disks.
-        memory: bytes that the process must not exceed; None for no limit.
-    """
-
-    threads: int | None
-    memory: int | None
-
-
-def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLimits:
-    """The limits of a run, checked.
-
-    Args:
-        threads: worker threads.
-        max_memory: bytes, or a size such as `2GB`.
-
-    Raises:
-        RecipeError: a value is not possible.
-    """
-    check_threads(threads)
-    try:
-        return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)
-    except ValueError as error:
-        raise RecipeError(f"--max-memory: {error}") from error
 
 
 def cut(

@@ -24,6 +24,7 @@ from ruamel.yaml import YAML
 
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.limits import parse_size
 from ramerge.foundation.text import quoted
 from ramerge.methods.base import SEED
 from ramerge.recipe.document import Document
@@ -34,28 +35,6 @@ from ramerge.recipe.sentences import describe
 DEFAULT_METHOD = "ram+"
 MAX_AGENTS = 16
 LIKE_BASE = "like base"
-_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
-
-_NO_SIZE_BYTES = 1000
-
-
-def parse_size(text: str | int) -> int:
-    """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
-
-    Raises:
-        ValueError: not a size, not larger than zero, or so small that the unit must be missing.
-    """
-    found = _SIZE.fullmatch(str(text).strip())
-    if not found:
-        raise ValueError(f"{text!r} is not a size such as 5GB or 500MiB")
-    number, unit, binary = found.groups()
-    size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
-    if size <= 0:
-        raise ValueError(f"{text!r} is not larger than zero")
-    if size < _NO_SIZE_BYTES:
-        hint = "" if unit else f"; did you mean {number}GB?"
-        raise ValueError(f"{text!r} is too small: {size} bytes{hint}")
-    return size
 
 
 def _as_text(value: Any) -> Any:

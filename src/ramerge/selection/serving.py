@@ -5,6 +5,7 @@ A `KeptServer` stays for one model after another. vLLM and SGLang load new weigh
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 import shutil
@@ -55,11 +56,14 @@ class ModelServer:
     timeout: float = 900.0
 
     def check(self) -> list[str]:
-        """A sentence where it is not installed."""
-        if _program(self.kind):
-            return []
-        command = install("eval-serve") if self.kind == "transformers" else f"pip install {self.kind}"
-        return [f"--serve {self.kind}: there is no program {self.kind!r}: {command}"]
+        """What is wrong with it: sentences."""
+        found = []
+        if not 0 < self.timeout < math.inf:
+            found.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")
+        if not _program(self.kind):
+            command = install("eval-serve") if self.kind == "transformers" else f"pip install {self.kind}"
+            found.append(f"--serve {self.kind}: there is no program {self.kind!r}: {command}")
+        return found
 
 
 @contextmanager
