@@ -131,8 +131,11 @@ def _lock_byte(descriptor: int, wait: bool) -> None:
 
 # --- users, processes and their limits -------------------------------------------------------------------------------
 
-user_id: Callable[[], int] = getattr(os, "geteuid", lambda: 0)
-"""The user whose files a process makes; 0 where files have no owner, as `os.stat` says there."""
+
+def user_id() -> int:
+    """The user whose files a process makes; 0 where files have no owner, as `os.stat` says there."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
 
 STOPPING: tuple[signal.Signals, ...] = tuple(
     getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
@@ -147,7 +150,7 @@ def after_fork_in_child(function: Callable[[], object]) -> None:
 
 
 def end_group(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Ask a process that leads a group, and all of the group, to end, or kill them. Elsewhere, only the process."""
+    """Ask a process that leads a group, and all of the group, to end, or kill them. Otherwise, only the process."""
     with suppress(ProcessLookupError, PermissionError):
         if hasattr(os, "killpg"):
             os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
