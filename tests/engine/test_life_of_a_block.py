@@ -13,6 +13,7 @@ import pytest
 
 import ramerge
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.tensors import reader
 from tests.checkpoints import recipe, write_simple
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-a-block.md"
@@ -28,7 +29,7 @@ def frames() -> list[str]:
 
 def test_the_way_from_merge_to_preadv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), method="ram")
-    read, real, ran, began = list[list[str]](), os.preadv, ThreadExecutor.run, list[list[str]]()
+    read, real, ran, began = list[list[str]](), reader.read_into, ThreadExecutor.run, list[list[str]]()
 
     def preadv(*arguments: Any) -> int:
         read.append(frames())
@@ -38,7 +39,7 @@ def test_the_way_from_merge_to_preadv(tmp_path: Path, monkeypatch: pytest.Monkey
         began.append([*frames(), "threads.run"])
         return ran(*arguments)
 
-    monkeypatch.setattr(os, "preadv", preadv)
+    monkeypatch.setattr(reader, "read_into", preadv)
     monkeypatch.setattr(ThreadExecutor, "run", run)
     ramerge.merge(source, tmp_path / "out", options=ramerge.Options(cache=False))
     ways = {tuple(began[-1] + way) for way in read if "passes.process" in way}

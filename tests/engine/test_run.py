@@ -11,6 +11,7 @@ import pytest
 
 import ramerge
 from ramerge.engine.record import read_record
+from ramerge.foundation import files
 from ramerge.methods.registry import METHODS
 from ramerge.output import write
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
@@ -185,14 +186,14 @@ def test_a_file_that_shrinks_after_planning(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("call", ["pwrite", "posix_fallocate", "fsync"])
+@pytest.mark.parametrize("call", ["write_at", "posix_fallocate", "fsync"])
 def test_a_full_disk_leaves_nothing(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = write_simple(tmp_path)
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(write.os, call, full)
+    monkeypatch.setattr(files if call == "write_at" else write.os, call, full)
     with pytest.raises(ramerge.OutputError, match="disk is full"):
         ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(["base", *names])

@@ -25,7 +25,7 @@ def test_text_and_bytes_of_any_name(name: str, tmp_path: Path) -> None:
     assert left(tmp_path / "made") == [name]
 
 
-@pytest.mark.parametrize("call", ["ftruncate", "pwrite", "fsync"])
+@pytest.mark.parametrize("call", ["ftruncate", "write_at", "fsync"])
 @pytest.mark.parametrize("deadly", [False, True])
 def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
     call: str, deadly: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -40,7 +40,7 @@ def test_a_file_is_old_or_new_and_the_next_write_leaves_nothing(
 
     child = os.fork()
     if not child:
-        monkeypatch.setattr(os, call, fail)
+        monkeypatch.setattr(files if call == "write_at" else os, call, fail)
         try:
             write_file(path, "a longer one that is new")
         except OutputError as error:

@@ -36,6 +36,7 @@ import xxhash
 from ramerge.engine.executors.executor import NumberedRun
 from ramerge.foundation.errors import RayError, SendError, StoppedError
 from ramerge.foundation.machine import boot
+from ramerge.foundation.systems import PRIVATE, sync_data
 
 FOLDER = "journal"
 _FINGERPRINT = "fingerprint.json"
@@ -314,7 +315,7 @@ class JournalWriter:
     def __init__(self, path: Path, seed: int) -> None:
         self._seed = seed
         self._lock = threading.Lock()
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | PRIVATE, 0o666)
         self._size = self._marked = 0
         self.amount = 0
         self._last = time.monotonic()
@@ -343,7 +344,7 @@ class JournalWriter:
         return after
 
     def sync(self) -> None:
-        os.fdatasync(self._descriptor)
+        sync_data(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import suppress
 
 from ramerge.formats.files import read_json
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.systems import NO_WAIT, PRIVATE, lock_file
 from ramerge.storage.location import Location, Remote
 
 
@@ -56,9 +56,9 @@ def _is_locked(path: Location) -> bool:
     if isinstance(path, Remote):
         return False
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            lock_file(descriptor, shared=True)
         except BlockingIOError:
             return True
         finally:

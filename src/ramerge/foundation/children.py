@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+
+from ramerge.foundation.systems import end_group
 
 _SECONDS_TO_STOP = 20.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -24,12 +25,9 @@ def dies_with_parent() -> Callable[[], object] | None:
 
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End a process that leads a session of its own, and whatever it started."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, number)
+    for kill in (False, True):
+        end_group(process, kill=kill)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_SECONDS_TO_STOP)
             break
-    # workers that outlived their leader
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    end_group(process, kill=True)  # workers that outlived their leader

@@ -7,7 +7,6 @@ Its name is always the same, so the next process overwrites what a killed proces
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import stat
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from ramerge.foundation.errors import OutputError, RamergeError, RecipeError, StoppedError, reason
 from ramerge.foundation.signals import held
+from ramerge.foundation.systems import NO_LINK, PRIVATE, lock_file, user_id, write_at
 
 STANDARD_OUTPUT = Path("-")
 """What names standard output in place of a file."""
@@ -148,10 +148,10 @@ def lock(path: Path, *, wait: bool) -> int:
         OSError: the file cannot be opened or locked, or removed.
     """
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK | PRIVATE, 0o666)
         try:
             try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+                lock_file(descriptor, wait=wait)
             except OSError as error:
                 if error.errno not in _NO_LOCKS:
                     raise
@@ -189,7 +189,7 @@ def check_own(folder: Path) -> None:
 
 def _is_foreign(status: os.stat_result, folder: Path) -> bool:
     """Whether something in `folder` belongs to another user."""
-    return status.st_uid != os.geteuid() and status.st_uid != new_file_status(folder).st_uid
+    return status.st_uid != user_id() and status.st_uid != new_file_status(folder).st_uid
 
 
 def new_file_status(folder: Path) -> os.stat_result:
@@ -209,7 +209,7 @@ def is_at(path: Path, descriptor: int) -> bool:
 def write_all(descriptor: int, view: memoryview, offset: int) -> None:
     """Write all of `view` at `offset`, in as many calls as it takes."""
     while view:
-        done = os.pwrite(descriptor, view, offset)
+        done = write_at(descriptor, view, offset)
         view, offset = view[done:], offset + done
 
 

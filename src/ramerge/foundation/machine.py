@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
-import sys
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
 from ramerge.foundation.errors import PlanError, RecipeError
+from ramerge.foundation.systems import address_space, machine_memory, peak_resident
 
 # Measured: a merge that compiles its kernels maps two thirds of this, and uses a fifth of what it maps.
 _LEAST_BYTES = 1_250_000_000
@@ -27,8 +26,8 @@ def check_limits() -> None:
     Raises:
         PlanError: the limit is too low.
     """
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
+    limit = address_space()
+    if limit is None:
         return
     if limit < _LEAST_BYTES:
         raise PlanError(
@@ -47,7 +46,7 @@ def processors() -> int:
 
 def memory() -> int:
     """The memory that this process may use, in bytes: the machine's, or less in a container."""
-    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = machine_memory()
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError):
             found = min(found, int(Path(limit).read_text()))
@@ -74,8 +73,7 @@ def peak_memory() -> int:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_resident()
 
 
 def check_threads(threads: int | None) -> None:

@@ -6,13 +6,12 @@ import os
 import signal
 import sys
 
+from ramerge.foundation.systems import STOPPING
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
     from collections.abc import Callable
     from types import FrameType
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""The signals that ask a process to end."""
 
 
 def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
@@ -21,14 +20,14 @@ def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers)
     Signals that the parent process has set to be ignored stay ignored: SIGHUP under `nohup`, and SIGINT in the
     background of a script.
     """
-    for number in SIGNALS:
+    for number in STOPPING:
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 def ignore() -> None:
     """Ignore further signals, so that they cannot interrupt the clean-up after the first one."""
-    for number in SIGNALS:
+    for number in STOPPING:
         signal.signal(number, signal.SIG_IGN)
 
 

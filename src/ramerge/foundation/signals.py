@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from ramerge.foundation.process import SIGNALS
+from ramerge.foundation.systems import STOPPING
 
 
 class Guard:
@@ -32,7 +32,7 @@ class Guard:
         """Replace the current handlers."""
         if threading.current_thread() is not threading.main_thread():
             return
-        for number in SIGNALS:
+        for number in STOPPING:
             handler = signal.getsignal(number)
             if callable(handler):
                 self._before[number] = handler

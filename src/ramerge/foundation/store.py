@@ -19,6 +19,8 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
+from ramerge.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, user_id
+
 _UNUSED = 90 * 86400
 _DAY = 86400
 _DIGEST = 32
@@ -78,9 +80,9 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
 def _read_own(path: Path) -> bytes:
     """The content of a regular file that only the user owns and can write; else empty. Updates its time of use."""
     # without O_NONBLOCK, opening a pipe would block
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+    with os.fdopen(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | PRIVATE), "rb") as file:
         status = os.fstat(file.fileno())
-        own = status.st_uid == os.geteuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        own = status.st_uid == user_id() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
         if not (own and stat.S_ISREG(status.st_mode)):
             return b""
         if time.time() - status.st_mtime > _DAY:
@@ -109,5 +111,5 @@ def sweep(home: Path) -> None:
     for path in home.iterdir():
         with contextlib.suppress(OSError):
             status = path.lstat()
-            if _NAME.fullmatch(path.name) and status.st_uid == os.geteuid() and status.st_mtime < oldest:
+            if _NAME.fullmatch(path.name) and status.st_uid == user_id() and status.st_mtime < oldest:
                 shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()

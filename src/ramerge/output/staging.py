@@ -34,6 +34,7 @@ from typing import Any, Protocol
 from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
 from ramerge.foundation.files import check_own, hidden_beside, is_at, lock, write_all
 from ramerge.foundation.signals import Guard, held
+from ramerge.foundation.systems import NO_LINK, PRIVATE, sync_folder
 from ramerge.output.targets import EXISTS, OutputTarget, free_bytes, is_replaceable
 from ramerge.storage.location import Location
 
@@ -232,8 +233,8 @@ class StagingDir:
         """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        made = os.O_NOFOLLOW if name in self._kept else os.O_CREAT | os.O_EXCL
-        descriptor = os.open(path, os.O_RDWR | made | os.O_CLOEXEC, 0o666)
+        made = NO_LINK if name in self._kept else os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, os.O_RDWR | made | PRIVATE, 0o666)
         self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
         return descriptor
 
@@ -244,7 +245,7 @@ class StagingDir:
             OSError: the file is not there any more.
         """
         path = self.folder / name
-        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDWR | NO_LINK | PRIVATE)
         device, inode = _identity(os.fstat(descriptor))
         if self._files[name][0] not in ((device, inode), (_ELSEWHERE, inode)):
             os.close(descriptor)
@@ -279,7 +280,7 @@ class StagingDir:
                 with suppress(FileNotFoundError):
                     status = path.lstat()
                     found[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
-            _sync(Path(folder))
+            sync_folder(Path(folder))
         changed = sorted(name for name in found | self._files if found.get(name) != self._files.get(name))
         if changed or not self.folder.is_dir():
             what = f"{self.folder / changed[0]}" if changed else f"{self.folder}"
@@ -431,11 +432,11 @@ class OutputDir:
         self.placed = self._is_placed()
         if not self.placed:
             raise OSError(errno.EIO, "the file system did not move the folder that was built")
-        _sync(self._out.parent)
+        sync_folder(self._out.parent)
 
     def _exchanged(self) -> bool:
         """Exchange `new` and OUT in one step. Return whether the file system did so."""
-        with suppress(AttributeError):
+        with suppress(AttributeError, TypeError):  # no such call, or a system without one library of its own
             library = ctypes.CDLL(None, use_errno=True)
             library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
         return self._is_placed()  # a file server may report a failure although it did the exchange
@@ -511,7 +512,7 @@ class OutputDir:
         if _at(self._old) is not None:
             if _at(self._out) is None:
                 self._old.rename(self._out)
-                _sync(self._out.parent)
+                sync_folder(self._out.parent)
                 back = True
             elif _at(self._new) is None:
                 self._old.rename(self._new)
@@ -608,11 +609,3 @@ def _identity(status: os.stat_result) -> Identity:
 def _refuse_all_but_absence(error: OSError) -> None:
     if not isinstance(error, FileNotFoundError):
         raise error
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.files import write_all
+from ramerge.foundation.systems import read_into, sync_data
 from ramerge.output.staging import StagingDir
 from ramerge.tensors.header import encode_header
 
@@ -84,7 +85,7 @@ class Written:
         view = out.data
         with self._opened(shard) as descriptor:
             while view:
-                if (got := os.preadv(descriptor, [view], offset)) == 0:
+                if (got := read_into(descriptor, [view], offset)) == 0:
                     raise OSError(errno.EIO, "the file ends early", shard)
                 view, offset = view[got:], offset + got
 
@@ -103,7 +104,7 @@ class Written:
             with self._syncing:
                 if self._goes_on() and name not in self._released:
                     with self._opened(name) as descriptor:
-                        os.fdatasync(descriptor)
+                        sync_data(descriptor)
         return bool(dirty)
 
     def finish(self) -> None:

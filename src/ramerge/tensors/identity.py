@@ -13,6 +13,7 @@ from typing import TypeAlias
 import xxhash
 
 from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.systems import NO_WAIT, PRIVATE, read_at, will_need
 from ramerge.storage.location import Location, Remote
 from ramerge.storage.storage import Version
 
@@ -151,9 +152,9 @@ def _sampled(path: Location, identity: Identity) -> Identity:
     found = xxhash.xxh3_64()
     with _opened(path) as descriptor:
         for place in places:  # a disk that is slow to answer brings all pages at a time
-            os.posix_fadvise(descriptor, place, _PAGE, os.POSIX_FADV_WILLNEED)
+            will_need(descriptor, place, _PAGE)
         for place in places:
-            found.update(os.pread(descriptor, _PAGE, place))
+            found.update(read_at(descriptor, _PAGE, place))
     return replace(identity, sample=found.hexdigest())
 
 
@@ -161,7 +162,7 @@ def _sampled(path: Location, identity: Identity) -> Identity:
 def _opened(path: Path) -> Iterator[int]:
     # opened instead of stat(), because network file systems ask the server again when a file is opened
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
         try:
             yield descriptor
         finally:

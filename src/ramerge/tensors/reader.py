@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.machine import processors
+from ramerge.foundation.systems import PRIVATE, read_into
 from ramerge.storage.location import Location, Remote
 from ramerge.storage.storage import Stream
 from ramerge.tensors.arena import Arena
@@ -208,7 +209,7 @@ class Files:
         if len(self._files) >= _MOST_OPEN:
             self._close_unused()
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(path, os.O_RDONLY | PRIVATE)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
                 raise
@@ -276,7 +277,7 @@ def _arrived(identities: Mapping[Location, Identity]) -> Files:
 def _fill(descriptor: int, path: Path, position: int, out: NDArray[np.uint8]) -> None:
     view = out.data
     while view:
-        got = os.preadv(descriptor, [view], position)
+        got = read_into(descriptor, [view], position)
         if got == 0:
             raise CheckpointError(has_changed(path))
         view, position = view[got:], position + got

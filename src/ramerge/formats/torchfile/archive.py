@@ -16,6 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.systems import NO_WAIT, PRIVATE, read_at
 from ramerge.foundation.text import quoted
 
 _LOCAL = struct.Struct("<4s5H3I2H")
@@ -81,7 +82,7 @@ class Window:
         if position < self.begin or position + nbytes > self.end:
             raise broken(self.path, f"{nbytes:,} bytes at {position:,} are outside of it")
         try:
-            data = os.pread(self._descriptor, nbytes, position)
+            data = read_at(self._descriptor, nbytes, position)
         except OSError as error:
             raise CheckpointError(f"{self.path}: cannot be read: {reason(error)}") from error
         if len(data) < nbytes:
@@ -102,7 +103,7 @@ def window(path: Path) -> Iterator[Window]:
         CheckpointError: the file cannot be opened.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     try:

@@ -1,0 +1,198 @@
+"""Calls that not every operating system has, each with a fallback. Imports nothing slow.
+
+Names are looked up once, when this module is imported, so that the fast call costs what it costs. No other module of
+merging uses these names of `os`, `fcntl` and `resource` directly; `tests/foundation/test_systems.py` merges without
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from contextlib import suppress
+from importlib import import_module
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
+    import subprocess
+    from collections.abc import Callable
+    from typing import Any
+
+
+def _optional(name: str) -> Any:
+    """A module of the standard library that some systems do not have; None there."""
+    try:
+        return import_module(name)
+    except ImportError:
+        return None
+
+
+_fcntl, _msvcrt, _resource = _optional("fcntl"), _optional("msvcrt"), _optional("resource")
+
+# --- flags of os.open; 0 where a system has no such flag -------------------------------------------------------------
+
+PRIVATE: int = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+"""Not for processes that are started, and no translation of line ends."""
+
+NO_LINK: int = getattr(os, "O_NOFOLLOW", 0)
+NO_WAIT: int = getattr(os, "O_NONBLOCK", 0)
+
+# --- reading and writing by position ---------------------------------------------------------------------------------
+
+_moving = threading.Lock()  # threads share a descriptor and so its position
+
+
+def _read_at(descriptor: int, nbytes: int, position: int) -> bytes:
+    with _moving:
+        os.lseek(descriptor, position, os.SEEK_SET)
+        return os.read(descriptor, nbytes)
+
+
+def _read_into(descriptor: int, views: list[memoryview], position: int) -> int:
+    data = read_at(descriptor, len(views[0]), position)
+    views[0][: len(data)] = data
+    return len(data)
+
+
+def _write_at(descriptor: int, view: memoryview | bytes, position: int) -> int:
+    with _moving:
+        os.lseek(descriptor, position, os.SEEK_SET)
+        return os.write(descriptor, view)
+
+
+read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _read_at)
+"""`os.pread`."""
+
+read_into: Callable[[int, list[memoryview], int], int] = getattr(os, "preadv", _read_into)
+"""`os.preadv`, with one view of bytes."""
+
+write_at: Callable[[int, memoryview, int], int] = getattr(os, "pwrite", _write_at)
+"""`os.pwrite`."""
+
+# --- disks -----------------------------------------------------------------------------------------------------------
+
+sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
+"""Bring a file's content to the disk, and of its metadata only what reading needs where the system can tell."""
+
+
+def will_need(descriptor: int, position: int, nbytes: int) -> None:
+    """Tell the system that bytes are read soon, where it can be told."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, position, nbytes, os.POSIX_FADV_WILLNEED)
+
+
+def sync_folder(path: os.PathLike[str]) -> None:
+    """Bring a folder's list of files to the disk. Windows opens no folders and needs none of this."""
+    if sys.platform == "win32":
+        return
+    descriptor = os.open(path, os.O_RDONLY | PRIVATE)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# --- locks -----------------------------------------------------------------------------------------------------------
+
+# Windows keeps others from reading bytes that are locked, so the locked byte lies behind all content.
+_LOCKED_BYTE = 1 << 30
+
+
+def lock_file(descriptor: int, *, shared: bool = False, wait: bool = False) -> None:
+    """Lock an open file until it is closed. Without locks of files in the system, do nothing.
+
+    Raises:
+        BlockingIOError: another process holds the lock, and `wait` is off.
+        OSError: the file system has no locks.
+    """
+    if _fcntl is not None:
+        kind = _fcntl.LOCK_SH if shared else _fcntl.LOCK_EX
+        _fcntl.flock(descriptor, kind | (0 if wait else _fcntl.LOCK_NB))
+    elif _msvcrt is not None:
+        _lock_byte(descriptor, wait)
+
+
+def _lock_byte(descriptor: int, wait: bool) -> None:
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, _LOCKED_BYTE, os.SEEK_SET)
+    try:
+        while True:
+            try:
+                _msvcrt.locking(descriptor, _msvcrt.LK_LOCK if wait else _msvcrt.LK_NBLCK, 1)
+                return
+            except OSError as error:  # LK_LOCK gives up after ten seconds
+                if not wait:
+                    raise BlockingIOError(error.errno, "another process holds the lock") from error
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
+
+
+# --- users, processes and their limits -------------------------------------------------------------------------------
+
+
+def user_id() -> int:
+    """The user whose files a process makes; 0 where files have no owner, as `os.stat` says there."""
+    return os.geteuid() if hasattr(os, "geteuid") else 0
+
+
+STOPPING: tuple[signal.Signals, ...] = tuple(
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)
+)
+"""The signals that ask a process to end."""
+
+
+def after_fork_in_child(function: Callable[[], object]) -> None:
+    """Have a function called in every child that is forked."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=function)
+
+
+def end_group(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Ask a process that leads a group, and all of the group, to end, or kill them. Otherwise, only the process."""
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        elif kill:
+            process.kill()
+        else:
+            process.terminate()
+
+
+def address_space() -> int | None:
+    """The limit of this process's address space in bytes; None if there is none."""
+    if _resource is None:
+        return None
+    limit: int = _resource.getrlimit(_resource.RLIMIT_AS)[0]
+    return None if limit == _resource.RLIM_INFINITY else limit
+
+
+def peak_resident() -> int:
+    """The largest resident memory of this process, of its parent at the fork included, in bytes; 0 if unknown."""
+    if _resource is None:
+        return 0
+    peak: int = _resource.getrusage(_resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+_UNKNOWN_MEMORY = 8 << 30
+
+
+def machine_memory() -> int:
+    """The machine's memory in bytes; 8 GiB where no call tells."""
+    if hasattr(os, "sysconf"):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return _windows_memory() if sys.platform == "win32" else _UNKNOWN_MEMORY
+
+
+def _windows_memory() -> int:
+    import ctypes
+
+    # MEMORYSTATUSEX: its own length, the load in percent, then seven sizes, of which the first is the memory
+    status = (ctypes.c_uint64 * 8)(64)
+    windows: Any = ctypes
+    told = windows.windll.kernel32.GlobalMemoryStatusEx(ctypes.byref(status))
+    return int(status[1]) if told else _UNKNOWN_MEMORY
