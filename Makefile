@@ -58,7 +58,7 @@ coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take min
 # Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". What is listed here is clean.
 # Not yet: src, tests, lab, benchmarks, and docs/findings.md, which lab/page.py writes.
 WORDS := README.md ARCHITECTURE.md CONTRIBUTING.md docs/decisions docs/methods SECURITY.md GOVERNANCE.md CODE_OF_CONDUCT.md CITATION.cff examples scripts .github changelog.d docs/reference \
-  docs/explanation docs/guides docs/results $(filter-out docs/findings.md,$(wildcard docs/*.md))
+  docs/explanation docs/guides docs/results $(wildcard docs/*.md) src benchmarks lab CHANGELOG.md
 
 lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and what services read of this repository
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""`ramerge analyze` beside reading all inputs once."""
+"""`ramerge analyze` next to reading all inputs once."""
 
 from __future__ import annotations
 

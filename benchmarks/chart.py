@@ -1,4 +1,4 @@
-"""The chart of README.md: RAM+ beside mergekit and a file copy. `python -m benchmarks.chart` draws it from results/."""
+"""The chart of README.md: RAM+, mergekit and a file copy. `python -m benchmarks.chart` draws it from results/."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLORS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
 
 
 def draw() -> str:
-    """The chart as SVG: medians of seconds and peak memory; beside a copy if that was measured on the same machine."""
+    """The chart as SVG: medians of seconds and peak memory; next to a copy if that was measured on the same machine."""
     measured, beside = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
     taken = beside.data["pairs"]["ram+"]["taken"]
     same = measured.machine["cpu"] == beside.machine["cpu"]

@@ -1,4 +1,4 @@
-"""Merges on a Ray cluster of this machine, beside threads, and two nodes beside one."""
+"""Merges on a Ray cluster of this machine, next to threads, and two nodes next to one."""
 
 from __future__ import annotations
 

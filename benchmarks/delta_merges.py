@@ -1,4 +1,4 @@
-"""Making and applying deltas, and merging from them, beside whole checkpoints."""
+"""Making and applying deltas, and merging from them, next to whole checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _FLOOR = 1.3
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """For each density: `delta` and `apply` beside the floor; then merges and an analysis of deltas beside the same of
+    """For each density: `delta` and `apply` next to the floor; then merges and an analysis of deltas and the same of
     whole checkpoints, in turns."""
     refused = machine.cannot_drop_caches()
     _compile(options.work)
@@ -138,7 +138,7 @@ def _rows(taken: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> lis
                 continue
             other = next(each for each in by_name if each.startswith(f"{name}, "))
             took, theirs = ([one["seconds"] for one in by_name[each]] for each in (name, other))
-            what = f"`{name}` beside the floor" if "floor" in other else f"`{name}` from deltas, beside whole agents"
+            what = f"`{name}` next to the floor" if "floor" in other else f"`{name}` from deltas, next to whole agents"
             rows.append((caches, what, spread(took).text(), spread(theirs).text(), ratios(took, theirs).text()))
     return rows
 

@@ -1,4 +1,4 @@
-"""Sizes of deltas over densities, and how fast blocks are encoded and decoded, beside whole tensors of xor."""
+"""Sizes of deltas over densities, and how fast blocks are encoded and decoded, next to whole tensors of xor."""
 
 from __future__ import annotations
 

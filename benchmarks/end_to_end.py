@@ -1,4 +1,4 @@
-"""Whole merges beside the least that a merge must do: read every input once, write one model and synchronize it."""
+"""Whole merges next to the least that a merge must do: read every input once, write one model and synchronize it."""
 
 from __future__ import annotations
 

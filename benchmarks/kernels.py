@@ -1,4 +1,4 @@
-"""The compiled kernels beside a plain copy: bytes a second of one thread, on arrays larger than the caches.
+"""The compiled kernels next to a plain copy: bytes a second of one thread, on arrays larger than the caches.
 
 On such arrays the distance from one to the next can double the time. So two are measured: that in the buffers of
 `ramerge merge`, which the bars are for, and for comparison arrays that lie at distances of a power of two.
@@ -138,7 +138,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
                 if layout == _BARRED:
                     held.append(Bar(f"kernels.{name}.{n}", text, ratio, _BARS[n], at_least=True))
     text = (
-        f"`ramerge.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, beside "
+        f"`ramerge.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, next to "
         f"`np.copyto` of one array in the same layout; all bytes read and written count. {data['pairs']} pairs each. "
         f"Layouts by the bytes between one array and the next, whose size is a power of two: {gaps}. `ramerge merge` "
         "itself works on blocks of at most a megabyte for each input, which the caches hold. The bars are for the "

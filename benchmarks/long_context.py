@@ -54,7 +54,7 @@ def made_up(work: Path) -> tuple[Path, Path]:
 
 
 def _records(generator: random.Random) -> Iterator[dict[str, Any]]:
-    """Questions in HotpotQA's layout, in words with a long tail, as texts have."""
+    """Questions in HotpotQA's layout, with words of a long-tailed distribution, as texts have."""
     letters = "etaoinshrdlucmfwypvbgkjqxz"
     words = ["".join(generator.choices(letters, k=generator.randint(2, 11))) for _ in range(30_000)]
     weights = list(accumulate(1 / (rank + 10) for rank in range(len(words))))

@@ -1,4 +1,4 @@
-"""Merges of LoRA adapters beside the same merges of the whole agents."""
+"""Merges of LoRA adapters next to the same merges of the whole agents."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
             key = f"lora.{size}.{case.replace(', ', '.').replace(' ', '')}"
             held.append(Bar(key, f"{size}: {case}: adapters over whole agents", ratio, _BAR))
     text = (
-        "Three agents, adapters on all linear layers, float32, beside the same agents as whole checkpoints in bf16. A "
+        "Three agents, adapters on all linear layers, float32, next to the same agents as whole checkpoints in bf16. A "
         "merge of adapters reads less and computes base + scaling B A for each agent in each pass: RAM needs one, RAM+ "
         "two."
     )

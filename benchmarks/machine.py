@@ -58,7 +58,7 @@ def write_speed(work: Path) -> float:
 
 @contextmanager
 def alone(work: Path) -> Iterator[None]:
-    """Refuse to run beside other benchmarks: each would spoil the other's caches, outputs and times.
+    """Refuse to run next to other benchmarks: each would disturb the other's caches, outputs and times.
 
     Raises:
         SystemExit: others run in this folder.

@@ -1,4 +1,4 @@
-"""What keeping kernels' machine code saves at the start of a command, beside numba's own cache and beside neither."""
+"""What keeping kernels' machine code saves at the start of a command, next to numba's own cache and next to neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every method on the same files beside its floor (figure 9 of the paper)."""
+"""Every method on the same files next to its floor (figure 9 of the paper)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mergekit beside ramerge, on the same files in the same run."""
+"""mergekit next to ramerge, on the same files in the same run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merges of float8 checkpoints beside the same merges from bfloat16 and from their expansion in float32."""
+"""Merges of float8 checkpoints next to the same merges from bfloat16 and from their expansion in float32."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _IN_TURNS = (
     "in turns with mergekit ramerge takes longer than by itself (compare the tables), presumably because this virtual "
     "machine gives the gigabytes that mergekit has freed back to its host and gets them again page by page"
 )
-_COINS = "Its kernel takes three times as long as RAM's, because of the coins"
+_COINS = "Its kernel takes three times as long as RAM's, because of the random draws"
 _READ_TWICE = (
     "its inputs are read twice, because lambda depends on all of them; reading them once was measured and does not "
     "pay, see docs/decisions/009-two-passes.md"

@@ -34,7 +34,7 @@ class Job:
     """Something to predict.
 
     Attributes:
-        title: in words.
+        title: for people.
         reads: how often all inputs are read; what a node read before is not in its page cache any more.
         writes: how many outputs are written.
     """

@@ -1,4 +1,4 @@
-"""FSDP shards in float32 beside the same models as safetensors, and beside verl's own converter.
+"""FSDP shards in float32 next to the same models as safetensors, and next to verl's own converter.
 
 verl is measured where `RAMERGE_VERL` names a Python that can import it.
 """

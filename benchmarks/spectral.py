@@ -1,4 +1,4 @@
-"""Spectral methods: whole merges beside what plans promise, and single matrices beside fusion_bench."""
+"""Spectral methods: whole merges next to what plans promise, and single matrices next to fusion_bench."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
         "\n".join(f"    {command}" for command in data["commands"].values()),
         table(("method", "seconds", "planned", "MB", "planned, MB"), [_merge_row(data, method) for method in METHODS]),
         bars([_bar(data)]),
-        "### Matrices beside fusion_bench",
+        "### Matrices next to fusion_bench",
         f"One matrix on one thread, three agents, with {PEER} on torch. It takes the singular value decomposition in "
         "float32; here it is that of Gram matrices in float64. *All* is the sum over the model's matrices.",
         table(("method", "matrix", "in the model", "ramerge, s", "fusion_bench, s"), _layer_rows(data)),

@@ -21,7 +21,7 @@ SOLVERS = {"closed_form": wudi.closed_form, "adam": wudi.adam}
 
 def _main(solver: str, out: int, width: int) -> None:
     taus = task_vectors(out, width)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is counted again from here
     before, began = _memory("VmRSS"), time.perf_counter()
     result = SOLVERS[solver](taus)
     took, peak = time.perf_counter() - began, _memory("VmHWM")

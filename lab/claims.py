@@ -39,7 +39,7 @@ class Claim:
     Attributes:
         where: in the paper, or `beyond it`.
         rule: when it holds: a key of `RULES`, or words of its own.
-        evidence: figures, in words.
+        evidence: figures, as sentences.
         terms: what is compared, where the claim does not say it.
     """
 

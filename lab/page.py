@@ -101,7 +101,7 @@ def _beginning(results: Results, main: Measured) -> str:
 {len(main.seeds)} seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and
 greedy answers.
 
-`make lab` makes the results: it trains, merges and scores, and goes on where it was stopped. It took {took:.1f}
+`make lab` makes the results: it trains, merges and scores, and resumes where it was stopped. It took {took:.1f}
 minutes of one core ({results.run["processor"]})
 for each seed. Everything on this page is computed from `lab/results`,
 by `python -m lab page`.

@@ -47,7 +47,7 @@ KINDS: Mapping[str, str] = {
     "rl-adam": "RL, Adam, bfloat16 steps",
     "sft-adam": "SFT, Adam, bfloat16 steps",
 }
-"""How agents are trained, in words."""
+"""How agents are trained, as a phrase."""
 _ABLATED = tuple(row for rows in ABLATIONS.values() for row in rows)
 MAIN = "three"
 SETTINGS: tuple[Setting, ...] = (

@@ -55,7 +55,7 @@ class Real:
 
     @property
     def trainings(self) -> str:
-        """How often each agent was trained, in words."""
+        """How often each agent was trained, as a phrase."""
         return {1: "once", 2: "twice"}.get(len(self.seeds), f"{len(self.seeds)} times")
 
     @property

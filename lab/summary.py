@@ -189,7 +189,7 @@ def _untrained(main: Measured) -> Iterator[str]:
     apart = beyond(main, main.best["ram+"])
     tasks = " and ".join(f"`{task}`" for task in main.others)
     yield (
-        f"**Skills that nobody trained.** In {tasks}, which the base can do and no agent was trained on, "
+        f"**Skills that no agent was trained on.** In {tasks}, which the base can do, "
         f"{compared('the `ram+` merge', 'the base', apart)}. So score such tasks, too."
     )
 

@@ -51,7 +51,7 @@ def encode(values: NDArray, dtype: str) -> Stored:
 
 
 def _nearest_bf16(values: NDArray) -> NDArray:
-    """float64 to bfloat16 without the detour over float32, by trying the neighbors of a guess."""
+    """float64 to bfloat16 without the detour over float32, by trying the neighbors of an estimate."""
     with np.errstate(over="ignore"):
         predict = np.abs(values).astype(np.float32).astype(ml_dtypes.bfloat16).view(np.uint16).astype(np.int32)
     largest = 0x7F7F
@@ -69,7 +69,7 @@ def _nearest_bf16(values: NDArray) -> NDArray:
 
 
 def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int, dtype: str) -> Stored:
-    """Round float64 values as coins of so many bits say, number by number, with exact fractions; those of the base to
+    """Round float64 values as random draws of so many bits say, by number, with exact fractions; those of the base to
     nearest even."""
     nearest = encode(values, dtype)
     found = nearest.bits.copy().reshape(-1)
@@ -93,7 +93,7 @@ def toss(values: NDArray, base: NDArray | None, words: Sequence[int], bits: int,
 
 
 def rounding_coins(seed: int, tensor: str, size: int, bits: int, start: int = 0) -> list[int]:
-    """The coins of a tensor's elements from `start` on: the blocks of 64 bits, cut from the lowest bits up."""
+    """The random draws of a tensor's elements from `start` on: the blocks of 64 bits, cut from the lowest bits up."""
     digest = hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest()
     key = int.from_bytes(digest[:4], "little"), int.from_bytes(digest[4:8], "little")
     each = 64 // bits
@@ -107,7 +107,7 @@ def rounding_coins(seed: int, tensor: str, size: int, bits: int, start: int = 0)
 def stochastic(
     exact: Tensors, base: Tensors | None, inputs: Sequence[Tensors], dtypes: Mapping[str, str], seed: int
 ) -> dict[str, Stored]:
-    """The merged tensors, rounded with coins.
+    """The merged tensors, rounded stochastically.
 
     `exact` has results in float64, `base` is None for methods without one, `inputs` decide the arithmetic.
     """

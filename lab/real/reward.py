@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))  # it is loaded by its path, and tasks.py lies beside it
+sys.path.insert(0, str(Path(__file__).parent))  # it is loaded by its path, and tasks.py lies next to it
 
 from tasks import TASKS, Task
 

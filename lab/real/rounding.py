@@ -109,7 +109,7 @@ def main() -> None:
     parser.add_argument("--agent", type=named_directory, action="append", required=True, metavar="TASK=DIR")
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--methods", choices=METHODS, nargs="+", default=list(METHODS))
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the coins")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the random draws")
     parser.add_argument("--prompts", type=int, default=128, help="test prompts a task; 0 to score nothing")
     parser.add_argument("--batch", type=int, default=64)
     parser.add_argument("--threads", type=int, default=2)

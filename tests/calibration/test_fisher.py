@@ -215,7 +215,7 @@ def positions(folder: Path, words: Sequence[str]) -> tuple[NDArray[np.float64], 
 
 
 def test_sampled_labels_give_the_true_fisher(zero: Path, tmp_path: Path) -> None:
-    """E F[k, j] = mean over examples of h_j^2 p_k (1 - p_k), and 1[y = k] is a coin, so the spread is known too."""
+    """E F[k, j] = mean over examples of h_j^2 p_k (1 - p_k), and 1[y = k] is a Bernoulli draw, with a known spread."""
     words = [f"w{place % 8}" for place in range(2000)]
     data = jsonl_file(tmp_path / "data.jsonl", [{"prompt": word, "completion": "w0"} for word in words])
     fisher(

@@ -305,7 +305,7 @@ def test_a_terminal_gets_a_live_bar(tmp_path: Path) -> None:
     os.close(ours)
     assert process.wait() == 0
     assert b"counting" in shown and b"merging" in shown and b"kB of" in shown
-    assert b"/s" not in shown  # of so short a merge it would be a guess
+    assert b"/s" not in shown  # of so short a merge it would mean nothing
 
 
 @pytest.mark.parametrize("stream", ["2>&-", "2>/dev/full"])

@@ -103,7 +103,7 @@ AGENTS = "--base ../base --agent code=../code --agent tool=../tool"
 
 @pytest.fixture
 def working(tmp_path: Path) -> Path:
-    """A folder beside checkpoints."""
+    """A folder next to checkpoints."""
     write_simple(tmp_path)
     (tmp_path / "work").mkdir()
     return tmp_path / "work"
@@ -216,7 +216,7 @@ def test_paths_through_files(words: tuple[str, ...], said: str, tmp_path: Path) 
     assert done.returncode in (1, 2) and said in done.stderr
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the address space cannot be limited")
+@pytest.mark.skipif(sys.platform != "linux", reason="the address space of other systems cannot be limited")
 def test_an_address_space_in_which_libraries_hang_is_refused(working: Path) -> None:
     done = shell(f"ulimit -v 460000; ramerge merge {AGENTS} out", working)
     assert done.returncode == 2

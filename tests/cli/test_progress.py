@@ -1,4 +1,4 @@
-"""What a person hears of a merge that runs: kernels that are compiled, and figures only where they mean something."""
+"""What a person sees of a merge that runs: kernels that are compiled, and figures only where they mean something."""
 
 from __future__ import annotations
 

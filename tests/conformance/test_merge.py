@@ -76,7 +76,7 @@ def importances_for(agents: Mapping[str, Tensors], seed: int = 0) -> dict[str, T
 
 
 def written(folder: Path, method: str, agents: Mapping[str, Tensors], **more: Any) -> tuple[dict, dict]:
-    """A recipe for checkpoints under `folder`, with importances where needed, and what the reference takes beside."""
+    """A recipe for checkpoints under `folder`, with importances where needed, and what the reference takes besides."""
     source = recipe(folder, list(agents), method, **more)
     if not METHODS[method].needs_importance:
         return source, {}
@@ -90,7 +90,7 @@ def written(folder: Path, method: str, agents: Mapping[str, Tensors], **more: An
 def plain(
     folder: Path, method: str, dtype: str = "BF16", *, number: int = 3, **more: Any
 ) -> tuple[dict, Tensors, dict[str, Tensors], dict]:
-    """A recipe for so many ordinary agents, or fewer, the base, the agents, and what the reference takes beside."""
+    """A recipe for so many ordinary agents, or fewer, the base, the agents, and what the reference takes besides."""
     names = write_simple(folder, dtype=dtype)[:number][: METHODS[method].most]
     agents = {name: read_checkpoint(folder / name) for name in names}
     source, metadata_folder = written(folder, method, agents, **more)
@@ -106,7 +106,7 @@ def tossed(
     parameters: Mapping[str, Any],
     metadata_folder: Mapping[str, Any],
 ) -> Tensors:
-    """What coins make of a merge that is `nearest` when it is rounded to nearest."""
+    """What random draws make of a merge that is `nearest` when it is rounded to nearest."""
     exact = ROWS[method].reference(base, agents, "F64", **parameters, **metadata_folder)
     owned = base if METHODS[method].needs_base else None
     inputs = [
@@ -203,7 +203,7 @@ def _as_f64(tensor: Stored) -> Stored:
 
 
 def _marks(method: str, dtype: str) -> list[pytest.MarkDecorator]:
-    """Every method in BF16 is in the fast tier. F16 lies in words as BF16 does, so that one formula of each kind shows
+    """Every method in BF16 is in the fast tier. F16 is packed as BF16 does, so that one formula of each kind shows
     that it is packed right.
     """
     if method in REPRESENTATIVES or dtype == "BF16":

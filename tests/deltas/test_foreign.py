@@ -752,7 +752,7 @@ def test_a_model_beside_deltas_is_a_model(pair: tuple, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["slime xor xxh3-128", "grail 31"])
 def test_applied_to_the_agents_files(name: str, tmp_path: Path) -> None:
-    """They are those of the base with other words: same shards, same headers, same files beside them."""
+    """They are those of the base with other words: same shards, same headers, same files next to them."""
     _, write = WRITERS[name]
     before, after = models(count=2)
     base = write_checkpoint(tmp_path / "base", before, shards=2)

@@ -163,7 +163,7 @@ def packed(data: bytes) -> bytes:
         (GAPS + 32, 1, 0, b"\xc8\1\0"),  # outside
         (GAPS + 32, 2, 0, b"\1\1\0\1\0"),  # fewer positions than values
         (GAPS + 32, 1, 0, b"\1\xff\1\0"),  # a gap without an end
-        (GAPS + 16, 1, 1, b"\1\1\0\1"),  # a long value that nobody needs
+        (GAPS + 16, 1, 1, b"\1\1\0\1"),  # a long value that is not needed
         (GAPS + 16, 1, 0, b"\1\0"),  # one that is missing
         (GAPS + 16, 2, 1, b"\1\1\0\0\0\1"),
         (BITMAP + 16, 1, 0, bytes(16) + b"\1"),

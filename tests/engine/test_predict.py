@@ -1,4 +1,4 @@
-"""Merges whose thresholds are guessed from a sample: the bytes of those that count first, however bad the guess is."""
+"""Merges whose thresholds are predicted from a sample: the bytes of those that count first, whatever it says."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def merged(folder: Path, source: dict, *, predicted: bool, block: int = 100) -> 
 
 
 def same(folder: Path, source: dict, block: int = 100) -> tuple[ramerge.Record, ramerge.Record]:
-    """Records of a merge with a guess, and without, which must have the same bytes and figures."""
+    """Records of a merge with a prediction, and without, which must have the same bytes and figures."""
     predicted = merged(folder, source, predicted=True, block=block)
     counted = merged(folder, source, predicted=False)
     left, right = read_checkpoint(folder / "guessed"), read_checkpoint(folder / "counted")
@@ -47,7 +47,7 @@ def same(folder: Path, source: dict, block: int = 100) -> tuple[ramerge.Record, 
     return predicted, counted
 
 
-# F16 lies in words as BF16 does, and coins know no dtype.
+# F16 is packed as BF16 is, and random draws know no dtype.
 OTHERS = [("ties", "F16"), ("dare_ties", "F16"), ("dare_ties", "F32"), ("dare_ties", "F64")]
 
 

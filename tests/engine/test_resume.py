@@ -30,7 +30,7 @@ CASES = {
     "ram": ({"method": "ram"}, {}),
     "several shards": ({"shard_size": "2KB"}, {}),
     "sweep": ({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
-    "a guess": ({"method": "ties"}, {}),
+    "a prediction": ({"method": "ties"}, {}),
     "stochastic": ({"rounding": "stochastic"}, {}),
     "as a delta": ({}, {"as_delta": True}),
 }

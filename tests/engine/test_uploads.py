@@ -334,7 +334,7 @@ def test_an_arrived_shard_that_has_changed_restarts_the_merge(tmp_path: Path) ->
 
 
 def test_a_second_pass_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A guess that is refuted would upload everything twice, so none is made."""
+    """A prediction that is refuted would upload everything twice, so none is made."""
     monkeypatch.setattr(sample, "_WORTH_A_SAMPLE", 1)
     source = recipe(tmp_path, write_simple(tmp_path), method="ties")
     assert ramerge.plan(source, tmp_path / "here", options=ramerge.Options(cache=False)).details.predicted

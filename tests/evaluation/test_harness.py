@@ -447,7 +447,7 @@ def test_examples_are_the_same_for_every_seed_of_sampling(data: dict[str, Path])
 
 
 def test_scores_do_not_depend_on_luck(tmp_path: Path) -> None:
-    # the number of words is left open, so that lm-eval draws one; the language of "Hallo" is anyone's guess
+    # the number of words is left open, so that lm-eval draws one; the language of "Hallo" is uncertain
     records = [
         {"key": 1, "prompt": "?", "instruction_id_list": ["length_constraints:number_words"], "kwargs": [{}]},
         {

@@ -796,16 +796,16 @@ def test_ends_of_two_programs(sandbox: Sandbox, asking: str, answering: str, end
     assert tuple(outcome.status for outcome in outcomes) == ended
 
 
-def test_a_program_that_is_cancelled_before_it_begins(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_canceled_before_it_begins(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr("subprocess.Popen", lambda *args, **options: started.append(args))
-    cancelled = threading.Event()
-    cancelled.set()
-    outcome = Execution(sandbox._way, "print(1)", "", AMPLE, cancelled=cancelled)()
+    canceled = threading.Event()
+    canceled.set()
+    outcome = Execution(sandbox._way, "print(1)", "", AMPLE, canceled=canceled)()
     assert (outcome.status, outcome.code, outcome.seconds, started) == ("error", None, 0, [])
 
 
-def test_a_bubblewrap_that_is_cancelled_while_it_starts_leaves_no_child(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_bubblewrap_that_is_canceled_while_it_starts_leaves_no_child(sandbox: Sandbox, tmp_path: Path) -> None:
     """Its child waits for a word from it, and is the first process of a namespace, which ignores other signals."""
     bwrap, mark = tmp_path / "bwrap", f"waiting-child-of-{os.getpid()}"
     bwrap.write_text(f"#!/bin/bash\n(trap '' TERM; exec -a {mark} sleep 600) &\nwait\n")
@@ -887,7 +887,7 @@ def test_many_programs_leave_nothing(sandbox: Sandbox, monkeypatch: pytest.Monke
 
 
 def zombies() -> list[int]:
-    """Dead children of ours that nobody has waited for."""
+    """Dead children of ours that have not been waited for."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -941,7 +941,7 @@ def test_the_event_loop_goes_on(sandbox: Sandbox) -> None:
 
 
 def test_cancelling_kills(sandbox: Sandbox) -> None:
-    mark = f"cancelled-in-{os.getpid()}"
+    mark = f"canceled-in-{os.getpid()}"
     child = f"[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}']"
 
     async def main() -> None:

@@ -358,7 +358,7 @@ def test_settings_that_differ_are_noted() -> None:
     assert differing == ["Different settings of tool/parallel: temperature is 1.0 for a; 0.0 for b, c, d."]
 
 
-# --- the paper beside measured rows -----------------------------------------------------------------------------------
+# --- the paper next to measured rows ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", PAPER_TABLES)

@@ -44,7 +44,7 @@ SAMPLES = {
 
 @pytest.mark.parametrize("steps", [(10, 10), (10, 20)])
 def test_ranks_of_other_steps(steps: tuple[int, int], tmp_path: Path) -> None:
-    """verl saves the schedule of the learning rate for each rank, beside states of random numbers."""
+    """verl saves the schedule of the learning rate for each rank, next to states of random numbers."""
     import random
 
     trainers.write_fsdp(tmp_path, {"model.w.weight": floats(np.ones((4, 2)), "F32")}, ranks=2)

@@ -157,7 +157,7 @@ def write_bin(folder: Path, tensors: Tensors, *, shards: int = 1, config: Mappin
 
 
 def write_dcp(folder: Path, tensors: Tensors, *, root: Sequence[str] = ("model",), optimizer: bool = True) -> Path:
-    """A folder of torch.distributed.checkpoint, from one process, with an optimizer's state beside the model."""
+    """A folder of torch.distributed.checkpoint, from one process, with an optimizer's state next to the model."""
     folder.mkdir(parents=True)
     model: Any = state_dict(tensors)
     whole = model
@@ -202,7 +202,7 @@ def write_zero(
         gap: elements behind each parameter, in stages 1 and 2.
         parts: vectors that a rank of stage 3 has.
         steps: how many steps each rank's optimizer has taken; by default none.
-        config: `config.json`, beside the step.
+        config: `config.json`, next to the step.
     """
     step = folder / "global_step7"
     step.mkdir(parents=True)

@@ -21,7 +21,7 @@ class Installed:
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """ramerge as it lies in site-packages, and a checkout beside it."""
+    """ramerge as it lies in site-packages, and a checkout next to it."""
     monkeypatch.setattr(extras, "_PACKAGE", tmp_path / "lib/site-packages/ramerge")
     checkout = tmp_path / "my checkout"
     checkout.mkdir()

@@ -1,4 +1,4 @@
-"""Configurations of an agent beside the base's: compared, shown, and rewritten with another dtype."""
+"""Configurations of an agent next to the base's: compared, shown, and rewritten with another dtype."""
 
 from __future__ import annotations
 

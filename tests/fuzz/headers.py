@@ -13,7 +13,7 @@ from ramerge.tensors.header import read_header
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import json_text, torn
 
-# Why a header is refused that the library takes: what would be lost or guessed, and what no model has.
+# Why a header is refused that the library takes: what would be lost or unclear, and what no model has.
 DOCUMENTED = re.compile(
     r"more than once|must have exactly the keys|key of more than|too many values|nested more than|overflows 64 bits"
 )

@@ -1,4 +1,4 @@
-"""Indices of sharded checkpoints, and the names and links of the files beside them."""
+"""Indices of sharded checkpoints, and the names and links of the files next to them."""
 
 from __future__ import annotations
 

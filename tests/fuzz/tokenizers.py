@@ -1,4 +1,4 @@
-"""Tokenizer files of an agent beside the base's: their tokens and templates, compared and shown."""
+"""Tokenizer files of an agent next to the base's: their tokens and templates, compared and shown."""
 
 from __future__ import annotations
 

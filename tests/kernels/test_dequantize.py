@@ -1,4 +1,4 @@
-"""Quantized weights beside NumPy and ml_dtypes: the same bits, for any run of elements."""
+"""Quantized weights next to NumPy and ml_dtypes: the same bits, for any run of elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantizing beside NumPy, ml_dtypes and torch: the same codes and scales."""
+"""Quantizing next to NumPy, ml_dtypes and torch: the same codes and scales."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def test_every_coin_falls_as_in_the_reference(source: str, target: str, data: st
     start = 2 * data.draw(st.sampled_from([0, 1, 3, 10**6, 2**33 + 1]))
     seed = data.draw(st.integers(-5, 5))
     values = data.draw(bit_patterns(source, size)).view(NUMBERS[source])
-    # also what is subnormal in the target, and numbers close beside those of the target
+    # also what is subnormal in the target, and numbers close next to those of the target
     scales = np.random.default_rng(size).choice([1.0, 2.0**-20, 2.0**-120], size)
     values = (values * scales).astype(NUMBERS[source])
     base = np.where(np.arange(size) % 3 == 0, values, NUMBERS[source](1)) if data.draw(st.booleans()) else None

@@ -34,7 +34,7 @@ def counted(words: list[Words], cuts: list[int]) -> tuple[bool, list[np.ndarray]
     at = statistics.slices(LAYOUT.counts)
     for name in ("masks", "exponents", "ulps"):
         table = counts[at[name]].reshape(1 if name == "masks" else 3, -1)
-        table[:, 0] += ELEMENTS - table.sum(1)  # elements that nobody changed may be missing
+        table[:, 0] += ELEMENTS - table.sum(1)  # elements that no agent changed may be missing
     return flagged, [counts, beyond, sums]
 
 
@@ -50,7 +50,7 @@ def test_many_elements_are_counted_as_few_are(share: float) -> None:
     assert [int(sets[[mask for mask in range(8) if mask >> t & 1]].sum()) for t in range(3)] == moved
 
 
-@pytest.mark.full  # compiles everything anew
+@pytest.mark.full  # compiles everything again
 def test_processors_that_do_not_compress_vectors_find_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     words = models(0.1)
     _, wanted = counted(words, [0, ELEMENTS])

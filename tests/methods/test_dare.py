@@ -1,4 +1,4 @@
-"""DARE's coins: the generator's known answers, their rate, their independence, and what they leave on average."""
+"""DARE's random draws: the generator's known answers, rate, independence, and what they leave on average."""
 
 from pathlib import Path
 

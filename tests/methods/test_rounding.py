@@ -188,7 +188,7 @@ def test_plans_say_how_results_are_rounded(tmp_path: Path) -> None:
     source = recipe(tmp_path, names)
     made = ramerge.plan({**source, "rounding": "stochastic"})
     assert made.to_dict()["rounding"] == "stochastic" and made.to_dict()["rounding_seed"] == 0
-    assert any("a coin decides" in note for note in made.notes)
+    assert any("a draw decides" in note for note in made.notes)
     assert not any("are lost" in text for text in made.forecast)
     assert any("are lost" in text for text in ramerge.plan(source).forecast)
     nothing = ramerge.plan({**source, "rounding": "stochastic", "dtype": "float32"})
@@ -232,7 +232,7 @@ def test_updates_below_half_a_step_are_kept_on_average(tmp_path: Path) -> None:
         for how in found:
             out = read_checkpoint(tmp_path / how)[name].numbers(np.float64)
             found[how] += float((np.sign(r - b) * (out - b)).sum())
-    # the coins are those of seed 0: their error here is 7 %
+    # the draws are those of seed 0: their error here is 7 %
     assert found["nearest"] < 0.6 * exact and abs(found["stochastic"] - exact) < 0.3 * exact
 
 
@@ -268,7 +268,7 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
 
 
 def test_convert_tosses_too(tmp_path: Path) -> None:
-    """A single model has no base, so that every number that is between two others is tossed for."""
+    """A single model has no base, so that every number that is between two others is drawn for."""
     model = write_checkpoint(tmp_path / "model", simple(0, "F32"))
     ramerge.convert(model, tmp_path / "out", dtype="bfloat16", rounding="stochastic")
     said = command("convert", str(model), str(tmp_path / "said"), "--dtype", "bfloat16", "--rounding", "stochastic")

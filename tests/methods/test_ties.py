@@ -1,4 +1,4 @@
-"""What TIES and DARE say of themselves: what is kept beside what was asked for, and how mergekit's differ."""
+"""What TIES and DARE say of themselves: what is kept next to what was asked for, and how mergekit's differ."""
 
 from pathlib import Path
 

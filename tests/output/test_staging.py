@@ -1,4 +1,4 @@
-"""The output folder: what is at OUT and beside it after every way in which writing it can end."""
+"""The output folder: what is at OUT and next to it after every way in which writing it can end."""
 
 import ctypes
 import errno
@@ -343,7 +343,7 @@ def test_a_run_that_was_killed_just_behind_the_publication_is_cleared(
 
 
 def test_only_what_belongs_to_a_finished_output_is_cleared(tmp_path: Path) -> None:
-    """Not that of a stopped run beside another output, nor that of a living one."""
+    """Not that of a stopped run next to another output, nor that of a living one."""
     out = tmp_path / "out"
     fill(out, "theirs")
     work = tmp_path / ".out.ramerge-partial"

@@ -1,4 +1,4 @@
-"""Outputs that cannot be: elsewhere, or without a name."""
+"""Outputs that cannot be: remote, or without a name."""
 
 from pathlib import Path
 

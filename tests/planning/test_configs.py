@@ -171,7 +171,7 @@ def test_the_table_is_what_transformers_says() -> None:
 
 @pytest.mark.needs("transformers")
 def test_what_transformers_adds_when_it_saves_is_no_difference() -> None:
-    """For every model type: all keys of the table left out, beside the configuration with all of them."""
+    """For every model type: all keys of the table left out, next to the configuration with all of them."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
     from tests.planning.config_defaults import defaults_of, model_types

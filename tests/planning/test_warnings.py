@@ -141,8 +141,8 @@ PLAUSIBLE = {"sparse and disjoint", "sparse and shared", "of unequal density", "
 PLAUSIBLE |= {"single"}
 SUSPECT = {
     "foreign": "agents.memory: {}/memory: its weights correlate with the base's by only",
-    "foreign, of another spread": "agents.memory: {}/memory: its weights correlate",
-    "foreign, single": "agents.code: {}/code: its weights correlate",
+    "unrelated, of another spread": "agents.memory: {}/memory: its weights correlate",
+    "unrelated, single": "agents.code: {}/code: its weights correlate",
     "swapped, sparse": "base: {}/base: where code differs from the base, the other agents hold its values",
     "swapped, of unequal density": "base: {}/base: where code differs from the base",
     "swapped, dense agent": "base: {}/base: where memory differs from the base",

@@ -26,7 +26,7 @@ class State:
 
     Attributes:
         role: what the token may do.
-        private: the repositories that were made, and whether nobody else sees them.
+        private: the repositories that were made, and whether they are private.
         heads: the last commit of a branch of a repository; `COMMIT` if there is none.
         large: large files by digest.
         commits: names of the files of each commit.

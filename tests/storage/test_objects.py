@@ -93,7 +93,7 @@ def test_deltas_and_adapters_from_a_bucket(s3: Server, tmp_path: Path) -> None:
 
 
 def test_pieces_of_a_delta_are_asked_for_together(s3: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of many tensors, of tensors with several blocks, and of a chain; bytes that were guessed are asked for anew."""
+    """Of many tensors, of tensors with several blocks, and of a chain; wrongly predicted bytes are requested again."""
     rng = np.random.default_rng(0)
     shapes = {f"model.layers.{i}.weight": (200, 200) for i in range(60)} | {"large": (700, 1000)}
     values = {name: rng.normal(0, 0.02, shape) for name, shape in shapes.items()}

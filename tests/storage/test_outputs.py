@@ -39,7 +39,7 @@ def source(tmp_path: Path) -> dict[str, Any]:
 
 
 def left(stage: Path) -> list[str]:
-    """What is on the stage."""
+    """What is in the staging directory."""
     return sorted(path.name for path in stage.rglob("*")) if stage.exists() else []
 
 

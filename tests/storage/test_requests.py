@@ -146,7 +146,7 @@ def test_any_ranges_have_the_same_bytes(
     sizes: tuple[int, ...],
     breaks: tuple[int, ...],
 ) -> None:
-    """Tensors beside one another or apart, in order or not; of the blocks that are expected not all are read, and
+    """Tensors next to one another or apart, in order or not; of the blocks that are expected not all are read, and
     others are; answers come in chunks of any size, and some break off."""
     storage = Served(sizes, breaks)
     extents = [extent for extent, is_kept in zip(pairwise(cuts), kept, strict=False) if is_kept]

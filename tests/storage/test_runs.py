@@ -1,4 +1,4 @@
-"""Blocks of inputs elsewhere that one worker takes one after another."""
+"""Blocks of remote inputs that one worker takes one after another."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ class _Late:
 
 
 def test_whole_tensors_come_in_order(web: WebServer, tmp_path: Path) -> None:
-    """Only two tensors are collected at a time. Yet nobody waits for ever."""
+    """Only two tensors are collected at a time. Yet no thread waits forever."""
     ramerge.merge(recipe(web, "ram", lambda name: str(web.folder / name)), tmp_path / "here")
     found: dict[str, bytes] = {}
     executor = _Late()

@@ -67,7 +67,7 @@ def fisher(
         settings: examples, labels, device and so on.
         options: `overwrite`, `allow_outside_links`, `threads` (of torch; default: its own) and `max_memory` apply. What
             the examples' activations take is not known beforehand: `max_memory` only refuses what certainly needs more.
-        on_progress: called with the number of examples done, in the stage `fisher`.
+        on_progress: called with the number of examples done, as `fisher`.
 
     Returns:
         The record, which is also in `fisher.json`.

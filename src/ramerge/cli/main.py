@@ -110,7 +110,7 @@ def _choose_warnings(session: Session) -> None:
     show = warnings.showwarning
 
     def chosen(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-        with suppress(OSError):  # nobody may be listening any more
+        with suppress(OSError):  # the other end of the pipe may be closed
             if issubclass(category, ContinueNote | DownloadNote):
                 complain("note", str(message))
             elif issubclass(category, OutputWarning | PluginWarning):

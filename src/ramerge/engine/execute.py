@@ -321,7 +321,7 @@ def _tasks(
     Args:
         plan: the plan.
         results: of statistics.
-        verified: those of them that are guesses, with what verifies them.
+        verified: those of them that are predictions, with what verifies them.
     """
     agents = tuple(plan.agents)
     made: dict[object, Task] = {}

@@ -1,4 +1,4 @@
-"""Arithmetic in foreign text, such as `2 * 3600` or `"a" + "b"`, and nothing else.
+"""Arithmetic in untrusted text, such as `2 * 3600` or `"a" + "b"`, and nothing else.
 
 What it computes, it computes as Python does. Names, calls,
 attributes, subscripts, comparisons and text formatting are refused, and so is what would fill memory or take long.

@@ -1,4 +1,4 @@
-"""The models under test: where they are, how Inspect asks them, and how their logs are told apart."""
+"""The models under test: where they are, how Inspect asks them, and how their logs are distinguished."""
 
 from __future__ import annotations
 

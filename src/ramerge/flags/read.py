@@ -24,7 +24,7 @@ _OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
-    """The document that writes one model anew, with the flags of `convert`."""
+    """The document that rewrites one model, with the flags of `convert`."""
     document = document_of(from_here(model), "MODEL")
     for key in ("base", "dtype", "rounding", "shard_size"):
         if options[key] is not None:

@@ -98,7 +98,7 @@ class Settings:
         version: major and minor version of PEFT; None if it is not stated.
         saved: ends of the names of modules that were trained as a whole.
         base: the base's name as the trainer knew it; empty if it is not stated.
-        unread: options that are set, and that nobody here knows.
+        unread: options that are set, and that are not known here.
     """
 
     alpha: float

@@ -13,7 +13,7 @@ class Progress:
     While a matrix is solved for, what is done of it counts as a part of its bytes.
 
     The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
-    as the stage `compiling kernels`. Its `total` grows with every kernel that is needed.
+    as `compiling kernels`. Its `total` grows with every kernel that is needed.
 
     Example:
         >>> stages = set()

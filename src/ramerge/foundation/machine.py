@@ -77,7 +77,7 @@ def peak_memory() -> int:
 
 
 def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that nobody wants; None is for the default.
+    """Refuse a number of threads that makes no sense; None is for the default.
 
     Raises:
         RecipeError: it is not 1 to 1,024.

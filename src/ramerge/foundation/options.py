@@ -214,7 +214,7 @@ class Session:
 
     Attributes:
         debug: whether tracebacks and the warnings of libraries are shown.
-        code: the exit code; an ending that nobody has foreseen is a failure.
+        code: the exit code; an unforeseen ending is a failure.
     """
 
     debug: bool = False

@@ -43,7 +43,7 @@ class Bar:
 
 def stage(event: Progress) -> Bar:
     """The bar of a stage. Its rate is measured from the first block on, because kernels may be compiled before it."""
-    if event.unit == "kernels":  # one is asked for after another, so nobody knows how many there will be
+    if event.unit == "kernels":  # one is asked for after another, so their number is not known
         return Bar(f"{event.stage} (first run only, up to 40 s)", event.done, None, is_under_way=False)
     return Bar(event.stage, event.done, event.total, event.unit, is_under_way=event.done > 0)
 

@@ -32,7 +32,7 @@ _ADDRESS = re.compile(_SCHEME, re.IGNORECASE)
 _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
 _PLUS = re.compile("[-_ ]?plus")
-# How alike two names must be for a guess; `float8` and `float64` are 0.77.
+# How alike two names must be for a suggestion; `float8` and `float64` are 0.77.
 _NEAR, _VERY_NEAR = 0.6, 0.8
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
 
@@ -160,7 +160,7 @@ def unknown(what: str, name: str, known: Sequence[str], *, few: bool = False) ->
         what: what the name should be of.
         name: the name.
         known: all that are known.
-        few: whether they are so few that they are always listed; then only a name that is very near is guessed.
+        few: whether they are so few that they are always listed; then only a name that is very near is suggested.
     """
     lowered = {candidate.lower(): candidate for candidate in known}
     spelled = _PLUS.sub("+", name.lower()[:200])

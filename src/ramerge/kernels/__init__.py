@@ -1,6 +1,6 @@
 """Compiled loops over arrays, without files, names or threads; every kernel releases the GIL.
 
-formats, convert, intrinsics     how numbers lie in words
+formats, convert, intrinsics     how numbers are packed into words
 piece                            one block of all inputs, as methods see it
 dequantize, quantize             codes and scales of quantized weights
 ram, elementwise, wudi           the loops of methods; `threefry`: random draws

@@ -169,7 +169,7 @@ def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]
 
 
 def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
-    """X; what agents have in common with nobody cancels exactly, because it is not added in the first place."""
+    """X; what no two agents have in common cancels exactly, because it is not added in the first place."""
     m = len(products) // len(norms)
     parts = [slice(begin, begin + m) for begin in range(0, len(products), m)]
     result = np.empty_like(products[:m])

@@ -274,7 +274,7 @@ class Method:
         for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
         harms_adapters: from parameters to what they do to LoRA adapters and what helps; empty for nothing.
         presets: named values of parameters.
-        combines: whether it makes one model of several; otherwise it writes one of them anew.
+        combines: whether it makes one model of several; otherwise it rewrites one of them.
         fewest: how many agents it takes at least.
         most: how many it takes at most, which is also the fewest; None for any number.
         symmetric: whether the order of agents changes nothing but rounding.

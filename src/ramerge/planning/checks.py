@@ -194,7 +194,7 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findi
         )
         return
     findings.notes.append(
-        f"rounding: stochastic, seed {recipe.seed}: a coin decides to which of its two neighbors in the output's "
+        f"rounding: stochastic, seed {recipe.seed}: a draw decides to which of its two neighbors in the output's "
         "dtype a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
     )
 

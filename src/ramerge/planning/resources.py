@@ -34,7 +34,7 @@ _BYTES_OF_ANSWER = 1_500_000
 _LARGEST_BLOCK = 1 << 19
 # A delta's block becomes many short steps, and a thread that comes back from a short one waits long for Python's lock.
 _LARGEST_BLOCK_OF_DELTAS = 1 << 20
-# Elsewhere, a block of a tensor that is not stored as it is read is a request, or several. These cost servers and
+# A block of a remote tensor that is not stored as it is read is a request, or several. These cost servers and
 # clients more than the caches save.
 _LARGEST_REMOTE_BLOCK = 1 << 22
 # Bytes of a remote file that a worker reads in one request, as blocks that follow one another. Far more would not
@@ -78,7 +78,7 @@ def cut(
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent to a remote place.
-        fewest: elements of the smallest blocks that are of use.
+        fewest: elements of the smallest useful blocks.
     """
     agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.importances)
     fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
@@ -130,7 +130,7 @@ def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
 
 
 def _largest_block(inputs: OpenedInputs) -> int:
-    """The most elements of a block that are of use."""
+    """The most useful elements of a block."""
     if any(isinstance(path, Remote) for path in inputs.files):
         return _LARGEST_REMOTE_BLOCK
     has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
@@ -138,7 +138,7 @@ def _largest_block(inputs: OpenedInputs) -> int:
 
 
 def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimits, *, solves: bool) -> int:
-    """The most workers that are of use."""
+    """The most useful workers."""
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers

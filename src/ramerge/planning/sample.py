@@ -1,4 +1,4 @@
-"""A sample of the weights, from which a statistic's result can be guessed before all is counted."""
+"""A sample of the weights, from which a statistic's result can be predicted before all is counted."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SPREAD = 0x9E3779B1
 
 
 def predicted(rounds: Sequence[dict[int, tuple[Statistic, ...]]], tensors: Sequence[TensorPlan]) -> bool:
-    """Whether everything that must be counted before a merge may be guessed from a sample."""
+    """Whether everything that must be counted before a merge may be predicted from a sample."""
     wanted = {statistic for wanted in rounds for statistics in wanted.values() for statistic in statistics}
     asked = wanted - {statistic.after for statistic in wanted}
     counted = sum(tensor.base.elements for tensor in tensors if tensor.merged)

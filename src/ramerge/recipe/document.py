@@ -134,7 +134,7 @@ def _name_of(key: Key) -> str:
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
-    """The recipe of a single model, which by default writes it anew.
+    """The recipe of a single model, which by default rewrites it.
 
     Args:
         model: a folder or hub id.
@@ -168,7 +168,7 @@ def read_document(
     except IsADirectoryError as error:
         raise RecipeError(
             f"{path}: is a folder, not a recipe; give models with --base and --agent NAME=MODEL, or write one model "
-            "anew with `ramerge convert`"
+            "again with `ramerge convert`"
         ) from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {reason(error)}{_near_file(path)}") from error

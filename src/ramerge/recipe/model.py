@@ -192,7 +192,7 @@ class Allow(_Strict):
         different_tokens: models may have different tokens in the same row of their embeddings; these rows are merged.
         swapped_base: the base may look like an agent, and an agent like the base that the others were trained from.
         non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
-            computes elements of a tensor from one another, all of which they would spoil.
+            computes elements of a tensor from one another, all of which they would corrupt.
         outside_links: files of a checkpoint may be links to files outside of it.
         vocabulary: `common`: embeddings may have different numbers of rows. Rows that all models have are merged, and
             rows that only some have come from these.

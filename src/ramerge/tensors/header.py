@@ -4,7 +4,7 @@ Everything that the safetensors library refuses is refused here. What it accepts
 
 - headers that are larger, deeper or hold more than those of any model (`MAX_HEADER_BYTES`, `_LIMITS`),
 - sizes that need all 64 bits, because the highest bit is the sign here,
-- duplicate names or keys, and keys other than dtype, shape and data_offsets, because their meaning would be a guess.
+- duplicate names or keys, and keys other than dtype, shape and data_offsets, because their meaning would be unclear.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ class Files:
     Args:
         identities: the expected identities of files. Other files are not checked.
 
-    Pickled for another machine, it opens the same files there. Which they are is then told by `is_same_elsewhere`, and
+    Pickled for another machine, it opens the same files there. These are then found by `is_same_elsewhere`, and
     by that machine's own identity once a file has been opened.
     """
 

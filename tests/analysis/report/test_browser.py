@@ -199,7 +199,7 @@ def test_on_a_phone_no_figure_is_off_the_screen(open_page: Open) -> None:
         "[...document.querySelectorAll('td, .plain tbody th')].filter(one => one.getBoundingClientRect().right > 420)"
     )
     assert page.evaluate(f"{beyond}.map(one => one.textContent)") == []
-    # each figure has the name of its column beside it
+    # each figure has the name of its column next to it
     cells = "[...document.querySelectorAll('#agents td, #tensor-table tbody td:not(.name)')]"
     assert page.evaluate(f"{cells}.every(one => one.dataset.label)")
 

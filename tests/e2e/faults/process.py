@@ -67,7 +67,7 @@ def missing() -> str | None:
 
 
 def load() -> ctypes.CDLL:
-    """The shim; compiles it and starts this program anew with it in front of the C library, if it is not there yet."""
+    """The shim; compiles it and restarts this program with it in front of the C library, if it is not there yet."""
     if _LIBRARY not in os.environ:
         library = Path(tempfile.mkdtemp(prefix="ramerge-shim-")) / "shim.so"
         subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", library, SHIM, "-ldl"], check=True)

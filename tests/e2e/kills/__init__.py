@@ -122,5 +122,5 @@ def weights_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def metadata_folder(out: Path) -> list[str]:
-    """Hidden folders beside an output."""
+    """Hidden folders next to an output."""
     return sorted(path.name for path in out.parent.glob(".*"))

@@ -2,8 +2,8 @@
 
 Every round draws a kind, a command, what lies at the output before, and one to three kills with SIGKILL. A kind is an
 executor that writes to a folder, or threads that write to a bucket of a real server. After each kill the output must
-be what it was or the new one, whole; in a bucket it may also be what nobody can take for a model. Then the same command
-is run once more: it must give the bytes of an undisturbed run, leave nothing beside them, and do again at most one
+be what it was or the new one, whole; in a bucket it may also be what cannot be taken for a model. Then the same command
+is run once more: it must give the bytes of an undisturbed run, leave nothing next to them, and do again at most one
 block for each worker that was killed. With Ray a block is done when it has been handed over, so there it is what tasks
 did in half a second. What is drawn follows from the seed; what the clock does with it, does not.
 """
@@ -74,7 +74,7 @@ class Command:
 COMMANDS = {
     "merge, ram+": Command({"method": "ram+"}),
     "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
-    "merge, ties, guessed": Command({"method": "ties"}),
+    "merge, ties, predicted": Command({"method": "ties"}),
     "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
     "merge as a delta": Command({}, {"as_delta": True}),
     "merge as a delta, large": Command({}, {"as_delta": True}, large=True),
@@ -135,7 +135,7 @@ class Place:
             (self.path / name).write_bytes(data)
 
     def clear(self) -> None:
-        """Remove it, and what lies beside it."""
+        """Remove it, and what lies next to it."""
         for path in (self.path, self.work):
             shutil.rmtree(path, ignore_errors=True)
 
@@ -144,7 +144,7 @@ class Place:
         return False
 
     def left(self) -> list[str]:
-        """What lies beside it."""
+        """What lies next to it."""
         return metadata_folder(self.path)
 
 
@@ -371,7 +371,7 @@ class _Rounds:
         if weights_of(found := place.files()) != wanted:
             problems.append(f"the bytes are not those of an undisturbed run: {_names(found)}")
         if left := place.left():
-            problems.append(f"left beside it: {', '.join(left)}")
+            problems.append(f"left next to it: {', '.join(left)}")
         again = job.log.stat().st_size - of_all
         if again > workers and self._executor != "ray":
             problems.append(f"{again} blocks were done again after {killed} kills of {workers} workers in all")

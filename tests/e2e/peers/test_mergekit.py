@@ -9,7 +9,8 @@ They last passed on 22 November 2026, with mergekit 0.1.5, torch 2.13.0 (CPU) an
 
 All methods agree in float32, but for what differs on purpose, which the recipes here avoid:
 
-- Coins. Of `dare_*` and `della*` the tests compare what does not depend on them: the share that is kept, and how much.
+- Random draws. Of `dare_*` and `della*` the tests compare what does not depend on them: the share that is
+  kept, and how much.
 - Equal magnitudes at a bound (`ties`, `breadcrumbs*`) are all kept, and mergekit keeps some of them. Where signs cancel
   out exactly, the base stays, and mergekit elects +.
 - `breadcrumbs*`: mergekit erases tensors from which it removes no largest element, those of fewer than 1 / gamma.
@@ -80,7 +81,7 @@ def base_weights() -> Weights:
 
 
 def agent_weights(base: Weights, seed: int, moved: float) -> Weights:
-    """The base with that share of elements moved: no two of a tensor equally far, so that no trimming is a toss-up, and
+    """The base with that share of elements moved: no two of a tensor equally far, so that no trimming is ambiguous, and
     each agent by steps of its own, so that no two agents cancel out."""
     rng = np.random.default_rng(seed)
     weights = {}

@@ -48,7 +48,7 @@ class Bubblewrap:
     Attributes:
         executable: of bubblewrap.
         version: of bubblewrap.
-        as_root: start as root without a user namespace and become a user inside that nobody else is. Otherwise the
+        as_root: start as root without a user namespace and become a user inside that no one else is. Otherwise the
             sandbox has a user namespace, in which a limit on processes counts only its own.
         system_calls: the filter.
         mounts: arguments for what is visible.

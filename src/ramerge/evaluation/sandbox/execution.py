@@ -114,7 +114,7 @@ class Execution:
         stdin: str | bytes | IO[bytes],
         limits: Limits,
         stdout: IO[bytes] | None = None,
-        cancelled: threading.Event | None = None,
+        canceled: threading.Event | None = None,
     ) -> None:
         """Prepares a run.
 
@@ -124,7 +124,7 @@ class Execution:
             stdin: what it reads, or the end of a pipe, which the run closes.
             limits: what it may use.
             stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
-            cancelled: kills the program when it is set.
+            canceled: kills the program when it is set.
         """
         self._way = way
         self._program = "" if isinstance(program, Command) else program
@@ -133,17 +133,17 @@ class Execution:
         self._stdin = stdin
         self._stdout = stdout
         self._limits = limits
-        self._cancelled = cancelled or threading.Event()
+        self._canceled = canceled or threading.Event()
         self._inside: Inside | None = None
         self._began: float | None = None
         self._watched = 0.0
 
     def cancel(self) -> None:
         """Kills the program soon; what the call then returns means nothing."""
-        self._cancelled.set()
+        self._canceled.set()
 
     def __call__(self) -> Outcome:
-        if self._cancelled.is_set():
+        if self._canceled.is_set():
             return Outcome("error", None, "", "", 0.0)
         slot = _SLOTS.get()
         try:
@@ -173,7 +173,7 @@ class Execution:
                 pass
         *printed, stderr = (stream.text() for stream in streams)
         stdout = "".join(printed)
-        if self._began is None and not self._cancelled.is_set():
+        if self._began is None and not self._canceled.is_set():
             raise EvaluationError(f"the sandbox did not start: {stderr.strip()[-1000:] or 'it said nothing'}")
         if limit is None and any(stream.over for stream in streams):
             limit = "output"
@@ -242,7 +242,7 @@ class Execution:
             for stream in streams:
                 selector.register(stream.pipe, selectors.EVENT_READ, stream.read)
             while process.poll() is None:
-                if self._cancelled.is_set():
+                if self._canceled.is_set():
                     return "error"
                 if not selector.get_map():  # it has closed its output, most likely because it ends
                     with suppress(subprocess.TimeoutExpired):
@@ -307,24 +307,24 @@ class Conversation:
         self._asking = asking
         self._answering = answering
         self._limits = limits
-        self._cancelled = threading.Event()
+        self._canceled = threading.Event()
 
     def cancel(self) -> None:
         """Kills both soon; what the call then returns means nothing."""
-        self._cancelled.set()
+        self._canceled.set()
 
     def __call__(self) -> tuple[Outcome, Outcome]:
-        """How the one that asks ended, and the other one, which is killed when nobody asks any more."""
+        """How the one that asks ended, and the other one, which is killed when no request can come any more."""
         questions, answers = _pipe(), _pipe()
         patient = replace(self._limits, seconds=self._limits.seconds + _START_SECONDS)
-        asking = Execution(self._way, self._asking, answers[0], patient, questions[1], self._cancelled)
-        answering = Execution(self._way, self._answering, questions[0], self._limits, answers[1], self._cancelled)
+        asking = Execution(self._way, self._asking, answers[0], patient, questions[1], self._canceled)
+        answering = Execution(self._way, self._answering, questions[0], self._limits, answers[1], self._canceled)
         with ThreadPoolExecutor(1, thread_name_prefix="sandbox") as thread:
             answered = thread.submit(answering)
             try:
                 asked = asking()
             finally:
-                self._cancelled.set()
+                self._canceled.set()
             return asked, answered.result()
 
 

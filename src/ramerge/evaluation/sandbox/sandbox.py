@@ -79,7 +79,7 @@ class Sandbox:
         )
 
     async def run(self, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None) -> Outcome:
-        """Run a program, and wait without blocking the event loop. Cancelling kills it.
+        """Run a program, and wait without blocking the event loop. Canceling kills it.
 
         Args:
             program: text of a Python program, or a command; whatever is no Python, or no Unicode, is an `error`.
@@ -120,7 +120,7 @@ class Sandbox:
             raise
 
     def close(self) -> None:
-        """Waits for programs that run; those that wait for a place are cancelled."""
+        """Waits for programs that run; those that wait for a place are canceled."""
         self._threads.shutdown(cancel_futures=True)
 
     def __enter__(self) -> Sandbox:

@@ -136,7 +136,7 @@ def _content(folder: int, path: str) -> bytes:
 
 @cache
 def socket_bytes() -> int:
-    """What a socket can hold in the kernel, of memory that is nobody's. The filter of system calls keeps it so."""
+    """What a socket can hold in the kernel, of memory of no process. The filter of system calls keeps it so."""
     try:
         return int(Path("/proc/sys/net/core/wmem_default").read_text())
     except (OSError, ValueError):

@@ -53,7 +53,7 @@ _PLAIN_OF: dict[type, Callable[[Any], Any]] = {
     set: set,
     frozenset: frozenset,
 }
-# without StopIteration, which would end `all(map(f, values))` early and in favour of the program
+# without StopIteration, which would end `all(map(f, values))` early and in favor of the program
 _EXCEPTIONS = {
     kind.__name__: kind
     for kind in (
@@ -93,7 +93,7 @@ class Channel:
         os.close(nothing)
 
     def send(self, message: Any) -> None:
-        """Raises UncrossableError if the message is too large, OSError if nobody listens."""
+        """Raises UncrossableError if the message is too large, OSError if the other end is closed."""
         content = json.dumps(message).encode()
         if len(content) > MOST_BYTES:
             raise UncrossableError("large")
@@ -306,7 +306,7 @@ def _test(given: str, assertions: str, function: str) -> None:
 
 
 def answer(given: str, program: str, function: str) -> None:
-    """Runs the program, and does what is asked until nobody asks any more.
+    """Runs the program, and does what is asked until no request can come any more.
 
     Args:
         given: code that the question gives, which programs need not repeat.

@@ -87,7 +87,7 @@ def read_cure(path: Path) -> list[Problem]:
 def read_mbpp(path: Path) -> list[Problem]:
     """MBPP's test split (task_id 11 to 510) from a file in its original layout: task_id, text, code, test_list.
 
-    A file in CURE's layout, told by its fields, is read as that.
+    A file in CURE's layout, recognized by its fields, is read as that.
 
     Raises:
         EvaluationError: as `read_cure`, or a test is no assertion.

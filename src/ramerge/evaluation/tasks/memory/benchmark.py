@@ -42,7 +42,7 @@ class MemorySettings(BenchmarkSettings):
 
 @dataclass(frozen=True)
 class Sample:
-    """A question and its context, which is made anew each time it is read: `order` has the indices of documents."""
+    """A question and its context, which is made again each time it is read: `order` has the indices of documents."""
 
     corpus: Corpus
     question: ReadingQuestion
