@@ -464,7 +464,7 @@ def _of_how_many(results: Results) -> str:
     if real is None:
         return ""
     return (
-        f" They are {len(real.agents)}, also\nbeside situations of other numbers, and each was "
+        f" They are {len(real.agents)}, also\nnext to situations of other numbers, and each was "
         f"trained {real.trainings}, so it is little evidence."
     )
 
