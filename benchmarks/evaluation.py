@@ -182,8 +182,8 @@ def render(by_size: Mapping[str, Stored]) -> str:
     programs, isolation = data["programs"][0]["programs"], data["programs"][0]["isolation"]
     held.append(Bar("evaluation.programs", "sandboxed programs a second", rate, _PROGRAMS_A_SECOND, True, 0))
     text = (
-        "Whole commands on made-up data against a server, on the same machine, that says the same at "
-        "once. The rate leaves out the median time of a run of one sample a task: imports, reading data. "
+        "Whole commands were timed on made-up data, against a server on the same machine that returns a fixed answer "
+        "immediately. The rate excludes the median time of a run with one sample per task: imports, reading data. "
         f"Programs: {programs} small Python programs through {isolation}, each in a sandbox of its own."
     )
     head = ("task", "samples", "whole command, s", "with one sample, s", "samples a second")

@@ -227,7 +227,8 @@ def _kept_gains(results: Results, main: Measured) -> str:
     kept = details.kept_gains(results, main, methods)
     told = ", ".join(f"`{method}` {share:.0f} %" for method, share in kept.items())
     return told and (
-        " The base is weak where the teacher made many mistakes. Merges keep these shares of the agents' gains there (means"
+        " The base is weak where the teacher made many mistakes. Merges keep these shares of the agents' gains there "
+        "(means"
         f" over tasks): {told}."
     )
 
@@ -237,8 +238,8 @@ def _geometry(results: Results, main: Measured) -> str:
 
 This section repeats the paper's figures 2 and 7 in miniature. The table counts elements that moved by more than 1e-5,
 as means over seeds. An element is *unique* if no other agent of that kind moved it; the column *of* has the number of
-agents. Fewer elements are unique among more agents, so compare *unique* only between rows with the same *of*. Kinds with
-Adam also have other steps and rates than those with SGD.
+agents. Fewer elements are unique among more agents, so compare *unique* only between rows with the same *of*. Kinds
+with Adam also have other steps and rates than those with SGD.
 
 {tables.of_geometry(results, KINDS)}
 
@@ -325,8 +326,8 @@ def _real(results: Results) -> str:
 The rule for shared elements was chosen on tiny agents. This section tests it on agents of another kind: SmolLM2-135M,
 trained with GRPO on one task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved and merged
 both in bfloat16 and in float32. All parameters are the defaults, so these scores did not influence any choice. Scores
-are mean rewards in percent over held-out prompts, the same for all models: {_asked(real)}. Partly right replies get part
-of the reward.
+are mean rewards in percent over held-out prompts, the same for all models: {_asked(real)}. Partly right replies
+get part of the reward.
 
 ```sh
 # for each seed; needs the agents that `make agents SEED=1` trains
@@ -362,8 +363,8 @@ def _like_for_like(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str
     if not tables.trainings(real, names) or dtype not in newest.merges:
         return ""
     seeds = f"seed{'s' * (len(newest.seeds) > 1)} {', '.join(map(str, newest.seeds))}"
-    return f"""Rows with fewer trainings were added later, so their means are over other agents. Compare their differences
-from `ram+`, which use the trainings that have both, or the means on the training of {seeds} only:
+    return f"""Rows with fewer trainings were added later, so their means are over other agents. Compare their
+differences from `ram+`, which use the trainings that have both, or the means on the training of {seeds} only:
 
 {tables.of_real_merges(newest, dtype, newest.merges[dtype])}"""
 
@@ -452,8 +453,8 @@ training. The last column is the difference from the best other merge of the rea
 If the advice was not measured on them, its method with default parameters stands in.
 
 The score of a merge that was scored on fewer trainings than RAM+ is the mean of RAM+ plus the difference from it on the
-trainings that have both; this also applies to the last columns of the next table, which has all candidates as means over
-all seeds:
+trainings that have both; this also applies to the last columns of the next table, which has all candidates as means
+over all seeds:
 
 {tables.of_all_candidates(results)}"""
 
