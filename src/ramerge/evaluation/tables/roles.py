@@ -46,9 +46,9 @@ class Roles:
     families: Mapping[str, str | None]
     specialists: Mapping[tuple[str | None, str], str]
 
-    def order(self, name: str) -> int:
-        """Base models first, then agents and others, then merges."""
-        return 2 if name in self.merged else 0 if self.bases.get(name) == name else 1
+    def role(self, name: str) -> str:
+        """`base`, `agent` (or what is none of the others), or `merged`."""
+        return "merged" if name in self.merged else "base" if self.bases.get(name) == name else "agent"
 
 
 def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> Roles:
