@@ -48,16 +48,9 @@ def lines(metric: str, right: Iterable[float]) -> list[tuple[str, dict[str, Any]
     ]
 
 
-def record(
-    method: str = "ram", *, agents: Mapping[str, str] | None = None, base: str = "/models/base"
-) -> dict[str, Any]:
+def record(*, agents: Mapping[str, str] | None = None, base: str = "/models/base") -> dict[str, Any]:
     listed = {"tool": "/models/tool-agent", "memory": "/models/memo"} if agents is None else agents
-    return {
-        "method": method,
-        "parameters": {"r": 0.1} if method == "ram+" else {},
-        "base": base,
-        "statistics": {"agents": [{"name": name, "model": path} for name, path in listed.items()]},
-    }
+    return {"base": base, "agents": listed}
 
 
 def made(name: str, tool: Iterable[int] = (), memory: Iterable[int] = (), **description: Any) -> Model:
@@ -70,8 +63,8 @@ def family() -> list[Model]:
     """A base, two agents and three merges."""
     return [
         made("merge-a", [1, 1, 1, 0], [1, 0, 0, 0], record=record()),
-        made("merge-b", [1, 1, 0, 0], [1, 1, 1, 0], record=record("ram+")),
-        made("merge-c", [1, 1, 1, 0], [0, 0, 0, 0], record=record("ties")),
+        made("merge-b", [1, 1, 0, 0], [1, 1, 1, 0], record=record()),
+        made("merge-c", [1, 1, 1, 0], [0, 0, 0, 0], record=record()),
         made("tool-agent", [1, 1, 0, 0], [1, 0, 0, 0]),
         made("memo", [0, 0, 0, 0], [1, 1, 1, 1]),
         made("base", [1, 0, 0, 0], [1, 0, 0, 0]),
@@ -316,7 +309,7 @@ def test_table_3_has_a_section_and_differences_for_each_base() -> None:
         ifeval("llama", [1, 1, 1, 0]),
         ifeval("qwen-ram", [1, 1, 0, 0], record=record()),
         ifeval("llama-ram", [1, 1, 0, 0], record=record(base="/models/llama", agents={})),
-        ifeval("qwen-ties", [1, 0, 0, 0], record=record("ties")),
+        ifeval("qwen-ties", [1, 0, 0, 0], record=record()),
     ]
     table = build(models, "table3")
     assert rows(table) == {
@@ -376,7 +369,7 @@ def test_every_table_with_the_papers_rows_in_every_format(name: str, form: str) 
     for column in columns:
         metrics = {each.metric: [1, 2] for each in columns if (each.suite, each.task) == (column.suite, column.task)}
         tasks[column.suite, column.task] = [("line", {"key": str(key), "metrics": metrics}) for key in range(2)]
-    mine = model({"name": "mine", "record": record("ram+", agents={})}, tasks)
+    mine = model({"name": "mine", "record": record(agents={})}, tasks)
     text = render(build([mine], name, reference=True), form)
     assert "mine" in text and "50.0" in text
     assert text.count("(paper)") >= len(layouts.quoted(name))

@@ -72,10 +72,10 @@ def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> R
     for merge, record in records.items():
         family = given.base or _match(others, record.get("base")) or record.get("base")
         families[merge] = family
-        for listed in record["statistics"]["agents"]:
-            if agent := _match(others, listed["model"], listed["name"]):
+        for name, path in record["agents"].items():
+            if agent := _match(others, path, name):
                 families.setdefault(agent, family)
-                agents.setdefault(agent, listed["name"])
+                agents.setdefault(agent, name)
     sole = given.base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
     for name in known:
         families.setdefault(name, name if name in families.values() else sole)
