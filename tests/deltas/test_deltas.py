@@ -168,7 +168,7 @@ def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
             used.append(workers)
             super().__init__(workers)
 
-    monkeypatch.setattr("ramerge.engine.chosen.ThreadExecutor", Counted)
+    monkeypatch.setattr("ramerge.engine.executors.ThreadExecutor", Counted)
     ramerge.delta(tmp_path / "base", tmp_path / "agent", tmp_path / "free", options=ramerge.Options(threads=64))
     ramerge.delta(
         tmp_path / "base",

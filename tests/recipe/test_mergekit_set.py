@@ -204,8 +204,7 @@ def test_rules_of_a_gradient_are_one_note_in_order(project: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("base_model: a\ngate_mode: hidden\nexperts: [{source_model: b, positive_prompts: [x]}]\n", "for mergekit-moe"),
-        ("genome: {models: [a, b], merge_method: ties}\ntasks: []\n", "for mergekit-evolve"),
+        ("genome: {models: [a, b], merge_method: ties}\nbase: b\nagents: {a: x}\n", "unknown key 'genome'"),
         (f"name: first\n{LINEAR}---\nname: second\n{LINEAR}", "recipe.yaml:5: a second YAML document begins here"),
     ],
 )

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.cli import texts
-from ramerge.flags import completion as complete
 from ramerge.flags.options import (
     AS_DELTA,
     DTYPE,
@@ -28,7 +27,6 @@ from ramerge.flags.options import (
     SHARD_SIZE,
     TALK,
 )
-from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.launchers import warn_of_launcher
 from ramerge.foundation.options import BASE, DEBUG, OUT, PATH, as_json, command, option, options, run_options
@@ -37,7 +35,7 @@ from ramerge.foundation.terminal import fail, reminder, say, warn
 if TYPE_CHECKING:
     from ramerge.analysis.recommend import Recommendation
     from ramerge.analysis.results import Analysis
-    from ramerge.foundation.events import Listener
+    from ramerge.foundation.progress import Listener
     from ramerge.options import Options
     from ramerge.recipe.document import Document
 
@@ -52,7 +50,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     """
     from ramerge.api import plan as make
     from ramerge.flags.read import read_inputs
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
 
     document, out = read_inputs(paths, flags)
     if out is None:
@@ -61,7 +59,7 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     warn_of_launcher()
     made = make(document, out, as_delta=as_delta, options=options)
     warn(made.warnings)  # before the work, so that it can be stopped
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)
     warn(warning for warning in record.warnings if warning not in made.warnings)
     if as_json:
@@ -77,7 +75,6 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     "--vary",
     metavar="KEY=V,V,...",
     multiple=True,
-    shell_complete=complete.parameters,
     required=True,
     help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
 )
@@ -88,14 +85,14 @@ def sweep(
     from ramerge.api import sweep as run
     from ramerge.flags.read import read_inputs
     from ramerge.foundation.jsontext import dumped
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.foundation.words import read_varied
 
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
     warn_of_launcher()
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         records = run(document, out, vary=read_varied(vary), options=options, on_progress=listen)
     warnings = [warning for record in records for warning in record.warnings]
     warn(warnings)
@@ -113,7 +110,6 @@ def sweep(
     "recipe_file",
     metavar="FILE",
     type=PATH,
-    shell_complete=files,
     help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form; -: print it.",
 )
 def plan(
@@ -151,8 +147,8 @@ def plan(
 
 
 @command(short_help="Write a model of any format as safetensors.")
-@click.argument("model", metavar="MODEL", shell_complete=folders)
-@click.argument("out", metavar="OUT", shell_complete=folders)
+@click.argument("model", metavar="MODEL", type=click.Path())
+@click.argument("out", metavar="OUT", type=click.Path())
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_json("the record"), *TALK, MERGE)
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
     """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
@@ -163,11 +159,11 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     """
     from ramerge.api import plan as make
     from ramerge.flags.read import read_model
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
 
     warn_of_launcher()
     made = make(read_model(model, flags), out, options=options)
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)
     warn(record.warnings)
     if as_json:
@@ -177,7 +173,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
 
 
 @command(short_help="Show what RL changed in the agents.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *MODELS, DTYPE, ROUNDING)
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]"), METHOD, *MODELS, DTYPE, ROUNDING)
 @option(
     "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
 )
@@ -191,24 +187,24 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.text import summary
     from ramerge.flags.read import read_numbers, read_recipe
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
 
     document = read_recipe(paths, flags)
     _check_pages(flags, _models(document))
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     warn_of_launcher()
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         analysis = run(document, epsilons=asked, options=options, on_progress=listen)
     warn(analysis.warnings)
     if not quiet and not _prints(flags):
         say([*summary(analysis), *reminder(analysis.warnings)])
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         advice = _advice(analysis, paths, flags, document) if flags["html"] is not None else []
         _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen, advice)
 
 
 @command(short_help="Say which merge to try first.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), *MODELS, DTYPE)
+@options(click.argument("paths", nargs=-1, metavar="[RECIPE]"), *MODELS, DTYPE)
 @options(as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
 def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
@@ -220,13 +216,13 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.analysis.recommend import warnings_for
     from ramerge.flags.read import read_recipe
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.planning.inputs import tensors_of_base
     from ramerge.recipe.read import open_recipe
 
     written = read_recipe(paths, flags)
     document = open_recipe(written, tensors_of_base)
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis)
     warn(warnings_for(analysis, found.method))
@@ -255,19 +251,19 @@ def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.text import summary
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.recipe.read import open_recipe
 
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}
     _check_pages(chosen)
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
     speaks = not quiet and not _prints(chosen)
     if speaks:
         say(summary(analysis))
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         named = dict.fromkeys(("base", "dtype")) | {"agents": (), "settings": ()}
         advice = _advice(analysis, [str(recipe)], named, open_recipe(recipe))
         _write_pages(analysis, record.to_dict(), recipe.read_text(encoding="utf-8"), chosen, listen, advice)
@@ -351,7 +347,7 @@ def _write_pages(
 
 
 @command(short_help="List the merging methods, or describe some.")
-@click.argument("names", nargs=-1, metavar="[METHOD]...", shell_complete=complete.methods)
+@click.argument("names", nargs=-1, metavar="[METHOD]...")
 @as_json("them")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
@@ -386,7 +382,6 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     "--models",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    shell_complete=folders,
     help="Only copy the tiny models to this folder, as base, coder (adds), tool (reverses) and memory (sorts).",
 )
 @DEBUG

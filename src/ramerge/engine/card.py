@@ -54,7 +54,7 @@ def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool 
 # {markdown(name)}
 
 {_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
+Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
@@ -65,13 +65,6 @@ The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts an
 
 def _rounded(record: Record) -> str:
     return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
-
-
-def _spared(plan: MergePlan) -> str:
-    if plan.bytes_in_full == plan.bytes_read:
-        return ""
-    share = plan.bytes_read / plan.bytes_in_full
-    return f"\nAgents that are deltas: {share:.0%} of the bytes of whole checkpoints were read."
 
 
 def _loading(literal: str, companions: Collection[str]) -> str:

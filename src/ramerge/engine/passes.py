@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from ramerge.engine.executors.executor import in_runs
-from ramerge.engine.result_codec import BlockResult, ResultCodec, Results
+from ramerge.engine.result_codec import BlockResult, Results
 from ramerge.engine.worker import Message, Sink, Task, Worker, worker
 from ramerge.foundation.typing import override
 from ramerge.methods.base import Counted, Statistic
@@ -28,7 +28,7 @@ class PlanPass:
         plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
         files: the inputs.
         label: what the progress is called.
-        batches: the blocks, in the order in which they are begun.
+        batches: the blocks, in the order in which they are begun; a worker takes those of a run at a stretch.
         counted: the statistics that the pass counts, by the tensor's index.
     """
 
@@ -37,14 +37,6 @@ class PlanPass:
     label: str
     batches: tuple[Run, ...]
     counted: Mapping[int, Sequence[Counted]]
-
-    def runs(self) -> Sequence[Run]:
-        """What a worker takes at a stretch, block by block."""
-        return self.batches
-
-    def codec(self) -> ResultCodec:
-        """Results as bytes, for a journal."""
-        return ResultCodec(self.plan, self.counted)
 
     def limits(self) -> AbstractContextManager[object]:
         """Holds BLAS to one thread where workers solve for whole matrices.

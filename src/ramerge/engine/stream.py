@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
-from ramerge.foundation.events import Listener, Progress
+from ramerge.foundation.progress import Listener, Progress
 
 Work: TypeAlias = Callable[[Callable[[MergedTensor], None], Listener], tuple[Record, ...]]
 """Passes tensors to the first function, and progress to the second."""
@@ -96,7 +96,6 @@ class _Channel:
             self._ended.set()
 
     def resume(self) -> None:
-        """The last tensor is used no more."""
         self._taken.release()
 
     def close(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +15,14 @@ from ramerge.engine.passes import PlanPass
 from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.engine.worker import Message, Solving
 from ramerge.foundation.errors import WeightsError
-from ramerge.foundation.events import Listener, Progress
+from ramerge.foundation.progress import Listener, Progress
 from ramerge.methods.base import Counted, Counts
 from ramerge.planning.findings import listed
 from ramerge.planning.model import Block, MergePlan, Source, TensorPlan, share_of
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.tensor import Tensor
 
+_LOG = logging.getLogger("ramerge")
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
@@ -128,6 +131,8 @@ class PassTally:
         self._solving: dict[Block, int] = {}
         self._kernels_begun = self._kernels_done = 0
         self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
+        self._began = time.monotonic()
+        _LOG.debug("%s: begins, %d bytes", self._label, self._total)
         self._show()
 
     def _show(self) -> None:
@@ -160,6 +165,7 @@ class PassTally:
             CheckpointError: a file has changed.
             WeightsError: see `Refusals.refuse`.
         """
+        _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done, time.monotonic() - self._began)
         check_unchanged(self._plan.files)
         self._refusals.refuse()
         assert self.done == self._total, f"{self._label} read {self.done:,} bytes of {self._total:,}"

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
-from click.shell_completion import CompletionItem
 
-from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, StoppedError
-from ramerge.foundation.options import AGENT, BASE, DATA, DEBUG, PATH, QUIET, SERVE_ARGS, as_json, command, option
+from ramerge.foundation.options import AGENT, BASE, DEBUG, PATH, QUIET, Decorator, as_json, command, option
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
@@ -22,12 +20,18 @@ if TYPE_CHECKING:
     from ramerge.evaluation.run import EvaluationRequest
     from ramerge.evaluation.tables.scores import Table
 
-_OURS = ("coding", "tool", "memory", "search", "ifeval", "math", "rewards")
 _FORMATS = ("text", "markdown", "html", "csv")
 
-
-def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return matching([f"ramerge/{name}" for name in _OURS], begun)
+SERVE_ARGS: Decorator = option(
+    "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
+)
+DATA: Decorator = option(
+    "score",
+    "--data",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
+)
 
 
 @command("eval", short_help="Score models on benchmarks.")
@@ -38,7 +42,6 @@ def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     "tasks",
     metavar="TASK",
     multiple=True,
-    shell_complete=_tasks,
     help="A task of Inspect's: ramerge/NAME (see above), inspect_evals/NAME, or FILE.py@NAME; repeat for more.",
 )
 @BASE
@@ -49,7 +52,6 @@ def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     "models",
     metavar="NAME=MODEL",
     multiple=True,
-    shell_complete=named_folders,
     help="A further model to score, such as a merge; repeat for each.",
 )
 @option(

@@ -2,5 +2,4 @@
 
 options      `--base`, `--agent`, `--set` and the others, each defined once
 read         words → a recipe's document, and the output
-completion   what shells offer after Tab
 """

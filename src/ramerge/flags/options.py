@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import click
 
-from ramerge.flags import completion as complete
-from ramerge.foundation.completion import files, named_folders
 from ramerge.foundation.options import (
     AGENT,
     BASE,
@@ -22,7 +20,6 @@ METHOD: Decorator = option(
     "method",
     "--method",
     metavar="NAME",
-    shell_complete=complete.methods,
     help="A method that `ramerge methods` lists; default: the recipe's, or ram+.",
 )
 SET: Decorator = option(
@@ -31,14 +28,12 @@ SET: Decorator = option(
     "settings",
     metavar="KEY=VALUE",
     multiple=True,
-    shell_complete=complete.keys,
     help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
 )
 PRESET: Decorator = option(
     "method",
     "--preset",
     metavar="NAME",
-    shell_complete=complete.presets,
     help="A named set of parameters, such as paper, instead of the recipe's.",
 )
 IMPORTANCE: Decorator = option(
@@ -47,21 +42,18 @@ IMPORTANCE: Decorator = option(
     "importances",
     metavar="NAME=MODEL",
     multiple=True,
-    shell_complete=named_folders,
     help="An agent's importances, for the method fisher; repeat for each.",
 )
 DTYPE: Decorator = option(
     "output",
     "--dtype",
     metavar="DTYPE",
-    shell_complete=complete.dtypes,
     help="Output dtype, such as bfloat16; default: each base tensor's own.",
 )
 ROUNDING: Decorator = option(
     "output",
     "--rounding",
     metavar="HOW",
-    shell_complete=complete.roundings,
     help="How results are rounded to the output's dtype: nearest, the default, or stochastic.",
 )
 SHARD_SIZE: Decorator = option(
@@ -77,7 +69,7 @@ MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, IMPORTANCE, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
 """What says everything that a recipe can."""
 RECIPE: tuple[Decorator, ...] = (
-    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", shell_complete=files),
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
     *KEYS,
     as_json("the result"),
     *TALK,

@@ -3,8 +3,8 @@
 errors                        all errors that ramerge raises on purpose
 text, jsontext, typedjson     untrusted text: checked against limits, and made safe to show
 files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
-events, pace, screen          progress, and how it is shown
-terminal, options, completion parts that commands share
+progress                      events of long work, and how they are shown
+terminal, options             parts that commands share
 extras                        the commands that install extras
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail

@@ -77,7 +77,6 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def _begin(path: Path, data: bytes, written: list[tuple[Path, int]], made: list[Path]) -> None:
-    """Write a file's content under its hidden name, and note what was made for it."""
     partial = hidden_beside(path, "partial")
     try:
         made += [folder for folder in path.parents if not folder.exists()]
@@ -97,7 +96,6 @@ def _begin(path: Path, data: bytes, written: list[tuple[Path, int]], made: list[
 
 
 def _put(path: Path) -> None:
-    """Put what was written in its place."""
     partial = hidden_beside(path, "partial")
     try:
         partial.replace(path)
@@ -188,7 +186,6 @@ def check_own(folder: Path) -> None:
 
 
 def _is_foreign(status: os.stat_result, folder: Path) -> bool:
-    """Whether something in `folder` belongs to another user."""
     return status.st_uid != user_id() and status.st_uid != new_file_status(folder).st_uid
 
 

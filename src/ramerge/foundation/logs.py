@@ -11,7 +11,6 @@ class _TerminalHandler(logging.Handler):
     """Lines on standard error, in which untrusted text is escaped."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print a line: seconds since the start, and the message."""
         complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 
-from ramerge.foundation.completion import folders, named_folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.options import Options, Ray, Setting, Upload, settings_of
 
@@ -77,22 +76,7 @@ def run_options(*names: str) -> Decorator:
             given = {key: flags.pop(key.replace(".", "_")) for key in chosen}
             function(*args, options=_read_options(given), **flags)
 
-        return options(*(_made_option(key, *about) for key, about in chosen.items()))(collected)
-
-    return decorate
-
-
-def settings_options(cls: type, argument: str) -> Decorator:
-    """Options for all fields of a class of settings; the command gets them as one argument."""
-    chosen = {name: (default, setting) for name, default, setting in settings_of(cls)}
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @wraps(function)
-        def collected(*args: Any, **flags: Any) -> None:
-            made = cls(**{name: flags.pop(name) for name in chosen})
-            function(*args, **{argument: made}, **flags)
-
-        return options(*(_made_option(name, *about) for name, about in chosen.items()))(collected)
+        return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
 
     return decorate
 
@@ -107,7 +91,8 @@ def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
             yield from ((f"{name}.{key}", tuple(about)) for key, *about in settings_of(_PARTS[name]))
 
 
-def _made_option(key: str, default: Any, setting: Setting) -> Decorator:
+def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
+    """The option of a field, by its name."""
     words = (setting.flag, key.replace(".", "_"))
     more: dict[str, Any] = {"help": setting.help}
     if setting.metavar is None:
@@ -116,7 +101,7 @@ def _made_option(key: str, default: Any, setting: Setting) -> Decorator:
     more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": kind}
     if not setting.repeats:
         more |= {"default": default, "show_default": default is not None}
-    return option(setting.group, *words, shell_complete=folders if setting.folder else None, **more)
+    return option(setting.group, *words, **more)
 
 
 def _read_options(given: Mapping[str, Any]) -> Options:
@@ -173,7 +158,6 @@ class _Path(click.Path):
         super().__init__(path_type=kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         return (
             super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
         )
@@ -184,7 +168,7 @@ PATH = _Path()
 OUT: Decorator = click.argument("out", type=PATH)
 OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
 BASE: Decorator = option(
-    "models", "--base", metavar="MODEL", shell_complete=folders, help="Folder or hub id of the base model."
+    "models", "--base", metavar="MODEL", type=click.Path(), help="Folder or hub id of the base model."
 )
 AGENT: Decorator = option(
     "models",
@@ -192,18 +176,7 @@ AGENT: Decorator = option(
     "agents",
     metavar="NAME=MODEL",
     multiple=True,
-    shell_complete=named_folders,
     help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
-)
-SERVE_ARGS: Decorator = option(
-    "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
-)
-DATA: Decorator = option(
-    "score",
-    "--data",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
 )
 QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show warnings and errors only.")
 

@@ -90,7 +90,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
 
 
 def _blocks(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """The columns of each block."""
     block = [0]
     for column in range(1, len(widths)):
         if len(block) > 1 and sum(widths[each] + len(_GAP) for each in block) + widths[column] > width:

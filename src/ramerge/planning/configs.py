@@ -204,7 +204,6 @@ def contradictions(model: Checkpoint) -> list[str]:
 
 
 def _sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Sizes that tensors do not have."""
     heads, groups, size = map(partial(_number, config), ("num_attention_heads", "num_key_value_heads", "hidden_size"))
     if any(_OTHER_HEADS.match(key) for key in config):
         heads = groups = None
@@ -231,7 +230,6 @@ def _depth(config: Mapping[str, Any], layers: int) -> Iterator[str]:
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a configuration that is for the text model."""
     inner = config.get("text_config")
     return inner if isinstance(inner, Mapping) and "hidden_size" in inner else config
 

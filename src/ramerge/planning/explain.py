@@ -73,7 +73,6 @@ def _many(count: int, what: str, ending: str = "s") -> str:
 
 
 def _duration(seconds: float) -> str:
-    """A rough time."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 1 else "a second"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

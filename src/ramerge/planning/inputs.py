@@ -155,7 +155,6 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
 
 
 def _report(error: CheckpointError, texts: Sequence[str], name: str, findings: Findings) -> None:
-    """Add the problems of a model, and where a part of it would be found from another folder."""
     hints = [hint for text in texts if (hint := remote(findings.document, text))]
     for problem in error.problems:
         findings.problem("; ".join([problem, *hints]), name)
@@ -198,7 +197,6 @@ def _stacked(model: FoundModel, base: Checkpoint | None, recipe: Recipe, *, only
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
-    """Refuse dtypes for which merging has no arithmetic."""
     dtypes: dict[str, list[Tensor]] = {}
     for tensor in checkpoint.tensors.values():
         dtypes.setdefault(tensor.dtype, []).append(tensor)
@@ -217,7 +215,6 @@ def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel], fi
 
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) -> None:
-    """Warn of agents that are the same folder, which is rarely intended."""
     found: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:

@@ -250,7 +250,6 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
 
 
 def _stored_dtype(tensor: Tensor) -> str:
-    """The dtype in which an input stores a tensor."""
     return tensor.encoding or tensor.dtype
 
 
@@ -359,7 +358,6 @@ class MergePlan(PlannedContents):
         points: the merges; one, or those of a sweep.
         out: the output folder, local or remote, if it is known.
         overwrite: whether an existing checkpoint there is replaced.
-        in_memory: whether merged tensors are passed to a function instead.
         base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
         importances: by the agent's name, for agents that have importances.
@@ -376,7 +374,6 @@ class MergePlan(PlannedContents):
     points: tuple[Point, ...]
     out: OutputTarget | None
     overwrite: bool
-    in_memory: bool
     base: FoundModel
     agents: Mapping[str, FoundModel]
     importances: Mapping[str, FoundModel]
@@ -426,7 +423,6 @@ class MergePlan(PlannedContents):
 
     @property
     def _stored(self) -> dict[str, str]:
-        """The dtype of every tensor of the output's files, by name."""
         return {part.name: part.dtype for tensor in self.tensors for part in tensor.parts}
 
     @property

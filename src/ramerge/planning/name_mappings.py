@@ -173,11 +173,9 @@ class _Spelled:
         return [tensor for tensor, reasons in found if len(reasons) == least]
 
     def reason(self, name: str, tensor: Tensor) -> str:
-        """Why a tensor may have a name."""
         return "; ".join(dict.fromkeys(self._found[name][tensor.name][1]))
 
     def use(self, tensor: Tensor, wanted: Tensor, why: str) -> Tensor:
-        """Note that a tensor was used for one of the base's."""
         self.used[tensor.name] = None
         self._counts[why] += 1
         self._examples.setdefault(why, f"{quoted(tensor.name)} is the base's {quoted(wanted.name)}")
@@ -185,7 +183,6 @@ class _Spelled:
 
     @property
     def notes(self) -> list[str]:
-        """What was used, by reason."""
         return [
             f"{count:,} tensor{'s' if count > 1 else ''} under other names ({why}): {self._examples[why]}"
             for why, count in self._counts.items()
@@ -220,7 +217,6 @@ def _is_square(shape: tuple[int, ...]) -> bool:
 
 
 def _experts(fusion: Fusion, stem: str, tensors: Mapping[str, Tensor]) -> int:
-    """How many experts have the first part."""
     count = 0
     while fusion.names(stem, count)[0] in tensors:
         count += 1
@@ -287,7 +283,6 @@ class _Span:
 
 
 def _taken_out(fusion: Fusion, span: _Span, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
-    """The base's part, out of the agent's one tensor."""
     found = spelled.get(fusion.whole.format(stem=span.stem))
     if len(found) != 1 or not wanted.shape:
         return
@@ -339,7 +334,6 @@ def _turn(base: Checkpoint, fitted: Fitted) -> None:
 
 
 def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:
-    """Use the base's tensors where training does not load them."""
     if not missing:
         return
     absent = {tensor.name for tensor in missing}

@@ -49,7 +49,6 @@ def fitted_agents(
 def _renamed(
     name: str, agent: Checkpoint, rules: Sequence[Rename], caught: Counter[int], findings: Findings
 ) -> Checkpoint:
-    """The agent after the recipe's rules."""
     names = {old: old for old in agent.tensors}
     deadline = monotonic() + _SECONDS
     for number, rule in enumerate(rules):

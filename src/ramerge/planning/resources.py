@@ -115,7 +115,6 @@ def cut(
 
 
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
-    """Bytes that do not depend on the number of workers."""
     agents, tensors = len(inputs.agents), contents.tensors
     models = 1 + agents + len(inputs.importances)
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
@@ -125,12 +124,10 @@ def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[S
 
 
 def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
-    """Bytes that a worker reads one after another, of remote inputs."""
     return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
 
 
 def _largest_block(inputs: OpenedInputs) -> int:
-    """The most useful elements of a block."""
     if any(isinstance(path, Remote) for path in inputs.files):
         return _LARGEST_REMOTE_BLOCK
     has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
@@ -138,7 +135,6 @@ def _largest_block(inputs: OpenedInputs) -> int:
 
 
 def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimits, *, solves: bool) -> int:
-    """The most useful workers."""
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
@@ -146,12 +142,10 @@ def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimi
 
 
 def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:
-    """Bytes of the results of observed statistics, which exist for each tensor."""
     return len(tensors) * sum(statistic.blank(agents).nbytes for statistic in observed)
 
 
 def _counts(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
-    """The most bytes of all counts of one block."""
     groups = [group for wanted in contents.rounds for group in set(wanted.values())]
     return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
 

@@ -68,7 +68,6 @@ def portable(recipe: Recipe, home: Path | None) -> Recipe:
 
 
 def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:
-    """A model of a recipe in `folder` as one in `home` names it."""
     if model is None:
         return None
     return "+".join(_written(part, home) if isinstance(part, Path) else part for part in parts_of(model, folder))

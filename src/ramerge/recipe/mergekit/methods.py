@@ -183,6 +183,3 @@ METHODS: Mapping[str, MergekitMethod] = {
         "passthrough", {"scale": MergekitSetting("scale", default=1.0, each=True, shared=True)}, base="models", only=1
     ),
 }
-
-# mergekit's other methods. For these, a suggestion of a similar name would not help.
-OTHERS = frozenset({"nearswap"})

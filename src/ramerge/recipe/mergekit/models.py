@@ -14,28 +14,22 @@ from ramerge.recipe.mergekit.values import Given, shown
 
 @dataclass(frozen=True)
 class MergekitModel:
-    """A model, identified by path and revision as in mergekit; where it was written; and its own parameters."""
+    """A model as recipes of both forms write it, where it was written, and its own parameters.
 
-    path: str
-    revision: str | None
+    Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
+    """
+
+    written: str
     key: Key
     own: Given = field(default_factory=dict)
-
-    @property
-    def written(self) -> str:
-        """The model as recipes of both forms write it."""
-        return f"{self.path}@{self.revision}" if self.revision else self.path
-
-    def is_same(self, other: MergekitModel | None) -> bool:
-        """Whether both are spelled the same, which is how mergekit compares: `./base` is not `base`."""
-        return other is not None and (self.path, self.revision) == (other.path, other.revision)
 
 
 def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
     named: dict[str, MergekitModel] = {}
     for model in models:
-        parts = [part for part in re.split(r"[/\\]", model.path) if part not in ("", ".", "..")]
+        path = model.written if "+" in model.written else model.written.partition("@")[0]
+        parts = [part for part in re.split(r"[/\\]", path) if part not in ("", ".", "..")]
         stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._") or "model"
         name, count = stem, 1
         while name in named:
@@ -45,13 +39,8 @@ def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     return named
 
 
-def _spelled(path: str, revision: str | None) -> str:
-    """A model as recipes name it."""
-    return f"{path}@{revision}" if revision else path
-
-
-def located(value: Any) -> tuple[str, str | None]:
-    """Path or hub id, and revision, from `path`, `path@revision`, or the mapping into which mergekit turns these.
+def spelled(value: Any) -> str:
+    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
 
     Raises:
         ValueError: the value has another form.
@@ -62,10 +51,10 @@ def located(value: Any) -> tuple[str, str | None]:
         if any(part is not None for name, part in value.items() if name not in ("model", "lora")):
             raise ValueError("a model of another architecture is not supported")
         if value.get("lora") is not None:
-            return "+".join(_spelled(*located({"model": value.get(part)})) for part in ("model", "lora")), None
+            return "+".join(spelled({"model": value.get(part)}) for part in ("model", "lora"))
         value = value.get("model")
     elif isinstance(value, str) and "+" in value:
-        return value, None  # a model with adapters, each with its own revision
+        return value  # a model with adapters, each with its own revision
     if isinstance(value, Mapping) and set(value) <= {"path", "revision"}:
         path, revision = value.get("path"), value.get("revision")
     elif isinstance(value, str):
@@ -75,7 +64,7 @@ def located(value: Any) -> tuple[str, str | None]:
         raise ValueError(f"must be a path or a hub id, not {shown(value)}")
     if not isinstance(path, str) or not path or not isinstance(revision, str | None) or "@" in (revision or ""):
         raise ValueError(f"must be a path or a hub id with at most one @revision, not {shown(value)}")
-    return path, revision
+    return f"{path}@{revision}" if revision else path
 
 
 def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:

@@ -20,8 +20,8 @@ from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import CheckpointError, RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.recipe.document import Document, Key
-from ramerge.recipe.mergekit.methods import METHODS, OTHERS, MergekitMethod, MergekitSetting
-from ramerge.recipe.mergekit.models import MergekitModel, located, named, whole_slice
+from ramerge.recipe.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
+from ramerge.recipe.mergekit.models import MergekitModel, named, spelled, whole_slice
 from ramerge.recipe.mergekit.values import (
     ANYWHERE,
     Given,
@@ -63,25 +63,6 @@ _ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modul
 _WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
 
 
-# Keys of recipes for mergekit's other programs, and what these do.
-_OTHER_PROGRAMS = {
-    "experts": "mergekit-moe, which joins dense models into a mixture of experts",
-    "gate_mode": "mergekit-moe, which joins dense models into a mixture of experts",
-    "genome": "mergekit-evolve, which searches for parameters; `ramerge search` does that for a recipe of one merge",
-}
-
-
-def refuse_other_programs(document: Document) -> None:
-    """Refuse recipes for other programs of mergekit.
-
-    Raises:
-        RecipeError: it is one of these; the message says of which program.
-    """
-    for key, program in _OTHER_PROGRAMS.items():
-        if key in document.values:
-            raise RecipeError(document.where((key,), f"this is a recipe for {program}; give one with merge_method"))
-
-
 def is_mergekit(values: Mapping[str, Any]) -> bool:
     """Whether a recipe's values have mergekit's form: they have one of merge_method, models, slices, modules."""
     return not _MARKS.isdisjoint(values)
@@ -119,7 +100,6 @@ class _Translation:
         self.result = Document({}, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:
-        """The document in ramerge's form."""
         self.check_keys()
         self.open_slice()
         method = self.read_method()
@@ -137,7 +117,6 @@ class _Translation:
     # --- reports and results ---
 
     def problem(self, key: Key, message: str) -> None:
-        """Report a problem of the value at `key`."""
         self.problems.append(self.given.where(key, message))
 
     def put(self, key: Key, value: Any, origin: Key = ()) -> None:
@@ -172,21 +151,12 @@ class _Translation:
                 self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
 
     def read_method(self) -> MergekitMethod | None:
-        """The method; None if there is a problem with it."""
         name = self.values.get("merge_method")
         if isinstance(name, str) and name in METHODS:
             self.put(("method",), METHODS[name].ours, ("merge_method",))
             return METHODS[name]
-        supported = f"supported: {', '.join(METHODS)}"
-        if name is None:
-            message = f"is missing; {supported}"
-        elif not isinstance(name, str):
-            message = f"must be text, not {shown(name)}; {supported}"
-        elif name in OTHERS:
-            message = f"mergekit's {name} is not supported; {supported}"
-        else:
-            message = f"{unknown('method', name, list(METHODS)).partition('known:')[0]} {supported}".replace("  ", " ")
-        self.problem(("merge_method",), message)
+        wrong = "is missing; known: " + ", ".join(METHODS) if name is None else unknown("method", str(name), [*METHODS])
+        self.problem(("merge_method",), wrong)
         return None
 
     # --- models ---
@@ -209,7 +179,6 @@ class _Translation:
         self.result.layers = layers
 
     def read_models(self, method: MergekitMethod | None) -> list[MergekitModel]:
-        """The listed models. Problems of each are reported."""
         entries = self.entries
         if not entries and (self.values.get("slices") or self.values.get("modules")):
             return []  # already reported as a problem of these keys
@@ -221,13 +190,13 @@ class _Translation:
             return []
         read = [self.read_entry(entry, (*self.models_key, str(index)), method) for index, entry in enumerate(entries)]
         models = [model for model in read if model is not None]
+        written = [model.written for model in models]
         for index, model in enumerate(models):
-            if any(model.is_same(other) for other in models[:index]):
+            if model.written in written[:index]:
                 self.problem(model.key, f"{model.written} is listed twice")
         return models
 
     def read_entry(self, entry: Any, key: Key, method: MergekitMethod | None) -> MergekitModel | None:
-        """A model of the list, with its parameters."""
         if not isinstance(entry, Mapping):
             self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {shown(entry)}")
             return None
@@ -241,19 +210,17 @@ class _Translation:
         return self.read_model(entry["model"], (*key, "model"), own)
 
     def read_model(self, value: Any, key: Key, own: Given | None = None) -> MergekitModel | None:
-        """The model that a recipe's value names."""
         try:
-            path, revision = located(value)
+            return MergekitModel(spelled(value), key, own or {})
         except ValueError as error:
             self.problem(key, str(error))
             return None
-        return MergekitModel(path, revision, key, own or {})
 
     def choose_agents(
         self, method: MergekitMethod | None, listed: Sequence[MergekitModel], base: MergekitModel | None
     ) -> dict[str, MergekitModel]:
         """Agents by name, in the order of sums. Some methods take the base for one of them, as in mergekit."""
-        others = [model for model in listed if not model.is_same(base)]
+        others = [model for model in listed if base is None or model.written != base.written]
         if method is None or method.base in ("origin", "if given"):
             if listed and not others:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
@@ -272,7 +239,6 @@ class _Translation:
     def write_models(
         self, method: MergekitMethod | None, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
     ) -> None:
-        """Write base and agents to the result."""
         if base is not None:
             self.put(("base",), base.written, base.key)
         elif method is not None and method.base in ("origin", "first") and not self.values.get("base_model"):
@@ -395,7 +361,6 @@ class _Translation:
             self.put(("dtype",), found[key], (key,))
 
     def read_dtype(self, key: str) -> str | None:
-        """The full name of the dtype at `key`; None if none is given."""
         value = self.values.get(key)
         if value is None or value in ("", "auto"):
             return None
@@ -433,8 +398,8 @@ class _Translation:
         if source == "base":
             return
         model = self.read_model(source, key) if source != "union" else base
-        names = [name for name, agent in agents.items() if agent.is_same(model)]
-        is_base = base is not None and base.is_same(model)
+        names = [name for name, agent in agents.items() if model is not None and agent.written == model.written]
+        is_base = base is not None and model is not None and base.written == model.written
         if source != "union" and model is not None and not names and not is_base:
             self.problem(key, f"{shown(source)} is neither base, union nor a model of this recipe")
         elif source == "union" or not is_base:

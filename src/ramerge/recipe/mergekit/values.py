@@ -235,7 +235,6 @@ def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, 
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Numbers as a rule's `layers`."""
     runs = [
         [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda entry: entry[1] - entry[0])
     ]
