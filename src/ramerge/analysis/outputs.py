@@ -1,0 +1,210 @@
+"""What the commands write of an analysis, and what `recommend` says of it with the words of a command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ramerge.analysis.recommend import Recommendation, recommend, summary
+from ramerge.analysis.report.write import figure_files, render, require_extra
+from ramerge.analysis.results import Analysis
+from ramerge.analysis.tables import csv_files
+from ramerge.flags.read import is_model
+from ramerge.foundation import files
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.files import STANDARD_OUTPUT
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Listener
+from ramerge.foundation.yamltext import parse_scalar
+from ramerge.planning.inputs import tensors_of_base
+from ramerge.recipe.document import Document
+from ramerge.recipe.mergekit.translate import is_mergekit
+from ramerge.recipe.paths import parts_of
+from ramerge.recipe.read import open_recipe
+
+# Keys of a recipe that may fit no other method.
+_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
+
+
+def recommended(found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], document: Document) -> list[str]:
+    """The lines of a recommendation, with commands that name the inputs as these words do."""
+    own = open_recipe(document, tensors_of_base)
+    inputs, left_out = named_inputs(paths, flags, own, translated=is_mergekit(document.values))
+    return summary(found, inputs, left_out)
+
+
+def advice(analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], document: Document) -> list[str]:
+    """What `recommend` says of these agents, for the page; nothing of a single one."""
+    if len(analysis.model.agents) < 2:
+        return []
+    return recommended(recommend(analysis), paths, flags, document)
+
+
+def models_of(document: Document) -> list[Path]:
+    """Folders of models on this machine that a recipe names."""
+    agents = document.values.get("agents")
+    values = [document.values.get("base"), *(agents.values() if isinstance(agents, Mapping) else ())]
+    texts = [value.get("model") if isinstance(value, Mapping) else value for value in values]
+    return [folder for text in texts if isinstance(text, str) and (folder := document.folder / text).is_dir()]
+
+
+def check_outputs(flags: Mapping[str, Any], models: Sequence[Path] = ()) -> None:
+    """Refuse what could not be written, before the inputs are read, and what would be written into a model."""
+    if flags["as_json"] and flags["html"] == STANDARD_OUTPUT:
+        raise RecipeError("--json and --html - both print; give --html a file")
+    texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
+    folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
+    _check_places(texts, folders)
+    for path in (*texts.values(), *folders.values()):
+        if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model.resolve()) for model in models):
+            raise RecipeError(f"{path}: is inside a model that is read; choose another place")
+    if flags["html"] is not None or flags["figures"] is not None:
+        require_extra()
+
+
+def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
+    """Check outputs before there is anything to write: each by itself, and each together with the others.
+
+    Args:
+        files: flags to what `write_texts` shall write.
+        folders: flags to folders; several may share one.
+
+    Raises:
+        RecipeError: two name the same, or one needs a folder where another makes a file; or as for `foundation.files.check_file`.
+        OutputError: likewise.
+    """
+    for path in files.values():
+        if path != STANDARD_OUTPUT:
+            files.check_file(path)
+    for path in folders.values():
+        _check_folder(path)
+    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
+        if first.resolve() == second.resolve() and not (one in folders and other in folders):
+            raise RecipeError(f"{one} and {other}: both name {first}")
+        for flag, inner, outer in ((one, first, second), (other, second, first)):
+            if outer in files.values() and outer.resolve() in inner.resolve().parents:
+                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+
+
+def _check_folder(path: Path) -> None:
+    """Refuse a folder in which no file can be written, as `check_file` does for a file."""
+    if path == STANDARD_OUTPUT:
+        raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
+    files.check_beside(path / "file", path)
+
+
+def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]:
+    return {flag: flags[key] for flag, key in keys.items() if flags[key] is not None}
+
+
+def prints(flags: Mapping[str, Any]) -> bool:
+    """Whether a page or numbers take the place of lines for people."""
+    return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
+
+
+def write_outputs(
+    analysis: Analysis,
+    flags: Mapping[str, Any],
+    listen: Listener,
+    *,
+    record: Mapping[str, Any] | None = None,
+    recipe: str | None,
+    advice: Sequence[str],
+) -> None:
+    """Write the files that the flags ask for, all of them or none; then print the numbers if they are asked for."""
+    texts: list[tuple[Path, str | bytes]] = []
+    if flags["json_file"] is not None:
+        texts.append((flags["json_file"], analysis.to_json()))
+    if flags["csv"] is not None:
+        texts += csv_files(analysis.tables(), flags["csv"])
+    if flags["html"] is not None:
+        texts.append((flags["html"], render(analysis.to_dict(), record, recipe, listen, advice)))
+    if flags["figures"] is not None:
+        texts += figure_files(analysis.to_dict(), flags["figures"], listen)
+    files.write_texts(texts)
+    if flags["as_json"]:
+        click.echo(analysis.to_json(), nl=False)
+
+
+def read_numbers(flag: str, text: str) -> list[float]:
+    """Numbers with commas between them.
+
+    Raises:
+        RecipeError: something else.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RecipeError(
+            f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of each "
+            "agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
+        ) from error
+
+
+def named_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
+) -> tuple[list[str], list[str]]:
+    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
+
+    They name the recipe itself where every key that stays goes with any method. A recipe in mergekit's form takes no
+    other method, and rules, presets and importances are those of one method: then they name base and agents.
+
+    Args:
+        paths, options: of the command line, as for `read_recipe`.
+        recipe: what was read, in ramerge's own form.
+        translated: whether it was written in mergekit's form.
+    """
+    present = _keys(recipe)
+    own: list[str] = [key for key in _OF_A_METHOD if key in present]
+    bound = [key for key in own if key not in ("method", "parameters")]
+    if paths and (bound or translated or is_model(paths[0])):
+        return _spelled_out(recipe), own
+    words = [f"./{path}" if path.startswith("-") else path for path in paths]
+    if paths and "parameters" in own:  # they may be those of the recipe's method only
+        words += ["--set", "parameters={}"]
+    for flag, values in (
+        ("--base", [options["base"]] if options["base"] else []),
+        ("--agent", options["agents"]),
+        ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
+        ("--dtype", [options["dtype"]] if options["dtype"] else []),
+    ):
+        words += [word for value in values for word in (flag, value)]
+    return words, bound
+
+
+def _keys(recipe: Document) -> set[str]:
+    """The keys of a recipe that have a value, with `importance` if an agent has one."""
+    agents = recipe.values.get("agents")
+    models = agents.values() if isinstance(agents, Mapping) else ()
+    weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
+    return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
+
+
+def _spelled_out(recipe: Document) -> list[str]:
+    """Flags for base, agents and all keys that go with any method, with paths that lead there from here."""
+    values, words = recipe.values, []
+    if values.get("base") is not None:
+        words += ["--base", _from_recipe(values["base"], recipe.folder)]
+    for name, agent in values["agents"].items():
+        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+        parts = [model] if isinstance(model, str) else model
+        words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]
+    for key in ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow"):
+        if values.get(key) is not None:
+            words += ["--set", f"{key}={_as_yaml(values[key])}"]
+    return words
+
+
+def _from_recipe(model: str, folder: Path) -> str:
+    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    return "+".join(map(str, parts_of(model, folder)))
+
+
+def _as_yaml(value: Any) -> str:
+    """The text of which `--set` makes the value."""
+    plain = isinstance(value, str) and parse_scalar(value) == value
+    return value if plain else dumped(value, indent=None).strip()
