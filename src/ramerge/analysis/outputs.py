@@ -14,9 +14,8 @@ from ramerge.analysis.report.write import figure_files, render, require_extra
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
 from ramerge.flags.read import is_model
-from ramerge.foundation import files
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.files import STANDARD_OUTPUT
+from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
 from ramerge.foundation.yamltext import parse_scalar
@@ -74,14 +73,14 @@ def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> Non
         folders: flags to folders; several may share one.
 
     Raises:
-        RecipeError: two name the same, or one needs a folder where another makes a file; or as for `foundation.files.check_file`.
+        RecipeError: two name the same, or one needs a folder where another makes a file, or as for `check_file`.
         OutputError: likewise.
     """
     for path in files.values():
         if path != STANDARD_OUTPUT:
-            files.check_file(path)
+            check_file(path)
     for path in folders.values():
-        _check_folder(path)
+        check_folder(path)
     for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
         if first.resolve() == second.resolve() and not (one in folders and other in folders):
             raise RecipeError(f"{one} and {other}: both name {first}")
@@ -90,11 +89,11 @@ def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> Non
                 raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
 
 
-def _check_folder(path: Path) -> None:
+def check_folder(path: Path) -> None:
     """Refuse a folder in which no file can be written, as `check_file` does for a file."""
     if path == STANDARD_OUTPUT:
         raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
-    files.check_beside(path / "file", path)
+    check_beside(path / "file", path)
 
 
 def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]:
@@ -125,7 +124,7 @@ def write_outputs(
         texts.append((flags["html"], render(analysis.to_dict(), record, recipe, listen, advice)))
     if flags["figures"] is not None:
         texts += figure_files(analysis.to_dict(), flags["figures"], listen)
-    files.write_texts(texts)
+    write_texts(texts)
     if flags["as_json"]:
         click.echo(analysis.to_json(), nl=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.foundation.text import unknown
-from ramerge.foundation.words import pairs
+from ramerge.foundation.words import named, pairs
 from ramerge.foundation.yamltext import parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
@@ -23,10 +23,7 @@ _YAML = (".yaml", ".yml")
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """The document that rewrites one model, with the flags of `convert`."""
     document = document_of(from_here(model), "MODEL")
-    for key in ("base", "dtype", "rounding", "shard_size"):
-        if options[key] is not None:
-            value = from_here(options[key]) if key == "base" else options[key]
-            document.set((key,), value, f"--{key.replace('_', '-')}")
+    _set(document, options, "base", "dtype", "rounding", "shard_size")
     return document
 
 
@@ -121,34 +118,28 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
     """Set the values of flags in a document. A preset replaces the document's parameters."""
     if options.get("preset") is not None:
         document.values.pop("parameters", None)
-    for key in ("method", "base", "preset", "dtype", "rounding", "shard_size"):
-        if options.get(key) is not None:
-            value = from_here(options[key]) if key == "base" else options[key]
-            document.set((key,), value, f"--{key.replace('_', '-')}")
-    agents = pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
-    names = [name for name, _ in agents]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
-    for name, model in agents:
+    _set(document, options, "method", "base", "preset", "dtype", "rounding", "shard_size")
+    agents = named("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
-    importances = pairs(
+    importances = named(
         "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
     )
-    _refuse_wrong_names(document, [name for name, _ in importances])
-    for name, model in importances:
+    given = document.values.get("agents")
+    known = list(given) if isinstance(given, dict) else []
+    if wrong := [name for name in importances if name not in known]:
+        raise RecipeError(f"--importance {name}: {unknown('agent', name, known)}" for name in wrong)
+    for name, model in importances.items():
         document.set(("agents", name, "importance"), from_here(model), f"--importance {name}")
     for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 
 
-def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
-    agents = document.values.get("agents")
-    known = list(agents) if isinstance(agents, dict) else []
-    problems = [f"--importance {name}: {unknown('agent', name, known)}" for name in names if name not in known]
-    problems += [f"--importance {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    if problems:
-        raise RecipeError(problems)
+def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if options.get(key) is not None:
+            value = from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
 
 
 def from_here(model: str) -> str:

@@ -15,13 +15,8 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
     Raises:
         RecipeError: not of that form, or a key is given twice.
     """
-    given = pairs("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2")
-    keys = [key for key, _ in given]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise RecipeError([f"--vary {key}: is given twice" for key in twice])
     varied: dict[str, list[Any]] = {}
-    for key, text in given:
+    for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
         values = parse_scalar(text) if text.startswith("[") else None
         parts = text.split(",")
         if not isinstance(values, list) and not all(part.strip() for part in parts):
@@ -46,6 +41,19 @@ def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
     if wrong:
         raise RecipeError(wrong)
     return [(left, right) for _, left, _, right in parts]
+
+
+def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
+    """Values by key, as `pairs` has them.
+
+    Raises:
+        RecipeError: as for `pairs`, or a key is given twice.
+    """
+    given = pairs(flag, texts, form)
+    keys = [key for key, _ in given]
+    if twice := [f"{flag} {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise RecipeError(twice)
+    return dict(given)
 
 
 def one_agent(texts: Iterable[str]) -> tuple[str, str]:

@@ -14,7 +14,6 @@ from ramerge.foundation.text import enumerated
 from ramerge.planning.findings import Findings
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
-from ramerge.recipe.paths import remote
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve, resolve_all
 from ramerge.tensors.checkpoint import Checkpoint
@@ -150,14 +149,8 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
     try:
         return resolve_all(texts, recipe.folder)
     except CheckpointError as error:
-        _report(error, texts, name, findings)
+        findings.error(error, name)
         return FoundModel("+".join(texts), None)
-
-
-def _report(error: CheckpointError, texts: Sequence[str], name: str, findings: Findings) -> None:
-    hints = [hint for text in texts if (hint := remote(findings.document, text))]
-    for problem in error.problems:
-        findings.problem("; ".join([problem, *hints]), name)
 
 
 def _open_all(
@@ -181,7 +174,7 @@ def _open(
         _check_arithmetic(name, opened, findings)
         return opened
     except CheckpointError as error:
-        _report(error, [part.written for part in model.parts], name, findings)
+        findings.error(error, name)
         return None
 
 

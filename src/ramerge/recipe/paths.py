@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,17 +43,6 @@ def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str 
         return chosen, None
     why = "as in mergekit" if here == start else f"because fewer of the models are under {here}"
     return chosen, f"relative paths start at {start}, {why}"
-
-
-def remote(document: Document, model: str) -> str | None:
-    """What to say of a model that does not exist where the recipe's paths start, but under another likely folder."""
-    if document.source is None or is_under(model, document.folder):
-        return None
-    for folder in (Path(), Path(document.source).parent):
-        if is_under(model, folder):
-            found, start = (folder / model).resolve(), document.folder.resolve()
-            return f"paths of this recipe start at {start}; {found} exists: write {os.path.relpath(found, start)}"
-    return None
 
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
