@@ -179,7 +179,10 @@ def test_linear() -> None:
     found = said({**plain, "base_model": "org/start@v1", "parameters": {"weight": 3}})
     assert found["agents"] == {"code": "org/code", "tool": "./tool", "start": "org/start@v1"}
     assert found["parameters"]["weights"] == {"code": 0.5, "tool": 1.0, "start": 3.0}
-    assert "base_model: mergekit merges the base model too" in problems({**plain, "base_model": "base"})[0]
+    assert (
+        "base_model: weight is missing, and mergekit merges this model, too"
+        in problems({**plain, "base_model": "base"})[0]
+    )
 
 
 def test_what_a_model_has_goes_before_what_all_have() -> None:

@@ -7,9 +7,22 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.flags.options import DTYPE, LIMITS, METHOD, MODELS, ROUNDING, TALK
 from ramerge.foundation.launchers import warn_of_launcher
-from ramerge.foundation.options import OUT, PATH, as_json, command, option, options, run_options
+from ramerge.foundation.options import (
+    DTYPE,
+    LIMITS,
+    METHOD,
+    MODELS,
+    OUT,
+    PATH,
+    ROUNDING,
+    TALK,
+    as_json,
+    command,
+    option,
+    options,
+    run_options,
+)
 from ramerge.foundation.terminal import reminder, say, warn
 
 if TYPE_CHECKING:

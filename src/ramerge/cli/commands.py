@@ -13,19 +13,26 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.cli import texts
-from ramerge.flags.options import (
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.launchers import warn_of_launcher
+from ramerge.foundation.options import (
     AS_DELTA,
+    BASE,
+    DEBUG,
     DTYPE,
     LIMITS,
     MERGE,
+    PATH,
     RECIPE,
     ROUNDING,
     SHARD_SIZE,
     TALK,
+    as_json,
+    command,
+    option,
+    options,
+    run_options,
 )
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.launchers import warn_of_launcher
-from ramerge.foundation.options import BASE, DEBUG, PATH, as_json, command, option, options, run_options
 from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:

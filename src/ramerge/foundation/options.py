@@ -1,4 +1,4 @@
-"""Options that several commands have, and commands whose `--help` shows options in groups."""
+"""Options of commands, each defined once, and commands whose `--help` shows options in groups."""
 
 from __future__ import annotations
 
@@ -228,3 +228,60 @@ def options(*decorators: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+
+METHOD: Decorator = option(
+    "method", "--method", metavar="NAME", help="A method that `ramerge methods` lists; default: the recipe's, or ram+."
+)
+SET: Decorator = option(
+    "method",
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
+)
+PRESET: Decorator = option(
+    "method", "--preset", metavar="NAME", help="A named set of parameters, such as paper, instead of the recipe's."
+)
+IMPORTANCE: Decorator = option(
+    "models",
+    "--importance",
+    "importances",
+    metavar="NAME=MODEL",
+    multiple=True,
+    help="An agent's importances, for the method fisher; repeat for each.",
+)
+DTYPE: Decorator = option(
+    "output", "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each base tensor's own."
+)
+ROUNDING: Decorator = option(
+    "output",
+    "--rounding",
+    metavar="HOW",
+    help="How results are rounded to the output's dtype: nearest, the default, or stochastic.",
+)
+SHARD_SIZE: Decorator = option(
+    "output", "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
+)
+AS_DELTA: Decorator = option(
+    "output", "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
+)
+TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
+
+MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
+"""What says which models, for commands that need no method."""
+KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, IMPORTANCE, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
+"""What says everything that a recipe can."""
+RECIPE: tuple[Decorator, ...] = (
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
+    *KEYS,
+    as_json("the result"),
+    *TALK,
+)
+LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
+"""Fields of `Options` that every command takes that reads models."""
+MERGE: Decorator = run_options(*LIMITS, "cache", "overwrite", "fresh", "upload", "ray")

@@ -173,9 +173,6 @@ def _contents(
         + sum(tensor.bytes_read for read in reads for tensor in read)
         + (len(counted) * bytes_of(tensors) if predictions else 0)
     )
-    deltas = [name for name, agent in inputs.opened_agents.items() if agent.delta is not None]
-    spared = sum(tensor.bytes_in_full(deltas) - tensor.bytes_read for read in reads for tensor in read)
-    checks.note_deltas(deltas, bytes_read, bytes_read + spared, findings)
     return PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),
@@ -189,7 +186,6 @@ def _contents(
         untied=base.untied,
         remembered=known,
         bytes_read=bytes_read,
-        bytes_in_full=bytes_read + spared,
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
         dequantized_to=base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
         stated=stated_dtype(base.config),

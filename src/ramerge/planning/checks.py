@@ -306,15 +306,6 @@ def find_companions(
         return {}
 
 
-def note_deltas(deltas: Sequence[str], bytes_read: int, in_full: int, findings: Findings) -> None:
-    """Say what agents that are deltas save."""
-    if deltas and in_full:
-        share = f"{bytes_read / in_full:.0%}"
-        findings.notes.append(
-            f"with deltas {bytes_read:,} bytes are read, {share} of the {in_full:,} of whole checkpoints"
-        )
-
-
 def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:
     """Say which agents are stored more coarsely than the base: their rounding looks like training."""
     coarse = {

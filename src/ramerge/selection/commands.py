@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
-from ramerge.flags.options import KEYS
 from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
 from ramerge.foundation.options import (
     DEBUG,
+    KEYS,
     PATH,
     QUIET,
     Decorator,

@@ -12,8 +12,10 @@ silently, such as a misspelt key, are refused here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from ramerge.foundation.dtypes import full_dtype
@@ -21,12 +23,10 @@ from ramerge.foundation.errors import CheckpointError, RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
-from ramerge.recipe.mergekit.models import MergekitModel, named, spelled, whole_slice
 from ramerge.recipe.mergekit.values import (
     ANYWHERE,
     Given,
     NamedTensor,
-    TranslatedRule,
     Value,
     ValueCase,
     chained,
@@ -84,6 +84,93 @@ def translate(document: Document, look: Look = blind) -> Document:
         RecipeError: something is wrong or not supported; all problems are listed.
     """
     return _Translation(document, look).run()
+
+
+@dataclass(frozen=True)
+class MergekitModel:
+    """A model as recipes of both forms write it, where it was written, and its own parameters.
+
+    Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
+    """
+
+    written: str
+    key: Key
+    own: Given = field(default_factory=dict)
+
+
+def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
+    """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
+    named: dict[str, MergekitModel] = {}
+    for model in models:
+        path = model.written if "+" in model.written else model.written.partition("@")[0]
+        parts = [part for part in re.split(r"[/\\]", path) if part not in ("", ".", "..")]
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._") or "model"
+        name, count = stem, 1
+        while name in named:
+            count += 1
+            name = f"{stem}-{count}"
+        named[name] = model
+    return named
+
+
+def spelled(value: Any) -> str:
+    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, Mapping):
+        if any(part is not None for name, part in value.items() if name not in ("model", "lora")):
+            raise ValueError("a model of another architecture is not supported")
+        if value.get("lora") is not None:
+            return "+".join(spelled({"model": value.get(part)}) for part in ("model", "lora"))
+        value = value.get("model")
+    elif isinstance(value, str) and "+" in value:
+        return value  # a model with adapters, each with its own revision
+    if isinstance(value, Mapping) and set(value) <= {"path", "revision"}:
+        path, revision = value.get("path"), value.get("revision")
+    elif isinstance(value, str):
+        path, at, revision = value.partition("@")
+        revision = revision if at else None
+    else:
+        raise ValueError(f"must be a path or a hub id, not {shown(value)}")
+    if not isinstance(path, str) or not path or not isinstance(revision, str | None) or "@" in (revision or ""):
+        raise ValueError(f"must be a path or a hub id with at most one @revision, not {shown(value)}")
+    return f"{path}@{revision}" if revision else path
+
+
+def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
+    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
+
+    Raises:
+        ValueError: there is not exactly one slice, or it does not hold the same first layers of every model.
+    """
+    whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
+    if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
+        raise ValueError("are not supported")
+    sources = whole.get("sources")
+    if not isinstance(sources, list | tuple) or not sources or not all(isinstance(part, Mapping) for part in sources):
+        raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
+    stops = {_stop_of(part.get("layer_range")) for part in sources}
+    if len(stops) > 1:
+        raise ValueError("with different layers are not supported")
+    entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
+    return entries, stops.pop(), whole.get("parameters")
+
+
+def _stop_of(span: Any) -> int:
+    """N of a layer_range [0, N].
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if isinstance(span, list | tuple) and len(span) == 2:
+        start, stop = span
+        if start == 0 and isinstance(stop, int) and not isinstance(stop, bool) and stop > 0:
+            return stop
+    raise ValueError(f"layer_range {shown(span)} is not supported")
 
 
 class _Translation:
@@ -311,7 +398,7 @@ class _Translation:
             texts = {case.text for slot in varying for case in slot.value if case.text is not None}
             common, rules = rules_of(tensors, sorted(texts), lambda tensor: _parameters(method, slots, tensor))
             self.result.values["parameters"] = common
-            self.put(("rules",), [_plain(rule, common) for rule in rules], varying[0].origin)
+            self.put(("rules",), rules, varying[0].origin)
 
     def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
         """The tensors on which values depend; empty if they cannot be known, which is a problem."""
@@ -342,11 +429,10 @@ class _Translation:
             if name == "t":
                 self.problem(("parameters",), f"{name} is missing")
                 return
-            if model.key == ("base_model",):
-                advice = f"list it under models with a {name} (0 excludes it), or remove base_model"
-                self.problem(model.key, f"mergekit merges the base model too, but it has no {name}: {advice}")
-            else:
-                self.problem(model.key, f"{name} is missing: give it in this model's parameters, or in the recipe's")
+            where = (
+                "the recipe's parameters" if model.key == ("base_model",) else "this model's parameters or the recipe's"
+            )
+            self.problem(model.key, f"{name} is missing, and mergekit merges this model, too: give it in {where}")
 
     # --- the rest ---
 
@@ -456,9 +542,3 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
         inside = found.setdefault(slot.key[0], {}) if len(slot.key) > 1 else found
         inside[slot.key[-1]] = case.at(tensor.place)
     return {**method.join(found), **method.fixed}
-
-
-def _plain(rule: TranslatedRule, common: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule as recipes have it, with the parameters that differ from those of most tensors."""
-    others = {name: value for name, value in rule.parameters.items() if value != common[name]}
-    return {**rule.plain, "parameters": others}
