@@ -40,13 +40,7 @@ _LOG = logging.getLogger("ramerge")
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a plan for one merge and a plan for a sweep have in common.
-
-    Attributes:
-        details: tensors, files, reads and resources.
-        as_delta: whether the output will be a delta on the base.
-        options: how it will be carried out.
-    """
+    """What a plan for one merge and a plan for a sweep have in common."""
 
     details: MergePlan
     as_delta: bool

@@ -150,9 +150,7 @@ def _bars() -> Iterator[Listener]:
     with Bars(
         TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
         BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR)),
-        TextColumn(
-            "{task.fields[figures]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)
-        ),
+        TextColumn("{task.fields[text]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)),
         console=Console(stderr=True),
     ) as bars:
 
