@@ -6,7 +6,7 @@ from ruamel.yaml import YAML
 import ramerge
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.limits import parse_size
-from ramerge.foundation.yamltext import parse_scalar
+from ramerge.foundation.words import parse_scalar
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import read_document
 from ramerge.recipe.model import Recipe, Rule

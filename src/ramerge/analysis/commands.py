@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.foundation.launchers import warn_of_launcher
 from ramerge.foundation.options import (
     DTYPE,
     LIMITS,
@@ -23,7 +22,7 @@ from ramerge.foundation.options import (
     options,
     run_options,
 )
-from ramerge.foundation.terminal import reminder, say, warn
+from ramerge.foundation.terminal import reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.options import Options

@@ -18,7 +18,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
-from ramerge.foundation.yamltext import parse_scalar
+from ramerge.foundation.words import parse_scalar
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
 from ramerge.recipe.mergekit.translate import is_mergekit

@@ -14,7 +14,6 @@ import click
 
 from ramerge.cli import texts
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.launchers import warn_of_launcher
 from ramerge.foundation.options import (
     AS_DELTA,
     BASE,
@@ -33,7 +32,7 @@ from ramerge.foundation.options import (
     options,
     run_options,
 )
-from ramerge.foundation.terminal import fail, reminder, say, warn
+from ramerge.foundation.terminal import fail, reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.options import Options

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.foundation.launchers import warn_of_launcher
 from ramerge.foundation.options import (
     AGENT,
     BASE,
@@ -19,7 +18,7 @@ from ramerge.foundation.options import (
     options,
     run_options,
 )
-from ramerge.foundation.terminal import say, warn
+from ramerge.foundation.terminal import say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.deltas.codec import Compression

@@ -163,7 +163,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     Raises:
         EvaluationError: they have another form, or a name comes twice.
     """
-    from ramerge.foundation.yamltext import parse_scalar
+    from ramerge.foundation.words import parse_scalar
 
     split = [text.partition("=") for text in texts]
     problems = [f"{option} {''.join(each)}: must be NAME=VALUE" for each in split if not each[0] or not each[1]]

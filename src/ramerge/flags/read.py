@@ -10,8 +10,7 @@ from typing import Any
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.foundation.text import unknown
-from ramerge.foundation.words import named, pairs
-from ramerge.foundation.yamltext import parse_scalar
+from ramerge.foundation.words import named, pairs, parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.paths import portable

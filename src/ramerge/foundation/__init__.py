@@ -8,7 +8,7 @@ terminal, options             parts that commands share
 extras                        the commands that install extras
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail
-dtypes, yamltext              names of element types; values of a command line
+dtypes                        names of element types
 process                       signals and standard streams, before all other imports
 version                       the version of this package
 """

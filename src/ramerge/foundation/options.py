@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 import click
 
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.terminal import complain
 from ramerge.options import Options, Ray, Setting, Upload, settings_of
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -126,8 +128,7 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
     Raises:
         RecipeError: not of that form.
     """
-    from ramerge.foundation.words import pairs
-    from ramerge.foundation.yamltext import parse_scalar
+    from ramerge.foundation.words import pairs, parse_scalar
 
     made: dict[str, Any] = {}
     in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
@@ -194,13 +195,21 @@ class Session:
     code: int = 1
 
 
+class _TerminalHandler(logging.Handler):
+    """Lines on standard error, in which untrusted text is escaped: seconds since the start, and the message."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
+
+
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
     session = context.ensure_object(Session)
     if value and not session.debug:
-        from ramerge.foundation.logs import show_logs
-
         session.debug = True
-        show_logs()
+        log = logging.getLogger("ramerge")
+        log.setLevel(logging.DEBUG)
+        log.addHandler(_TerminalHandler())
+        log.propagate = False
 
 
 DEBUG: Decorator = option(

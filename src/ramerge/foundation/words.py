@@ -1,12 +1,22 @@
-"""Words of a command line that hold keys and values."""
+"""Words of a command line that hold keys, values, and values written in YAML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.yamltext import parse_scalar
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return text
 
 
 def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
