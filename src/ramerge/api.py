@@ -26,7 +26,7 @@ from ramerge.planning.explain import explain
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document, document_of
+from ramerge.recipe.document import document_of
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
@@ -245,14 +245,12 @@ def plan(
         >>> plan.problems
         ()
     """
-    points = make_points(_opened(recipe, options), vary)
+    document = open_recipe(recipe, tensors_of_base)
+    if options.allow_outside_links:
+        document = document.with_values({"allow.outside_links": True}, "--")
+    points = make_points(document, vary)
     made = _made(points, out, as_delta, options)
     return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
-
-
-def _opened(recipe: AnyRecipe, options: Options) -> Document:
-    document = open_recipe(recipe, tensors_of_base)
-    return document.with_values({"allow.outside_links": True}, "--") if options.allow_outside_links else document
 
 
 def _made(

@@ -45,23 +45,20 @@ def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool 
     if plan.below is not None and not is_delta:
         name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
     literal = dumped(literal).strip()
+    rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
     return f"""---
 {stream.getvalue()}---
 
 # {markdown(name)}
 
 {_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.
+Inputs: {inputs}. Output: {record.dtype}{rounded}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
 {_unpacking(plan, record) if is_delta else _loading(literal, plan.companions)}
 The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
-
-
-def _rounded(record: Record) -> str:
-    return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
 
 
 def _loading(literal: str, companions: Collection[str]) -> str:

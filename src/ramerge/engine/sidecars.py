@@ -61,7 +61,13 @@ def records_of(
             counts=plan.counts,
             notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
-                *warnings_of(plan, warnings, counts, point.parameters[0], _densities(agents)),
+                *warnings_of(
+                    plan,
+                    warnings,
+                    counts,
+                    point.parameters[0],
+                    {agent.name: agent.density for agent in agents if "density" in agent.values},
+                ),
                 *filter(None, [point.method.warning([agent.values for agent in agents])]),
             ),
             input_dtypes=plan.input_dtypes,
@@ -111,10 +117,6 @@ def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Result
         AgentStatistics(name, without_secrets(plan.recipe.agents[name].written), {**figures, **more})
         for name, figures, more in zip(agents, values, rounded, strict=True)
     )
-
-
-def _densities(statistics: Sequence[AgentStatistics]) -> dict[str, float]:
-    return {agent.name: agent.density for agent in statistics if "density" in agent.values}
 
 
 def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:

@@ -197,7 +197,7 @@ class Refusals:
         Raises:
             WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
         """
-        problems = [*self._bad_values(), *self._bad_results(), *self._differences()]
+        problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False), *self._differences()]
         if problems:
             raise WeightsError(problems)
 
@@ -224,17 +224,15 @@ class Refusals:
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
                 continue
+            codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if source.tensor.encoding else ""
             what, why = (
                 (_BAD_IMPORTANCES, "they must be squared gradients or similar")
                 if source.is_importance
-                else ("NaN or Inf", f"{_why(source.tensor)} ({_allowed(tensor)})")
+                else ("NaN or Inf", f"{codes}the training diverged or the file is damaged ({_allowed(tensor)})")
             )
             groups.setdefault((source.owner, what, why), []).append((source.tensor, count))
         for (owner, what, why), found in groups.items():
             yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
-
-    def _bad_results(self) -> list[str]:
-        return list(self._overflowing(allow_nonfinite=False))
 
     def overflowing(self) -> tuple[str, ...]:
         """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
@@ -274,8 +272,3 @@ def _allowed(tensor: TensorPlan) -> str:
         f"allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
         "too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor as it is"
     )
-
-
-def _why(tensor: Tensor) -> str:
-    codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if tensor.encoding else ""
-    return f"{codes}the training diverged or the file is damaged"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,11 +59,6 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
         raise ValueError("; ".join([*shown, *more])) from error
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
-
-
+@cache  # making one takes milliseconds
 def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """The adapter of a class. Making one takes milliseconds, so it is made once."""
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
+    return TypeAdapter(kind)

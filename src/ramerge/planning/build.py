@@ -22,7 +22,7 @@ from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
-from ramerge.planning.rename import fitted_agents
+from ramerge.planning.name_mappings import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.planning.rounds import rounds
 from ramerge.planning.sample import bytes_of, predicted

@@ -80,12 +80,8 @@ def key_table() -> _KeyTable:
     """The table of keys and defaults."""
     text = files("ramerge.planning").joinpath("config_keys.json").read_text(encoding="utf-8")
     values = json.loads(text)
-    unimportant, harmless = (_any_of(values[key]) for key in ("unimportant", "harmless"))
+    unimportant, harmless = (re.compile("|".join(map(translate, values[key]))) for key in ("unimportant", "harmless"))
     return _KeyTable(unimportant, harmless, frozenset(values["derived"]), values["defaults"], values["models"])
-
-
-def _any_of(patterns: list[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, patterns)))
 
 
 def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
