@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ramerge.engine.record import AgentStatistics
 from ramerge.engine.sanity_checks import SwappedBase, suspicions
 from ramerge.engine.tally import NonFinite
 from ramerge.foundation.errors import WeightsError
@@ -83,7 +82,7 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
 
 
 def warnings_of(
-    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: Any, agents: Sequence[AgentStatistics]
+    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: Any, densities: Mapping[str, float]
 ) -> tuple[str, ...]:
     """All warnings of a point.
 
@@ -92,9 +91,8 @@ def warnings_of(
         seen: what `inspect` and `spoiled` found.
         rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
         parameters: the method's.
-        agents: their figures; without a density, the forecast from headers is used.
+        densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
     """
-    densities = {agent.name: agent.density for agent in agents if "density" in agent.values}
     erased = _erased(plan, rounding) if plan.rounds_updates else plan.forecast_of_rounding
     dense = _dense(plan, parameters, densities) if densities else plan.forecast_of_density
     return (*plan.warnings, *seen, *erased, *dense)

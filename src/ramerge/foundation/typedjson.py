@@ -51,7 +51,8 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
         ValueError: values are missing or have a wrong type; the message lists the first problems.
     """
     try:
-        return _adapter(kind).validate_python(values)
+        found: T = _adapter(kind).validate_python(values)
+        return found
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         shown = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in found[:_MOST_PROBLEMS]]
@@ -60,5 +61,5 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
 
 
 @cache  # making one takes milliseconds
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
+def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
