@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -51,8 +51,8 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
         ValueError: values are missing or have a wrong type; the message lists the first problems.
     """
     try:
-        found: T = _adapter(kind).validate_python(values)
-        return found
+        made: T = _adapter(cast(Hashable, kind)).validate_python(values)
+        return made
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         shown = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in found[:_MOST_PROBLEMS]]
