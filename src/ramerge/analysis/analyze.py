@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ramerge.analysis.findings import finding_of_broken, findings_of
+from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
 from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
-from ramerge.engine.execute import observe
 from ramerge.engine.executors import chosen_executor
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.result_codec import Results

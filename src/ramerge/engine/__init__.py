@@ -2,7 +2,7 @@
 
 execute                  all steps in order
 reads                    what is read of the inputs, pass by pass, and what it finds
-passes                   counting, observing, merging, as values that an executor takes
+passes                   counting and merging, as values that an executor takes
 worker, tally            the work on one block; sums over blocks
 result_codec             what was found in a block, as bytes
 sinks, uploads, stream   where merged bytes go: files, remote shards, memory

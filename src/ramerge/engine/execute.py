@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
 
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.outputs import kind_of, open_output
 from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
-from ramerge.engine.result_codec import Results
 from ramerge.engine.sidecars import records_of
 from ramerge.engine.sinks import InMemorySink, MergedTensor
-from ramerge.engine.tally import NonFinite
 from ramerge.engine.warn import inspect, refuse_swapped
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.progress import Listener, silence
-from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import MergePlan
 from ramerge.tensors.identity import check_unchanged
 
@@ -71,47 +67,3 @@ def execute(
             check_unchanged(plan.files)  # the copied companions must not have changed either
         passes.keep()
         return records
-
-
-@dataclass(frozen=True)
-class Observed:
-    """The results of `observe`.
-
-    Attributes:
-        results: of statistics, by statistic and part of the model.
-        rounding: int64: what rounding does to updates, as `kernels.piece.no_counts` has it.
-        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
-    """
-
-    results: Results
-    rounding: Counts
-    non_finite: Mapping[str, NonFinite]
-
-
-def observe(
-    plan: MergePlan,
-    statistics: Sequence[Statistic],
-    executor: Executor,
-    listen: Listener = silence,
-) -> Observed:
-    """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
-
-    The plan's first point is merged, after the counting passes of its method.
-
-    Args:
-        plan: the plan.
-        statistics: what is counted.
-        executor: runs the work on blocks in this process.
-        listen: gets the progress.
-
-    Raises:
-        PlanError: the plan has problems.
-        WeightsError: values are not finite; all such tensors are listed.
-        CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
-    """
-    if plan.problems:
-        raise PlanError(plan.problems)
-    with closing(Passes(plan, executor, listen)) as passes:
-        passes.count()
-        passes.observe(statistics)
-        return Observed(passes.results, passes.rounding[0], passes.non_finite)

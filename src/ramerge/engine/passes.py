@@ -57,6 +57,10 @@ class PlanPass:
         """A worker is about to process a run."""
         worker.expect(run)
 
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Do the work of a block."""
+        raise NotImplementedError
+
     def settle(self) -> None:
         """Bring to the disk what was written, before another node reports it."""
 
@@ -79,25 +83,6 @@ class CountPass(PlanPass):
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs and count."""
         return worker.count(batch, self.counted[batch[0].tensor], self.results)
-
-
-@dataclass(frozen=True)
-class ObservePass(PlanPass):
-    """Merges for the first point without writing, and counts statistics of inputs and results.
-
-    Attributes:
-        results: of earlier passes.
-        tasks: how each tensor is merged.
-    """
-
-    counted: Mapping[int, Sequence[Statistic]]
-    results: Results
-    tasks: Sequence[tuple[Task, ...]]
-
-    def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Read the block of all inputs, merge it, and count."""
-        tensor = batch[0].tensor
-        return worker.observe(batch[0], self.counted[tensor], self.results, self.tasks[tensor][0])
 
 
 @dataclass(frozen=True)

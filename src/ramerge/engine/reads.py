@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from types import MappingProxyType
@@ -12,7 +12,7 @@ import numpy as np
 
 from ramerge.engine.executors.executor import Executor, Processed
 from ramerge.engine.journal import Journal, PassJournal
-from ramerge.engine.passes import CountPass, MergePass, ObservePass, in_order
+from ramerge.engine.passes import CountPass, MergePass, PlanPass, in_order
 from ramerge.engine.result_codec import BlockResult, ResultCodec, Results, blank
 from ramerge.engine.tally import NonFinite, PassTally, Statistics
 from ramerge.engine.worker import Sink, Task
@@ -39,6 +39,8 @@ class Passes:
         overflowing: warnings about results of that pass.
         bytes_read: bytes of weights that were read.
         listen: gets the progress.
+        plan: the plan, as it travels.
+        files: the inputs, open.
     """
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
@@ -50,33 +52,25 @@ class Passes:
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
-        self._plan = replace(plan, out=None if isinstance(plan.out, UploadTarget) else plan.out, below=None)
+        self.plan = replace(plan, out=None if isinstance(plan.out, UploadTarget) else plan.out, below=None)
         self._executor = executor
         self._by_tensor: dict[tuple[Counted, str], Any] = {}
         check_unchanged(plan.files)
-        self._files = Files(plan.files)
-        _check_ties(plan, Reader(self._files))
+        self.files = Files(plan.files)
+        _check_ties(plan, Reader(self.files))
 
     def close(self) -> None:
         """Close the inputs."""
-        self._files.close()
+        self.files.close()
 
     def count(self) -> None:
         """Count everything that merging needs: one read for each round."""
-        rounds = self._plan.rounds
+        rounds = self.plan.rounds
         for number, wanted in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
-            batches = in_order(self._plan, wanted, len(rounds) - number)
-            counting = CountPass(self._plan, self._files, label, batches, wanted, dict(self.results))
-            self._learn(self._run(counting, counting.results))
-
-    def observe(self, statistics: Sequence[Statistic]) -> None:
-        """Count statistics of all tensors that the method merges, and of its results."""
-        plan, (tasks, _) = self._plan, _tasks(self._plan, self.results, {})
-        counted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
-        batches = in_order(plan, tuple(counted), 0)
-        observing = ObservePass(plan, self._files, "reading", batches, counted, dict(self.results), tasks)
-        self._learn(self._run(observing, observing.results))
+            batches = in_order(self.plan, wanted, len(rounds) - number)
+            counting = CountPass(self.plan, self.files, label, batches, wanted, dict(self.results))
+            self.learn(self.run(counting, counting.results))
 
     def merge(
         self,
@@ -91,10 +85,10 @@ class Passes:
             sampled: what a sample says of results that were not counted.
             verified: what verifies them on the way.
         """
-        plan, (tasks, on_the_way) = self._plan, _tasks(self._plan, {**self.results, **sampled}, verified)
+        plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, {**self.results, **sampled}, verified)
         batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
-        merging = MergePass(plan, self._files, "merging", batches, on_the_way, tasks, sink)
-        self._learn(self._run(merging, self.results, sink))
+        merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink)
+        self.learn(self.run(merging, self.results, sink))
 
     def merge_predicted(self, sink: Sink) -> bool:
         """Merge with what a sample says that counting would give, and see on the way whether it does.
@@ -102,7 +96,7 @@ class Passes:
         False if the plan does not ask for it, the sample does not say it, or it was wrong: then everything must be
         counted, and merged again.
         """
-        plan = self._plan
+        plan = self.plan
         if not plan.predicted:
             return False
         sampled = self._sampled()
@@ -125,22 +119,23 @@ class Passes:
 
     def _sampled(self) -> dict[tuple[Counted, str], Any]:
         """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
-        batches, results = list(sample(self._plan.tensors)), dict(self.results)
-        for wanted in self._plan.rounds:
+        batches, results = list(sample(self.plan.tensors)), dict(self.results)
+        for wanted in self.plan.rounds:
             due = tuple((batch,) for batch in batches if batch[0].tensor in wanted)
-            sampling = CountPass(self._plan, self._files, "sampling", due, wanted, dict(results))
-            results |= self._run(sampling, sampling.results).results
+            sampling = CountPass(self.plan, self.files, "sampling", due, wanted, dict(results))
+            results |= self.run(sampling, sampling.results).results
         return {key: result for key, result in results.items() if key not in self.results}
 
-    def _learn(self, counted: Statistics) -> None:
+    def learn(self, counted: Statistics) -> None:
+        """Keep what a pass has counted."""
         self.results |= counted.results
         self._by_tensor |= counted.by_tensor
 
     def keep(self) -> None:
         """Store counts for later runs on the same files."""
-        cached_counts.keep(self._plan.digest, self._plan.tensors, self._by_tensor)
+        cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
 
-    def _run(self, work: CountPass | ObservePass | MergePass, results: Results, sink: Sink | None = None) -> Statistics:
+    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> Statistics:
         """Carry out a pass: first what earlier runs have done of it, then the rest.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
@@ -148,7 +143,7 @@ class Passes:
         tally = PassTally(work, results, self.listen)
         journal, runs = self.journal, work.batches
         noted: PassJournal[Batch, BlockResult] = (
-            journal.open_pass(runs, ResultCodec(self._plan, work.counted)) if journal is not None else PassJournal(runs)
+            journal.open_pass(runs, ResultCodec(self.plan, work.counted)) if journal is not None else PassJournal(runs)
         )
         for result in noted.earlier():
             _take(result, tally, sink)
@@ -194,7 +189,7 @@ def _asked(plan: MergePlan) -> set[tuple[Counted, str]]:
     }
 
 
-def _tasks(
+def tasks_of(
     plan: MergePlan, results: Results, verified: Mapping[tuple[Counted, str], Counted]
 ) -> tuple[list[tuple[Task, ...]], dict[int, list[Counted]]]:
     """For each tensor: how every point merges it, and the statistics that are counted during merging.
