@@ -15,7 +15,7 @@ from ramerge.methods.base import Layer
 from ramerge.methods.iso_cts import own_directions
 from ramerge.methods.registry import METHODS
 from tests import reference
-from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 
 SPECTRAL = ("tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots")
 NAME = "model.layers.0.weight"
@@ -392,7 +392,6 @@ def test_weights_multiply_task_vectors(method):
     same(found, merged(method, [-0.5 * taus[0], 3 * taus[1]]))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("method", SPECTRAL)
 @pytest.mark.parametrize("shape", [(30, 200), (60, 40), (40, 60)])
 def test_float32_loses_little(method, shape):
@@ -535,6 +534,17 @@ def test_embeddings_and_norms_are_no_matrices():
             layer = Layer(name, (151_936, 896))
             parameters = METHODS[method].parameters()
             assert METHODS[method].unit(layer, parameters) == 1 and METHODS[method].scratch(layer, parameters, 3) == 0
+
+
+@pytest.mark.parametrize("method", [*SPECTRAL, "wudi", "task_arithmetic"])
+def test_plans_say_how_long_solving_takes(method, tmp_path: Path):
+    made = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), method))
+    took = made.to_dict()["solving_seconds"]
+    if method == "task_arithmetic":
+        assert took is None and not any(line.startswith("time ") for line in made.explain().splitlines())
+    else:
+        assert 0 < took < 60
+        assert any(line.startswith("time ") and "to solve" in line for line in made.explain().splitlines())
 
 
 @pytest.mark.full  # large matrices

@@ -53,7 +53,7 @@ class Progress:
 
     @property
     def title(self) -> str:
-        """The stage, for people."""
+        """What people read."""
         return f"{self.stage} (first run only, up to 40 s)" if self.is_open else self.stage
 
 

@@ -12,6 +12,7 @@ rounds           reads before the merging pass
 sample           a part of the weights, from which a merge may predict what they would count
 cached_counts    counts of earlier reads
 resources        threads, blocks and memory
+duration         how long solving for matrices takes
 checks, findings further checks; problems, warnings and notes
 model            what a plan is
 """

@@ -17,6 +17,7 @@ from ramerge.options import Options
 from ramerge.output import remote_output
 from ramerge.output.targets import OutputTarget, free_bytes, problems_of
 from ramerge.planning import cached_counts, checks
+from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings, gathered
 from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
@@ -76,6 +77,7 @@ def make_plan(
     resources = cut(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
+    took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     disk_free = _check_output(out, points, inputs, contents, findings, options=options, as_delta=as_delta)
     raised = findings.warnings if options.strict else []
     return MergePlan(
@@ -88,7 +90,7 @@ def make_plan(
         formats=inputs.formats,
         adapters=inputs.adapters,
         **vars(contents),
-        resources=resources,
+        resources=replace(resources, solving_seconds=took),
         disk_free=disk_free,
         strict=options.strict,
         notes=tuple(map(message, (*gathered(findings.notes, list(inputs.agents)), *notes))),

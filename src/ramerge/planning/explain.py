@@ -48,6 +48,7 @@ def explain(made: MergePlan) -> list[str]:
             ("write", _bytes(values["bytes_written"]) + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             ("runs on", values["runs_on"]),
+            *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]
     if made.disk_free is not None:
@@ -65,6 +66,12 @@ def explain(made: MergePlan) -> list[str]:
 
 def _many(count: int, what: str, ending: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s" if seconds >= 1 else "a second"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _bytes(size: int) -> str:

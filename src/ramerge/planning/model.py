@@ -272,6 +272,7 @@ class Resources:
         peak_memory_bytes: upper estimate of the process's memory.
         worker_bytes: the share of it that each worker takes.
         run_bytes: of the blocks that a worker takes one after another, where more than one is better.
+        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
     """
 
     workers: int
@@ -280,6 +281,7 @@ class Resources:
     peak_memory_bytes: int
     worker_bytes: int
     run_bytes: int = 0
+    solving_seconds: float | None = None
 
     def memory_of(self, workers: int) -> int:
         """Upper estimate of the memory of a process with so many workers, in bytes."""
@@ -571,6 +573,7 @@ class MergePlan(PlannedContents):
             "workers": self.resources.workers,
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
+            "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
             "warnings": list(self.doubts),
             "problems": list(self.objections),
