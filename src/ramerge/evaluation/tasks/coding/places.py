@@ -16,7 +16,7 @@ _PAIR = Path(__file__).with_name("pair.py").read_text(encoding="utf-8")
 
 
 class Programs(Protocol):
-    """Runs Python programs; see `sandbox.Sandbox`, which is one."""
+    """Runs Python programs; see `BubblewrapSandbox`, which is one."""
 
     async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
         """Run a program to its end or to a limit."""
@@ -29,7 +29,7 @@ def programs() -> Programs:
     """What runs programs of the sample that is scored."""
     environment = sandbox()
     if isinstance(environment, BubblewrapSandbox):
-        return environment.programs
+        return environment
     return OtherSandbox(environment)
 
 
@@ -47,7 +47,7 @@ class OtherSandbox:
         # both are in one container; where that is root's, the second one becomes another user
         files = [await self._written(each) for each in (_PAIR, asking, answering)]
         outcome = await self._executed(["python3", *files], "", limits or Limits())
-        return outcome, Outcome("ok", 0, "", "", outcome.seconds)
+        return outcome, Outcome("ok", 0, "", "")
 
     async def _written(self, program: str) -> str:
         name = f"{uuid.uuid4().hex}.py"
@@ -60,9 +60,9 @@ class OtherSandbox:
                 command, input=stdin, timeout=max(1, round(limits.seconds)), timeout_retry=False
             )
         except TimeoutError:
-            return Outcome("time", None, "", "", limits.seconds)
+            return Outcome("time", None, "", "")
         except OutputLimitExceededError:
-            return Outcome("output", None, "", "", 0.0)
+            return Outcome("output", None, "", "")
         except UnicodeDecodeError as error:
-            return Outcome("error", None, "", str(error), 0.0)
-        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr, 0.0)
+            return Outcome("error", None, "", str(error))
+        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr)
