@@ -167,7 +167,13 @@ def _open(
         return None
     agent = recipe.agents.get(name)
     try:
-        opened = _stacked(model, base, recipe, only_deltas=agent is not None and agent.delta is not None)
+        opened = open_stacked(
+            [part.folder for part in model.parts],
+            base=base,
+            only_deltas=agent is not None and agent.delta is not None,
+            allow_outside_links=recipe.allow.outside_links,
+            ignore_quantization="quantization_config" in recipe.allow.config,
+        )
         findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
         for text in opened.warnings:
             findings.warn(text, name)
@@ -176,17 +182,6 @@ def _open(
     except CheckpointError as error:
         findings.error(error, name)
         return None
-
-
-def _stacked(model: FoundModel, base: Checkpoint | None, recipe: Recipe, *, only_deltas: bool) -> Checkpoint:
-    """See `open_stacked`."""
-    return open_stacked(
-        [part.folder for part in model.parts],
-        base=base,
-        only_deltas=only_deltas,
-        allow_outside_links=recipe.allow.outside_links,
-        ignore_quantization="quantization_config" in recipe.allow.config,
-    )
 
 
 def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
