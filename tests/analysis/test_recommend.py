@@ -13,7 +13,8 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.analysis import recommend
-from ramerge.analysis.outputs import named_inputs, read_recipe
+from ramerge.analysis.outputs import named_inputs
+from ramerge.flags.read import read_recipe
 from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
 from ramerge.engine.warn import AboutMethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -195,20 +194,21 @@ class Session:
     code: int = 1
 
 
-class _TerminalHandler(logging.Handler):
-    """Lines on standard error, in which untrusted text is escaped: seconds since the start, and the message."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
-
-
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
     session = context.ensure_object(Session)
     if value and not session.debug:
+        import logging  # here, because `--help` does without
+
+        class TerminalHandler(logging.Handler):
+            """Lines on standard error, in which untrusted text is escaped: seconds since the start, and the message."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
+
         session.debug = True
         log = logging.getLogger("ramerge")
         log.setLevel(logging.DEBUG)
-        log.addHandler(_TerminalHandler())
+        log.addHandler(TerminalHandler())
         log.propagate = False
 
 
