@@ -4,7 +4,7 @@
 
 trains a base for eight tasks and agents of all kinds, merges and scores them, keeps the scores in
 lab/results/situations.json, and resumes an interrupted run. Any seeds can be given: with other seeds than those that
-are kept, `--out` writes the scores elsewhere and nothing in the repository changes. The table is printed, and
+are kept, `--out` writes the scores to a file of yours, and nothing in the repository changes. The table is printed, and
 `docs/decisions/032-situations.md` has what was predicted before anything was scored.
 """
 
@@ -116,7 +116,7 @@ COMMON = (
     Row("swudi", "swudi"),
     Row("tsvm", "tsvm"),
 )
-"""Twelve rules with their defaults. In each situation the best of them, picked after the fact, is the bar for others."""
+"""Twelve rules with their defaults. The best of them in each situation, picked after the fact, is the bar."""
 CORE = (Row("core", "core"), Row("core+", "core+"))
 VARIED = (
     Row("core power=0.5", "core", {"power": 0.5}),

@@ -66,7 +66,7 @@ def test_scores_resume_and_repeat_themselves(tmp_path: Path, monkeypatch: pytest
     }
 
 
-def test_other_seeds_are_written_elsewhere(
+def test_other_seeds_go_to_a_file_of_the_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class Here:
