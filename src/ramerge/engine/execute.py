@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,9 @@ from ramerge.engine.worker import Sink, Task
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import PlanError, WeightsError
 from ramerge.foundation.events import Listener, silence
-from ramerge.methods.base import Counted, Counts, Statistic
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning import cached_counts
 from ramerge.planning.model import Batch, MergePlan, TensorPlan, Tie
-from ramerge.planning.sample import sample
 from ramerge.storage.upload import UploadTarget
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.reader import Files, Reader
@@ -164,7 +162,7 @@ class Passes:
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
         self.journal: Journal | None = None
-        self.results: dict[tuple[Counted, str], Any] = dict(plan.remembered)
+        self.results: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
         self.rounding = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
         self.overflowing: tuple[str, ...] = ()
@@ -173,7 +171,7 @@ class Passes:
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
         self._plan = replace(plan, out=None if isinstance(plan.out, UploadTarget) else plan.out, below=None)
         self._executor = executor
-        self._by_tensor: dict[tuple[Counted, str], Any] = {}
+        self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)
         self._files = Files(plan.files)
         _check_ties(plan, Reader(self._files))
@@ -193,65 +191,18 @@ class Passes:
 
     def observe(self, statistics: Sequence[Statistic]) -> None:
         """Count statistics of all tensors that the method merges, and of its results."""
-        plan, (tasks, _) = self._plan, _tasks(self._plan, self.results, {})
+        plan, (tasks, _) = self._plan, _tasks(self._plan, self.results)
         counted = {index: statistics for index, tensor in enumerate(plan.tensors) if tensor.merged}
         batches = in_order(plan, tuple(counted), 0)
         observing = ObservePass(plan, self._files, "reading", batches, counted, dict(self.results), tasks)
         self._learn(self._run(observing, observing.results))
 
-    def merge(
-        self,
-        sink: Sink,
-        sampled: Results = MappingProxyType({}),
-        verified: Mapping[tuple[Counted, str], Counted] = MappingProxyType({}),
-    ) -> None:
-        """Run the merging pass, which also counts some statistics.
-
-        Args:
-            sink: takes the merged bytes.
-            sampled: what a sample says of results that were not counted.
-            verified: what verifies them on the way.
-        """
-        plan, (tasks, on_the_way) = self._plan, _tasks(self._plan, {**self.results, **sampled}, verified)
+    def merge(self, sink: Sink) -> None:
+        """Run the merging pass, which also counts some statistics; `sink` takes the merged bytes."""
+        plan, (tasks, on_the_way) = self._plan, _tasks(self._plan, self.results)
         batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
         merging = MergePass(plan, self._files, "merging", batches, on_the_way, tasks, sink)
         self._learn(self._run(merging, self.results, sink))
-
-    def merge_predicted(self, sink: Sink) -> bool:
-        """Merge with what a sample says that counting would give, and see on the way whether it does.
-
-        False if the plan does not ask for it, the sample does not say it, or it was wrong: then everything must be
-        counted, and merged again.
-        """
-        plan = self._plan
-        if not plan.predicted:
-            return False
-        sampled = self._sampled()
-        predictions = {
-            key: key[0].predict(result)
-            for key, result in sampled.items()
-            if isinstance(key[0], Statistic) and key[0].predictable
-        }
-        verified = {key: predict for key, predict in predictions.items() if predict is not None}
-        if len(verified) < len(predictions) or not predictions.keys() >= _asked(plan):
-            return False
-        rounding = self.rounding.copy()
-        self.merge(sink, sampled, verified)
-        found = {key: self.results[predict, key[1]] for key, predict in verified.items()}
-        if any(result is None for result in found.values()):
-            self.rounding = rounding
-            return False
-        self.results |= found
-        return True
-
-    def _sampled(self) -> dict[tuple[Counted, str], Any]:
-        """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
-        batches, results = list(sample(self._plan.tensors)), dict(self.results)
-        for wanted in self._plan.rounds:
-            due = tuple((batch,) for batch in batches if batch[0].tensor in wanted)
-            sampling = CountPass(self._plan, self._files, "sampling", due, wanted, dict(results))
-            results |= self._run(sampling, sampling.results).results
-        return {key: result for key, result in results.items() if key not in self.results}
 
     def _learn(self, counted: Statistics) -> None:
         self.results |= counted.results
@@ -302,27 +253,8 @@ def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
         sink.advance(result.block)
 
 
-def _asked(plan: MergePlan) -> set[tuple[Counted, str]]:
-    return {
-        (statistic, tensor.part(statistic.scope))
-        for point in plan.points
-        for tensor in plan.tensors
-        if tensor.merged
-        for statistic in point.statistics(tensor.rule)
-        if (statistic, tensor.part(statistic.scope)) not in plan.remembered
-    }
-
-
-def _tasks(
-    plan: MergePlan, results: Results, verified: Mapping[tuple[Counted, str], Counted]
-) -> tuple[list[tuple[Task, ...]], dict[int, list[Counted]]]:
-    """For each tensor: how every point merges it, and the statistics that are counted during merging.
-
-    Args:
-        plan: the plan.
-        results: of statistics.
-        verified: those of them that are predictions, with what verifies them.
-    """
+def _tasks(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
+    """For each tensor: how every point merges it, and the statistics that are counted during merging."""
     agents = tuple(plan.agents)
     made: dict[object, Task] = {}
 
@@ -336,8 +268,7 @@ def _tasks(
             reported = point.reported(tensor.rule)
             if reported is not None and (reported, tensor.part(reported.scope)) in results:
                 reported = None
-            predicted = [verified[key] for key in zip(statistics, parts, strict=True) if key in verified]
-            made[index, tensor.rule, parts] = Task(prepared, predicted[0] if predicted else reported)
+            made[index, tensor.rule, parts] = Task(prepared, reported)
         return made[index, tensor.rule, parts]
 
     tasks = [

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ramerge.kernels.piece import no_counts
-from ramerge.methods.base import Counted, Counts
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan
 
 # bytes that were read, elements, number of statistics, of entries of `wrong` or -1, of `unequal`, whether roundings are
@@ -23,7 +23,7 @@ _ALL = 2**32 - 1
 _LARGE = 4096
 
 
-Results = Mapping[tuple[Counted, str], Any]
+Results = Mapping[tuple[Statistic, str], Any]
 """Results of statistics, by statistic and part of the model."""
 
 
@@ -46,7 +46,7 @@ class BlockResult:
     block: Block
     elements: int
     bytes_read: int
-    counted: Mapping[Counted, Counts] = field(default_factory=dict)
+    counted: Mapping[Statistic, Counts] = field(default_factory=dict)
     rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
@@ -65,7 +65,7 @@ class ResultCodec:
         wanted: what the pass counts, by the tensor's index.
     """
 
-    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Counted]]) -> None:
+    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]]) -> None:
         self._wanted = wanted
         self._blanks = {each: each.blank(len(plan.agents)) for counted in wanted.values() for each in counted}
         self._rounding = blank(plan)
@@ -102,7 +102,7 @@ class ResultCodec:
 
         like = self._rounding
         rounding = array(like.dtype, like.size).reshape(like.shape) if rounded else None
-        counted: dict[Counted, Any] = {}
+        counted: dict[Statistic, Any] = {}
         for _ in range(statistics):
             index, entries = _COUNTED.unpack_from(data, position)
             position += _COUNTED.size
