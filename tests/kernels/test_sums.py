@@ -14,6 +14,7 @@ from ramerge.methods.trim import every
 from tests import reference
 from tests.checkpoints import floats
 from tests.kernels.test_ram import words
+from tests.tiers import some
 
 
 def sizes(dtype, stored):
@@ -28,7 +29,7 @@ def sizes(dtype, stored):
     return decode(limbs), flagged
 
 
-@pytest.mark.parametrize("dtype", list(reference.BITS))
+@pytest.mark.parametrize("dtype", some(reference.BITS, fast=["BF16", "F32"]))
 @pytest.mark.parametrize("size", [1, 1023, 1025, CHUNK + 77])
 def test_sums_of_the_reference(dtype: str, size: int) -> None:
     rng = np.random.default_rng(size)
@@ -59,7 +60,7 @@ def test_what_is_not_finite_is_noticed_and_adds_nothing(bad: float, place: int) 
 
 
 @pytest.mark.parametrize(("segment", "lanes"), [(2, 16), (7, 16), (64, 16), (896, 32), (4096, 256), (CHUNK, 1024)])
-@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("dtype", some(["BF16", "F32"], fast=["BF16"]))
 def test_every_segment_has_one_order(dtype: str, segment: int, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ramerge.kernels.sums._TERMS", 5)  # so that there are two groups of terms
     size = 2 * segment + segment // 2 // 2 * 2  # the last one is shorter
@@ -84,7 +85,7 @@ def _folded(values, lanes):
     return total[0]
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
+@pytest.mark.parametrize("dtype", some(["BF16", "F32", "F64"], fast=["BF16"]))
 @pytest.mark.parametrize("base", [True, False])
 def test_sums_of_every_segment(dtype: str, base: bool) -> None:
     rng = np.random.default_rng(0)
