@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.foundation.errors import CheckpointError, RamergeError
-from ramerge.foundation.typing import override
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
 from ramerge.storage.upload import INDEX_ENDING, is_shard_of_run
@@ -28,6 +28,8 @@ _ACCESS = {
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS, and whether they have expired",
     "az": "check AZURE_STORAGE_ACCOUNT_NAME and its key or token, and whether they have expired",
 }
+SCHEMES = tuple(_ACCESS)
+"""What names of buckets begin with."""
 
 
 class Bucket:
