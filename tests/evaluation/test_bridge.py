@@ -12,9 +12,9 @@ from inspect_ai import Task
 from inspect_ai import eval as inspect_eval
 from inspect_ai.log import EvalLog
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
-
 from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Item, Subset, Verdict
 from ramerge.evaluation.tasks.bridge import as_score, benchmark_task
+
 from ramerge.foundation.errors import EvaluationError
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Inspect's own code warns of many things

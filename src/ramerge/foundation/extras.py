@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import PackageNotFoundError, distribution
+from importlib.util import find_spec
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -31,6 +32,20 @@ def install(extra: str) -> str:
         url = f"{source.get('vcs')}+{url}@{revision}"
     source_url = f" @ {url}" if url and "dir_info" not in origin else ""
     return f"pip install {quote(f'ramerge[{extra}]{source_url}')}"
+
+
+def missing(modules: Iterable[str], *, who: str, install: str) -> list[str]:
+    """A sentence for what cannot be imported, or nothing.
+
+    Args:
+        modules: top-level names, none of which is imported here.
+        who: what needs them, such as `ramerge/search`.
+        install: the command that brings them.
+    """
+    absent = [name for name in modules if find_spec(name) is None]
+    if not absent:
+        return []
+    return [f"{who}: needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: {install}"]
 
 
 def _origin() -> Mapping[str, Any]:
