@@ -106,18 +106,15 @@ def _run(command: list[str], out: Path) -> dict[str, float]:
 
 
 async def _programs() -> dict[str, Any]:
-    """Programs through the pool of sandboxes, each with its own input."""
-    from ramerge.evaluation.sandbox.sandbox import Sandbox
+    """Programs in sandboxes, each with its own input."""
+    from ramerge.evaluation.sandbox import execution
 
-    sandbox = Sandbox.open()
-    try:
-        began = time.perf_counter()
-        outcomes = await asyncio.gather(*[sandbox.run(_PROGRAM, f"{n} 1") for n in range(_PROGRAMS)])
-        seconds = time.perf_counter() - began
-    finally:
-        sandbox.close()
+    way = execution.opened()
+    began = time.perf_counter()
+    outcomes = await asyncio.gather(*[execution.run(way, _PROGRAM, f"{n} 1") for n in range(_PROGRAMS)])
+    seconds = time.perf_counter() - began
     assert [outcome.stdout for outcome in outcomes] == [f"{n + 1}\n" for n in range(_PROGRAMS)]
-    return {"programs": _PROGRAMS, "isolation": sandbox.isolation, "rate": _PROGRAMS / seconds}
+    return {"programs": _PROGRAMS, "isolation": f"bubblewrap {way.version}", "rate": _PROGRAMS / seconds}
 
 
 def _data(work: Path) -> tuple[dict[str, Path], Path]:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -114,10 +115,13 @@ def tally_of(folder: Path, names: Sequence[str], threads: int = 2, block: int | 
 KINDS = [alike(1, "F16"), alike(2, "F32"), alike(2, "F64"), alike(3, "BF16")]
 
 
+@pytest.mark.parametrize("kinds", [KINDS[-1:], pytest.param(KINDS, marks=pytest.mark.full)], ids=["one", "every"])
 @settings(max_examples=60)
-@given(family=families(KINDS))
-def test_counts_are_those_of_numpy(family: tuple, tmp_path_factory: pytest.TempPathFactory) -> None:
-    base, agents = family
+@given(data=st.data())
+def test_counts_are_those_of_numpy(
+    kinds: Sequence[Any], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    base, agents = data.draw(families(kinds))
     folder = tmp_path_factory.mktemp("family")
     write_checkpoint(folder / "base", base)
     names = [f"a{place}" for place in range(len(agents))]
@@ -221,6 +225,7 @@ def test_agents_that_equal_the_base(tmp_path: Path) -> None:
     json.loads(found.to_json())
 
 
+@pytest.mark.full
 def test_bf16_hides_small_steps(tmp_path: Path) -> None:
     """Agents in float32 of a base in bf16: what lies below half a last place is lost when a merge is rounded."""
     name = "w"
@@ -331,6 +336,7 @@ def test_a_plan_can_be_kept_and_carried_out(tmp_path: Path) -> None:
     assert found.peak_memory_bytes > 0 and found.bytes_read == plan.bytes_read
 
 
+@pytest.mark.full
 def test_isolated_regions_and_the_shared_mean_rebuild_ram(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     base = read_checkpoint(tmp_path / "base")

@@ -37,6 +37,7 @@ SAID = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", SAID)
 def test_what_is_said_is_what_the_figures_say(kind: str, tmp_path: Path) -> None:
     found = ramerge.analyze(recipe(tmp_path, write_family(tmp_path, kind)))

@@ -12,6 +12,7 @@ from tests.checkpoints import floats, recipe, simple, write_checkpoint
 from tests.tiers import some
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("dtype", "of_base"), some(product(["F32", "F64"], ["BF16", "F32"]), fast=[("F32", "BF16")]))
 def test_what_bfloat16_would_lose(dtype: str, of_base: str, tmp_path: Path) -> None:
     base = simple(0, of_base)
@@ -39,6 +40,7 @@ def test_what_bfloat16_would_lose(dtype: str, of_base: str, tmp_path: Path) -> N
     assert "Converting wide to bfloat16" in found.findings[-1].text
 
 
+@pytest.mark.full
 def test_nothing_is_said_of_agents_in_bfloat16(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.3))

@@ -101,6 +101,7 @@ dtype: float32
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("text", "left_out"),
     [
@@ -152,6 +153,7 @@ def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypat
     assert "try first: ramerge merge r.yaml --method" in told.stdout and "\nleft out" not in told.stdout
 
 
+@pytest.mark.full
 def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.yaml").write_text(
         f"base: {AGENTS / 'base'}\nagents: {{{', '.join(f'{t}: {AGENTS / t}' for t in ('add', 'reverse', 'sort'))}}}\n"
@@ -308,6 +310,7 @@ def rounded(tmp_path: Path) -> list[str]:
     ]
 
 
+@pytest.mark.full
 def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded: list[str]) -> None:
     told = CliRunner().invoke(cli, ["recommend", *rounded])
     assert told.exit_code == 0 and "--method task_arithmetic" in told.stdout.splitlines()[0], told.output
@@ -322,6 +325,7 @@ def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.
     assert recommend.warnings_for(warned, "ties") == ("of the inputs",)
 
 
+@pytest.mark.full
 def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
     (page,) = re.fullmatch(r"(\S+) lists what to do, in order", ORDERED).groups()
     text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")

@@ -213,7 +213,7 @@ def test_help_and_version() -> None:
 def big(folder: Path) -> list[str]:
     """Checkpoints that take long enough to be stopped in the middle."""
     for name in ("base", "a"):
-        tensors = {f"w{place}": floats([0.5]) for place in range(20_000)}
+        tensors = {f"w{place}": floats([0.5]) for place in range(6_000)}
         write_checkpoint(folder / name, tensors)
     return ["a"]
 
@@ -258,6 +258,7 @@ def test_a_killed_merge_goes_on(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "base", "out"]
 
 
+@pytest.mark.full
 def test_a_killed_merge_is_cleaned_up_by_the_next(tmp_path: Path) -> None:
     names = big(tmp_path)
     process = subprocess.Popen([*COMMAND, "merge", *flags(tmp_path, names), str(tmp_path / "out"), "--quiet"])

@@ -60,6 +60,7 @@ def test_a_signal_that_whoever_started_it_ignores_stays_ignored(number: signal.S
     assert run(held(), number, ignored=[number]) == (2, "error: went on\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", SIGNALS)
 def test_other_signals_stop_it(number: signal.Signals) -> None:
     words = f"error: stopped by {number.name}; nothing was kept\n"

@@ -403,6 +403,7 @@ def test_a_flipped_bit_of_a_table(models: Path, column: int) -> None:
     assert "'model.layers.1.weight'" in refused(models, delta)
 
 
+@pytest.mark.full
 def test_every_flipped_bit_of_a_stored_header(models: Path) -> None:
     """A header may be changed in ways that leave it valid: other metadata, another order of keys."""
     delta = write_delta(models / "delta", models / "base", models / "v1")

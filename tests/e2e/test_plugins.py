@@ -117,6 +117,7 @@ def METHOD(base, taus):
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("source", "said"),
     [

@@ -66,6 +66,7 @@ def test_a_merge_leaves_counts_too(tmp_path: Path) -> None:
     assert {record.counts for record in records} == {"earlier read"}
 
 
+@pytest.mark.full
 def test_shared_ties_still_reads_for_its_thresholds(tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path), parameters={"shared": "ties"})
     ramerge.merge(source, tmp_path / "before", options=ramerge.Options(cache=False))

@@ -136,6 +136,7 @@ def test_a_large_loss_is_a_warning_with_the_line_to_add(lossy: Path, tmp_path: P
     assert said.returncode == 0 and not said.stderr
 
 
+@pytest.mark.full
 def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path) -> None:
     dtypes = "base bfloat16, code float32, tool float32"
     planned = command("plan", str(lossy), str(tmp_path / "out"))
@@ -156,6 +157,7 @@ def test_every_command_and_the_card_name_the_dtypes(lossy: Path, tmp_path: Path)
     assert "warning: rounding to bfloat16 erases" in analyzed.stderr
 
 
+@pytest.mark.full
 def test_an_analysis_measures_the_recipes_own_method_in_the_outputs_dtype(lossy: Path, tmp_path: Path) -> None:
     record = ramerge.merge(lossy, tmp_path / "out")
     stored, wide = ramerge.analyze(lossy), ramerge.analyze({**json.loads(lossy.read_text()), "dtype": "float32"})

@@ -15,7 +15,9 @@ from ramerge.foundation import files
 from ramerge.methods.registry import METHODS
 from ramerge.output import write
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from tests.conformance.methods import REPRESENTATIVES
 from tests.reference import Stored
+from tests.tiers import some
 
 
 def with_value(tensors, name: str, place: int, value: float):
@@ -58,7 +60,9 @@ def test_an_agent_of_which_most_is_bad_is_one_problem(tmp_path: Path) -> None:
     assert ": memory: tensor 'model.layers.2.weight' holds 1 NaN or Inf; " in one
 
 
-@pytest.mark.parametrize("method", [name for name, method in METHODS.items() if not method.needs_importance])
+@pytest.mark.parametrize(
+    "method", some([name for name, method in METHODS.items() if not method.needs_importance], fast=REPRESENTATIVES)
+)
 def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path) -> None:
     name, place = "model.layers.1.weight", 5
     names = write_simple(tmp_path)[: METHODS[method].most]

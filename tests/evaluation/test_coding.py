@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from ramerge.evaluation.sandbox import provider
-from ramerge.evaluation.sandbox.execution import Outcome
+from ramerge.evaluation.sandbox.execution import Outcome, opened
+from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks.coding import judging
 from ramerge.evaluation.tasks.coding.problems import Problem
@@ -95,9 +95,9 @@ class Pretended:
         self.runs.append((text, stdin, limits or Limits()))
         await asyncio.sleep(0)
         if "while" in text:
-            return Outcome("time", None, "3\n", "", 2.0)
+            return Outcome("time", None, "3\n", "")
         stdout = f"{sum(map(int, stdin.split()))}\n" if RIGHT in text else text[len("print(") :].split(")")[0]
-        return Outcome("ok", 0, stdout, "", 0.01)
+        return Outcome("ok", 0, stdout, "")
 
     def close(self) -> None:
         pass
@@ -113,10 +113,10 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Pretended:
 @pytest.fixture
 def _sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
-        sandbox = provider._shared()
+        opened()
     except EvaluationError as error:
         pytest.skip(f"no sandbox: {error}")
-    monkeypatch.setattr(judging, "programs", lambda: sandbox)
+    monkeypatch.setattr(judging, "programs", lambda: BubblewrapSandbox(Limits()))
 
 
 def suite(data: Path | None = None, task: str = "livebench", **settings: Any) -> Suite:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks.coding import dialogue
 from ramerge.evaluation.tasks.coding.dialogue import UncrossableError, decode, encode
@@ -154,7 +154,7 @@ def test_what_the_question_gives_is_on_both_sides() -> None:
 def reasons(*runs: tuple[str, str, str]) -> list[str]:
     """Why assertions about `f` do not hold, empty if they do: of programs, assertions, and what the question gives."""
 
-    async def reason(sandbox: Sandbox, program: str, assertions: str, given: str) -> str:
+    async def reason(sandbox: BubblewrapSandbox, program: str, assertions: str, given: str) -> str:
         case = Case("", "", assertions=assertions)
         judge = Judge(sandbox, Problem("x", "", (case,), function="f", given=given), Limits(seconds=60))
         [[passed]] = await judge.table([program], [case])
@@ -163,7 +163,7 @@ def reasons(*runs: tuple[str, str, str]) -> list[str]:
         return said
 
     async def all_of_them() -> list[str]:
-        with Sandbox.open() as sandbox:
-            return await asyncio.gather(*(reason(sandbox, *run) for run in runs))
+        sandbox = BubblewrapSandbox(Limits())
+        return await asyncio.gather(*(reason(sandbox, *run) for run in runs))
 
     return asyncio.run(all_of_them())

@@ -10,7 +10,8 @@ import pytest
 from inspect_ai.util import OutputLimitExceededError
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
-from ramerge.evaluation.sandbox.provider import BubblewrapConfig, BubblewrapSandbox
+from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
+from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.foundation.errors import EvaluationError
 
 MIB = 1 << 20
@@ -19,7 +20,7 @@ PYTHON = ["python3", "-c"]
 
 @pytest.fixture
 def box() -> BubblewrapSandbox:
-    config = BubblewrapConfig(seconds=60, memory_bytes=256 * MIB)
+    config = Limits(seconds=60, memory_bytes=256 * MIB)
     try:
         asyncio.run(BubblewrapSandbox.task_init("task", config))
     except EvaluationError as error:

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,9 +23,9 @@ from types import SimpleNamespace
 import pytest
 
 import ramerge
-from ramerge.evaluation.sandbox import bubblewrap
-from ramerge.evaluation.sandbox.execution import Execution, Outcome
-from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox import bubblewrap, execution
+from ramerge.evaluation.sandbox.bubblewrap import Bubblewrap
+from ramerge.evaluation.sandbox.execution import Execution, Outcome, converse
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside, Limits
 from ramerge.foundation.errors import EvaluationError
@@ -37,28 +37,21 @@ _IS_ROOT = hasattr(os, "geteuid") and os.geteuid() == 0
 _WAYS = ["as root"] if _IS_ROOT else ["user namespace"]
 
 
-def opened(way: str) -> Sandbox:
+@pytest.fixture(scope="module", params=_WAYS)
+def sandbox(request: pytest.FixtureRequest) -> Bubblewrap:
     """A sandbox of this kind, or a skipped test."""
     try:
-        ways = [one for one in bubblewrap.ways() if one.as_root == (way == "as root")]
+        ways = [one for one in bubblewrap.ways() if one.as_root == (request.param == "as root")]
     except EvaluationError as error:
         pytest.skip(str(error))
-    sandbox = Sandbox(ways[0], 2)
-    problem = sandbox._problem()
+    problem = execution.problem_of(ways[0])
     if problem:
-        sandbox.close()
-        pytest.skip(f"{way}: {problem}")
-    return sandbox
+        pytest.skip(f"{request.param}: {problem}")
+    return ways[0]
 
 
-@pytest.fixture(scope="module", params=_WAYS)
-def sandbox(request: pytest.FixtureRequest) -> Iterator[Sandbox]:
-    with opened(request.param) as sandbox:
-        yield sandbox
-
-
-def run(sandbox: Sandbox, program: str, stdin: str = "", limits: Limits = AMPLE) -> Outcome:
-    return sandbox.execute(textwrap.dedent(program), stdin, limits)
+def run(sandbox: Bubblewrap, program: str, stdin: str = "", limits: Limits = AMPLE) -> Outcome:
+    return Execution(sandbox, textwrap.dedent(program), stdin, limits)()
 
 
 def processes_with(mark: str) -> list[int]:
@@ -83,10 +76,9 @@ def soon(condition: Callable[[], bool], seconds: float = 100) -> bool:
 # what honest programs get
 
 
-def test_a_program_reads_and_prints(sandbox: Sandbox) -> None:
+def test_a_program_reads_and_prints(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "a, b = map(int, input().split())\nprint(a + b)", "1 2\n")
     assert (outcome.status, outcome.code, outcome.stdout, outcome.stderr) == ("ok", 0, "3\n", "")
-    assert 0 < outcome.seconds < 2
 
 
 @pytest.mark.parametrize(
@@ -106,13 +98,13 @@ def test_a_program_reads_and_prints(sandbox: Sandbox) -> None:
         ("print('\ud800')", 1),
     ],
 )
-def test_exit_codes(sandbox: Sandbox, program: str, code: int) -> None:
+def test_exit_codes(sandbox: Bubblewrap, program: str, code: int) -> None:
     outcome = run(sandbox, program)
     assert (outcome.status, outcome.code) == ("error" if code else "ok", code), outcome
     assert outcome.stdout == ""
 
 
-def test_what_programs_of_contests_do(sandbox: Sandbox) -> None:
+def test_what_programs_of_contests_do(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -139,7 +131,7 @@ def test_what_programs_of_contests_do(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.stdout) == ("ok", "10 50000 __main__\n"), outcome
 
 
-def test_devices_processes_and_numpy(sandbox: Sandbox) -> None:
+def test_devices_processes_and_numpy(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -166,42 +158,42 @@ def test_devices_processes_and_numpy(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.stdout.split()) == ("ok", ["in", "[1,", "4,", "9]", "child", "6", "end"]), outcome
 
 
-def test_the_same_program_prints_the_same(sandbox: Sandbox) -> None:
+def test_the_same_program_prints_the_same(sandbox: Bubblewrap) -> None:
     printed = {run(sandbox, "print(list({'a', 'b', 'c', 'd', 'e'}))").stdout for _ in range(4)}
     assert len(printed) == 1
 
 
-def test_output_that_is_not_utf8(sandbox: Sandbox) -> None:
+def test_output_that_is_not_utf8(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import sys; sys.stdout.buffer.write(b'a\\xff\\xfeb')")
     assert (outcome.status, outcome.stdout) == ("ok", "a��b")
 
 
-def test_text_that_is_not_ascii(sandbox: Sandbox) -> None:
+def test_text_that_is_not_ascii(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "# -*- coding: latin-1 -*-\nprint('ä€' + input())", "ü\n")
     assert (outcome.status, outcome.stdout) == ("ok", "ä€ü\n")
 
 
-def test_large_input_that_nobody_reads(sandbox: Sandbox) -> None:
+def test_large_input_that_nobody_reads(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "print('done')", "x" * (32 * MIB))
     assert (outcome.status, outcome.stdout) == ("ok", "done\n")
 
 
-def test_large_input_and_large_output(sandbox: Sandbox) -> None:
+def test_large_input_and_large_output(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import sys\nfor line in sys.stdin: print(line, end='')", "0123456789\n" * 90_000)
     assert (outcome.status, outcome.stdout) == ("ok", "0123456789\n" * 90_000)
 
 
-def test_an_enormous_program(sandbox: Sandbox) -> None:
+def test_an_enormous_program(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "#" + "x" * (16 * MIB) + "\nprint('done')", limits=AMPLE)
     assert (outcome.status, outcome.stdout) == ("ok", "done\n")
 
 
-def test_a_program_cannot_close_what_it_is_heard_by(sandbox: Sandbox) -> None:
+def test_a_program_cannot_close_what_it_is_heard_by(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import os\nos.closerange(0, 64)\nwhile True: pass", limits=Limits(seconds=0.5))
     assert (outcome.status, outcome.code) == ("time", None)
 
 
-def test_output_is_closed_before_the_end(sandbox: Sandbox) -> None:
+def test_output_is_closed_before_the_end(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import os, time\nos.closerange(0, 64)\ntime.sleep(0.1)\nos._exit(5)")
     assert (outcome.status, outcome.code) == ("error", 5)
 
@@ -209,7 +201,7 @@ def test_output_is_closed_before_the_end(sandbox: Sandbox) -> None:
 # limits
 
 
-def test_time_is_up_for_those_who_ignore_signals(sandbox: Sandbox) -> None:
+def test_time_is_up_for_those_who_ignore_signals(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -226,27 +218,26 @@ def test_time_is_up_for_those_who_ignore_signals(sandbox: Sandbox) -> None:
         limits=Limits(seconds=2),
     )
     assert (outcome.status, outcome.code, outcome.stdout) == ("time", None, "here\n")
-    assert 2 <= outcome.seconds < 50
 
 
-def test_a_stopped_program_is_killed(sandbox: Sandbox) -> None:
+def test_a_stopped_program_is_killed(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import os, signal; os.kill(os.getpid(), signal.SIGSTOP)", limits=Limits(seconds=0.5))
     assert outcome.status == "time"
 
 
 @pytest.mark.parametrize("stream", ["stdout", "stderr"])
-def test_printing_without_end(sandbox: Sandbox, stream: str) -> None:
+def test_printing_without_end(sandbox: Bubblewrap, stream: str) -> None:
     outcome = run(
         sandbox,
         f"import sys\nwhile True: sys.{stream}.write('x' * 9999)",
-        limits=replace(AMPLE, output_bytes=100_000),
+        limits=Limits(seconds=100, output_bytes=100_000),
     )
     assert (outcome.status, outcome.code) == ("output", None)
     assert len(getattr(outcome, stream)) == 100_000
 
 
-def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(sandbox: Sandbox) -> None:
-    limits = replace(AMPLE, output_bytes=1000)
+def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(sandbox: Bubblewrap) -> None:
+    limits = Limits(seconds=100, output_bytes=1000)
     assert run(sandbox, "print('x' * 1000, end='')", limits=limits).status == "ok"
     assert run(sandbox, "print('x' * 1001, end='')", limits=limits).status == "output"
 
@@ -262,12 +253,12 @@ def test_output_at_the_limit_is_fine_and_a_byte_more_is_not(sandbox: Sandbox) ->
     ],
     ids=["bytes", "text", "at once", "mapped"],
 )
-def test_filling_memory(sandbox: Sandbox, program: str) -> None:
+def test_filling_memory(sandbox: Bubblewrap, program: str) -> None:
     outcome = run(sandbox, program, limits=Limits(seconds=100, memory_bytes=128 * MIB))
     assert outcome.status == "memory", outcome
 
 
-def test_filling_memory_with_children(sandbox: Sandbox) -> None:
+def test_filling_memory_with_children(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -283,7 +274,7 @@ def test_filling_memory_with_children(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.code) == ("memory", None)
 
 
-def test_memory_that_children_share_counts_once(sandbox: Sandbox) -> None:
+def test_memory_that_children_share_counts_once(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -319,7 +310,7 @@ def test_memory_in_swap_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         os.close(proc)
 
 
-def test_programs_are_killed_before_the_run(sandbox: Sandbox) -> None:
+def test_programs_are_killed_before_the_run(sandbox: Bubblewrap) -> None:
     mark = f"first-of-{os.getpid()}"
     program = f"""
         import os, sys
@@ -335,7 +326,7 @@ def test_programs_are_killed_before_the_run(sandbox: Sandbox) -> None:
         assert running.result().status == "ok"
 
 
-def test_two_sandboxes_limit_processes_by_themselves(sandbox: Sandbox) -> None:
+def test_programs_at_once_limit_processes_by_themselves(sandbox: Bubblewrap) -> None:
     program = """
         import os, time
         made = 1
@@ -353,15 +344,12 @@ def test_two_sandboxes_limit_processes_by_themselves(sandbox: Sandbox) -> None:
         """
     text, limits = textwrap.dedent(program), Limits(seconds=100, processes=8)
 
-    async def both(other: Sandbox) -> list[Outcome]:
-        return await asyncio.gather(*(each.run(text, limits=limits) for each in (sandbox, other) for _ in range(2)))
-
-    with Sandbox(sandbox._way, 2) as other:
-        outcomes = asyncio.run(both(other))
+    with ThreadPoolExecutor(4) as threads:
+        outcomes = list(threads.map(lambda _: Execution(sandbox, text, "", limits)(), range(4)))
     assert [outcome.stdout for outcome in outcomes] == ["8\n"] * 4
 
 
-def test_memory_that_belongs_to_no_process(sandbox: Sandbox) -> None:
+def test_memory_that_belongs_to_no_process(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -387,7 +375,7 @@ def test_memory_that_belongs_to_no_process(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("opened", ["-1", "os.open('/dev/zero', os.O_RDWR)"], ids=["anonymous", "zero"])
-def test_shared_memory_that_is_given_back_but_stays(sandbox: Sandbox, opened: str) -> None:
+def test_shared_memory_that_is_given_back_but_stays(sandbox: Bubblewrap, opened: str) -> None:
     outcome = run(
         sandbox,
         f"""
@@ -405,7 +393,7 @@ def test_shared_memory_that_is_given_back_but_stays(sandbox: Sandbox, opened: st
     assert "PermissionError" in outcome.stderr or "FileNotFoundError" in outcome.stderr
 
 
-def test_memory_that_honest_programs_share(sandbox: Sandbox) -> None:
+def test_memory_that_honest_programs_share(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -426,7 +414,7 @@ def test_memory_that_honest_programs_share(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.stdout) == ("ok", "10\n"), outcome
 
 
-def test_what_sockets_hold_counts_as_memory(sandbox: Sandbox) -> None:
+def test_what_sockets_hold_counts_as_memory(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -447,7 +435,7 @@ def test_what_sockets_hold_counts_as_memory(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.code) == ("memory", None)
 
 
-def test_sockets_cannot_hold_more_than_they_are_counted_for(sandbox: Sandbox) -> None:
+def test_sockets_cannot_hold_more_than_they_are_counted_for(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -466,7 +454,7 @@ def test_sockets_cannot_hold_more_than_they_are_counted_for(sandbox: Sandbox) ->
     assert (outcome.status, outcome.stdout) == ("ok", ""), outcome
 
 
-def test_sockets_in_messages_count(sandbox: Sandbox) -> None:
+def test_sockets_in_messages_count(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -479,12 +467,12 @@ def test_sockets_in_messages_count(sandbox: Sandbox) -> None:
                 each.close()
         time.sleep(60)
         """,
-        limits=Limits(seconds=100, memory_bytes=18 * MIB),
+        limits=Limits(seconds=100, memory_bytes=14 * MIB),
     )
     assert outcome.status == "memory", outcome
 
 
-def test_empty_files_without_end_count_as_memory(sandbox: Sandbox) -> None:
+def test_empty_files_without_end_count_as_memory(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         "import os\nfor number in range(10**9): os.mkdir(f'd{number}')",
@@ -493,7 +481,7 @@ def test_empty_files_without_end_count_as_memory(sandbox: Sandbox) -> None:
     assert outcome.status == "memory", outcome
 
 
-def test_filling_the_disk(sandbox: Sandbox) -> None:
+def test_filling_the_disk(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -515,19 +503,19 @@ def test_filling_the_disk(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("place", ["/", "/usr/lib", "/dev", "/proc", "/packages", str(Path(sys.base_prefix) / "lib")])
-def test_nothing_else_can_be_written(sandbox: Sandbox, place: str) -> None:
+def test_nothing_else_can_be_written(sandbox: Bubblewrap, place: str) -> None:
     outcome = run(sandbox, f"import os\nos.mkdir(os.path.join({place!r}, 'made'))")
     assert outcome.status == "error"
     assert "Error" in outcome.stderr
     assert not (Path(place) / "made").exists()
 
 
-def test_standard_input_cannot_be_written(sandbox: Sandbox) -> None:
+def test_standard_input_cannot_be_written(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import os\nos.write(os.open('/proc/self/fd/0', os.O_RDWR), bytes(100))", "in")
     assert "PermissionError" in outcome.stderr
 
 
-def test_a_fork_bomb(sandbox: Sandbox) -> None:
+def test_a_fork_bomb(sandbox: Bubblewrap) -> None:
     """One of at most 256 processes that end by themselves, for the machine's sake where the sandbox fails."""
     outcome = run(
         sandbox,
@@ -546,7 +534,7 @@ def test_a_fork_bomb(sandbox: Sandbox) -> None:
     assert "refused" in outcome.stdout
 
 
-def test_the_number_of_processes(sandbox: Sandbox) -> None:
+def test_the_number_of_processes(sandbox: Bubblewrap) -> None:
     program = """
         import os, time
         made = 1
@@ -575,7 +563,7 @@ def test_the_number_of_processes(sandbox: Sandbox) -> None:
         "x = " + "-" * 500_000 + "1",
     ],
 )
-def test_deep_recursion(sandbox: Sandbox, program: str) -> None:
+def test_deep_recursion(sandbox: Bubblewrap, program: str) -> None:
     outcome = run(sandbox, program, limits=Limits(seconds=10, memory_bytes=256 * MIB))
     assert outcome.status in ("error", "memory", "time"), outcome
 
@@ -583,7 +571,7 @@ def test_deep_recursion(sandbox: Sandbox, program: str) -> None:
 # what is out of reach
 
 
-def test_no_server_can_be_reached(sandbox: Sandbox) -> None:
+def test_no_server_can_be_reached(sandbox: Bubblewrap) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
         outcome = run(
@@ -609,7 +597,7 @@ def test_no_server_can_be_reached(sandbox: Sandbox) -> None:
             server.accept()
 
 
-def test_abstract_sockets_of_the_machine_cannot_be_reached(sandbox: Sandbox) -> None:
+def test_abstract_sockets_of_the_machine_cannot_be_reached(sandbox: Bubblewrap) -> None:
     name = f"\0ramerge-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(name)
@@ -618,7 +606,7 @@ def test_abstract_sockets_of_the_machine_cannot_be_reached(sandbox: Sandbox) -> 
     assert "ConnectionRefusedError" in outcome.stderr
 
 
-def test_no_file_of_ours_can_be_read(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_no_file_of_ours_can_be_read(sandbox: Bubblewrap, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     secret.chmod(0o644)
@@ -634,7 +622,7 @@ def test_no_file_of_ours_can_be_read(sandbox: Sandbox, tmp_path: Path) -> None:
     assert outcome.stdout == "[]\n", outcome
 
 
-def test_the_home_directory_is_empty(sandbox: Sandbox) -> None:
+def test_the_home_directory_is_empty(sandbox: Bubblewrap) -> None:
     home = Path.home()
     inside = {Path(sys.base_prefix).resolve(), *Path(sys.base_prefix).resolve().parents}
     others = [str(path) for path in home.iterdir() if path not in inside] if home != Path("/") else []
@@ -642,7 +630,7 @@ def test_the_home_directory_is_empty(sandbox: Sandbox) -> None:
     assert outcome.stdout == "[]\n", outcome
 
 
-def test_no_installed_package_but_numpy(sandbox: Sandbox) -> None:
+def test_no_installed_package_but_numpy(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -660,7 +648,7 @@ def test_no_installed_package_but_numpy(sandbox: Sandbox) -> None:
     assert packages in ("['numpy']", "['numpy', 'numpy.libs']")
 
 
-def test_the_environment_is_not_ours(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_not_ours(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAMERGE_TEST_SECRET", "hidden-value")
     outcome = run(
         sandbox,
@@ -687,7 +675,7 @@ def landlock_version() -> int:
 @pytest.mark.skipif(
     sys.platform != "linux" or landlock_version() < 2, reason="the kernel has no Landlock that hides it"
 )
-def test_proc_does_not_name_folders_of_the_machine(sandbox: Sandbox) -> None:
+def test_proc_does_not_name_folders_of_the_machine(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -713,12 +701,12 @@ def test_proc_does_not_name_folders_of_the_machine(sandbox: Sandbox) -> None:
     assert (outcome.status, outcome.stdout, outcome.stderr) == ("ok", "", "in"), outcome
 
 
-def test_a_program_has_no_descriptor_but_its_own(sandbox: Sandbox) -> None:
+def test_a_program_has_no_descriptor_but_its_own(sandbox: Bubblewrap) -> None:
     outcome = run(sandbox, "import os\nprint(os.listdir('/proc/self/fd'))")
     assert outcome.stdout == "['0', '1', '2', '3']\n", "the last is of the folder itself"
 
 
-def test_other_processes_are_not_seen(sandbox: Sandbox) -> None:
+def test_other_processes_are_not_seen(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         f"""
@@ -733,7 +721,7 @@ def test_other_processes_are_not_seen(sandbox: Sandbox) -> None:
     assert outcome.stdout.splitlines() == ["[1, 2] 2", "none"], outcome
 
 
-def test_no_capability_and_no_way_to_more_rights(sandbox: Sandbox) -> None:
+def test_no_capability_and_no_way_to_more_rights(sandbox: Bubblewrap) -> None:
     outcome = run(
         sandbox,
         """
@@ -742,7 +730,9 @@ def test_no_capability_and_no_way_to_more_rights(sandbox: Sandbox) -> None:
         header, rights = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
         assert library.capget(header, rights) == 0
         ambient = [number for number in range(41) if library.prctl(47, 1, number, 0, 0)]  # PR_CAP_AMBIENT_IS_SET
-        print(*rights, ambient, library.prctl(39, 0, 0, 0, 0), library.prctl(21, 0, 0, 0, 0))  # no_new_privs, seccomp
+        # what is inheritable (the third and the last) gives nothing without the ambient ones, and no file may give any
+        no_new_privileges, filtered = library.prctl(39, 0, 0, 0, 0), library.prctl(21, 0, 0, 0, 0)
+        print(*rights[:2], *rights[3:5], ambient, no_new_privileges, filtered)
         print(os.getuid() > 1000, os.getgroups() in ([], [65534]))
         for number in (0, 1):
             try:
@@ -753,7 +743,7 @@ def test_no_capability_and_no_way_to_more_rights(sandbox: Sandbox) -> None:
         """,
     )
     first, second, *others = outcome.stdout.splitlines()
-    assert first == "0 0 0 0 0 0 [] 1 2"
+    assert first == "0 0 0 0 [] 1 2"
     assert second.startswith("True")
     assert set(others) <= {"PermissionError", "OSError"}
 
@@ -772,10 +762,10 @@ assert theirs == "[]", theirs
 """
 
 
-def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> None:
+def test_two_programs_share_nothing_but_what_they_print(sandbox: Bubblewrap) -> None:
     # in user namespaces both are the same user, each among processes of its own
-    users = "assert int(other) != os.getuid()" if sandbox._way.as_root else ""
-    asked, answered = asyncio.run(sandbox.converse(f"{_PEER}\n{users}", f"{_PEER}\ninput()", AMPLE))
+    users = "assert int(other) != os.getuid()" if sandbox.as_root else ""
+    asked, answered = asyncio.run(converse(sandbox, f"{_PEER}\n{users}", f"{_PEER}\ninput()", AMPLE))
     assert (asked.status, asked.stdout, asked.stderr) == ("ok", "", "")
     assert answered.stdout == ""
 
@@ -791,39 +781,39 @@ def test_two_programs_share_nothing_but_what_they_print(sandbox: Sandbox) -> Non
         ("pass", "import time\ntime.sleep(60)", ("ok", "error")),
     ],
 )
-def test_ends_of_two_programs(sandbox: Sandbox, asking: str, answering: str, ended: tuple[str, str]) -> None:
-    outcomes = asyncio.run(sandbox.converse(asking, answering, Limits(seconds=2) if "time" in ended else AMPLE))
+def test_ends_of_two_programs(sandbox: Bubblewrap, asking: str, answering: str, ended: tuple[str, str]) -> None:
+    outcomes = asyncio.run(converse(sandbox, asking, answering, Limits(seconds=2) if "time" in ended else AMPLE))
     assert tuple(outcome.status for outcome in outcomes) == ended
 
 
-def test_a_program_that_is_canceled_before_it_begins(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_that_is_canceled_before_it_begins(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[object] = []
     monkeypatch.setattr("subprocess.Popen", lambda *args, **options: started.append(args))
     canceled = threading.Event()
     canceled.set()
-    outcome = Execution(sandbox._way, "print(1)", "", AMPLE, canceled=canceled)()
-    assert (outcome.status, outcome.code, outcome.seconds, started) == ("error", None, 0, [])
+    outcome = Execution(sandbox, "print(1)", "", AMPLE, canceled=canceled)()
+    assert (outcome.status, outcome.code, started) == ("error", None, [])
 
 
-def test_a_bubblewrap_that_is_canceled_while_it_starts_leaves_no_child(sandbox: Sandbox, tmp_path: Path) -> None:
+def test_a_bubblewrap_that_is_canceled_while_it_starts_leaves_no_child(sandbox: Bubblewrap, tmp_path: Path) -> None:
     """Its child waits for a word from it, and is the first process of a namespace, which ignores other signals."""
     bwrap, mark = tmp_path / "bwrap", f"waiting-child-of-{os.getpid()}"
     bwrap.write_text(f"#!/bin/bash\n(trap '' TERM; exec -a {mark} sleep 600) &\nwait\n")
     bwrap.chmod(0o755)
-    execution = Execution(replace(sandbox._way, executable=str(bwrap)), "print(1)", "", AMPLE)
+    begun = Execution(replace(sandbox, executable=str(bwrap)), "print(1)", "", AMPLE)
     with ThreadPoolExecutor(1) as thread:
-        outcome = thread.submit(execution)
+        outcome = thread.submit(begun)
         assert soon(lambda: bool(processes_with(mark)))
-        execution.cancel()
+        begun.canceled.set()
         assert outcome.result().status == "error"
     assert soon(lambda: not processes_with(mark), 5)
 
 
-def test_more_pairs_than_places(sandbox: Sandbox) -> None:
+def test_more_pairs_than_places(sandbox: Bubblewrap) -> None:
     async def many() -> list[tuple[Outcome, Outcome]]:
         # whoever said more after that would say it to a program that may have ended
         program = "print(1, flush=True)\ninput()"
-        return await asyncio.gather(*(sandbox.converse(program, program, AMPLE) for _ in range(8)))
+        return await asyncio.gather(*(converse(sandbox, program, program, AMPLE) for _ in range(8)))
 
     assert {asked.status for asked, _ in asyncio.run(many())} == {"ok"}
 
@@ -845,7 +835,7 @@ _DAEMON = """
     """
 
 
-def test_daemons_are_gone(sandbox: Sandbox) -> None:
+def test_daemons_are_gone(sandbox: Bubblewrap) -> None:
     mark = f"daemon-of-{os.getpid()}"
     seen = []
     stop = threading.Event()
@@ -866,7 +856,7 @@ def test_daemons_are_gone(sandbox: Sandbox) -> None:
     assert left == []
 
 
-def test_many_programs_leave_nothing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_programs_leave_nothing(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
     mark = f"of-many-{os.getpid()}"
     monkeypatch.setitem(bubblewrap.ENVIRONMENT, "MARK", mark)
 
@@ -875,7 +865,7 @@ def test_many_programs_leave_nothing(sandbox: Sandbox, monkeypatch: pytest.Monke
         return len(list(Path("/proc/self/fd").iterdir()))
 
     async def many() -> list[Outcome]:
-        return await asyncio.gather(*(sandbox.run(f"print({n})", limits=AMPLE) for n in range(60)))
+        return await asyncio.gather(*(execution.run(sandbox, f"print({n})", limits=AMPLE) for n in range(60)))
 
     assert run(sandbox, "import os; print(os.environ['MARK'])").stdout == f"{mark}\n"
     before, others = descriptors(), zombies()  # of what other tests of this process have started
@@ -899,17 +889,17 @@ def zombies() -> list[int]:
     return found
 
 
-def test_no_more_than_the_output_limit_is_held(sandbox: Sandbox) -> None:
+def test_no_more_than_the_output_limit_is_held(sandbox: Bubblewrap) -> None:
     peak = "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])"
     script = f"""
-from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.execution import Execution, opened
 from ramerge.evaluation.sandbox.watch import Limits
-with Sandbox.open(workers=1) as sandbox:
-    {peak}
-    for _ in range(3):
-        outcome = sandbox.execute("import os\\nwhile True: os.write(1, bytes(1 << 20))", limits=Limits(seconds=60))
-        assert outcome.status == "output"
-    {peak}
+way = opened()
+{peak}
+for _ in range(3):
+    outcome = Execution(way, "import os\\nwhile True: os.write(1, bytes(1 << 20))", "", Limits(seconds=60))()
+    assert outcome.status == "output"
+{peak}
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     before, after = map(int, done.stdout.split())
@@ -919,7 +909,7 @@ with Sandbox.open(workers=1) as sandbox:
 # asyncio
 
 
-def test_the_event_loop_goes_on(sandbox: Sandbox) -> None:
+def test_the_event_loop_goes_on(sandbox: Bubblewrap) -> None:
     async def main() -> tuple[list[Outcome], int]:
         ticks = 0
 
@@ -930,7 +920,7 @@ def test_the_event_loop_goes_on(sandbox: Sandbox) -> None:
                 ticks += 1
 
         ticking = asyncio.create_task(tick())
-        programs = [sandbox.run("import time; time.sleep(0.5)", limits=AMPLE) for _ in range(2)]
+        programs = [execution.run(sandbox, "import time; time.sleep(0.5)", limits=AMPLE) for _ in range(2)]
         outcomes = await asyncio.gather(*programs)
         ticking.cancel()
         return outcomes, ticks
@@ -940,13 +930,13 @@ def test_the_event_loop_goes_on(sandbox: Sandbox) -> None:
     assert ticks > 5
 
 
-def test_cancelling_kills(sandbox: Sandbox) -> None:
+def test_cancelling_kills(sandbox: Bubblewrap) -> None:
     mark = f"canceled-in-{os.getpid()}"
     child = f"[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}']"
 
     async def main() -> None:
         program = f"import os, sys\nos.execv(sys.executable, {child})"
-        running = [asyncio.create_task(sandbox.run(program, limits=Limits(seconds=1000))) for _ in range(4)]
+        running = [asyncio.create_task(execution.run(sandbox, program, limits=Limits(seconds=1000))) for _ in range(4)]
         while len(processes_with(f"\0{mark}\0")) < 2:
             await asyncio.sleep(0.02)
         for task in running:
@@ -956,21 +946,21 @@ def test_cancelling_kills(sandbox: Sandbox) -> None:
         }
 
     asyncio.run(asyncio.wait_for(main(), 600))
-    assert processes_with(f"\0{mark}\0") == []
+    assert soon(lambda: not processes_with(f"\0{mark}\0"), 5)
     assert run(sandbox, "print(1)").stdout == "1\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_nothing_outlives_us(sandbox: Sandbox, number: signal.Signals) -> None:
+def test_nothing_outlives_us(sandbox: Bubblewrap, number: signal.Signals) -> None:
     mark = f"orphan-of-{os.getpid()}-{number}"
     script = f"""
 import asyncio, signal
-from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.execution import opened, run
 from ramerge.evaluation.sandbox.watch import Limits
 signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 sleeper = "[sys.executable, '-S', '-c', 'import time; time.sleep(600)', '{mark}x']"
 program = f"import os, sys; os.execv(sys.executable, {{sleeper}})"
-asyncio.run(Sandbox.open(workers=1).run(program, limits=Limits(seconds=1000)))
+asyncio.run(run(opened(), program, limits=Limits(seconds=1000)))
 """
     with subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL) as us:
         assert soon(lambda: bool(processes_with(f"\0{mark}x\0")), 30)
@@ -986,13 +976,13 @@ def test_no_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "linux")
     monkeypatch.setattr(bubblewrap.shutil, "which", lambda name: None)
     with pytest.raises(EvaluationError, match=r"(?s)apt install bubblewrap.*--sandbox docker"):
-        Sandbox.open()
+        execution.opened.__wrapped__()
 
 
 def test_not_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bubblewrap.sys, "platform", "darwin")
     with pytest.raises(EvaluationError, match=r"(?s)only on Linux.*darwin.*--sandbox docker"):
-        Sandbox.open()
+        execution.opened.__wrapped__()
 
 
 def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
@@ -1020,23 +1010,19 @@ def test_a_bubblewrap_that_does_not_work(
 ) -> None:
     stand_in(tmp_path, monkeypatch, script)
     with pytest.raises(EvaluationError, match=message):
-        Sandbox.open()
+        execution.opened.__wrapped__()
 
 
 def test_a_sandbox_that_fails_later_is_no_failed_program(
-    sandbox: Sandbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sandbox: Bubblewrap, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "bwrap").write_text("#!/bin/sh\necho bwrap: out of everything >&2\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
-    with Sandbox(replace(sandbox._way, executable=str(tmp_path / "bwrap")), 1) as broken:
-        with pytest.raises(EvaluationError, match="out of everything"):
-            broken.execute("print(1)")
-        with pytest.raises(EvaluationError, match="out of everything"):
-            asyncio.run(broken.run("print(1)"))
-
-
-def test_names_of_isolation(sandbox: Sandbox) -> None:
-    assert sandbox.isolation.startswith("bubblewrap ")
+    broken = replace(sandbox, executable=str(tmp_path / "bwrap"))
+    with pytest.raises(EvaluationError, match="out of everything"):
+        run(broken, "print(1)")
+    with pytest.raises(EvaluationError, match="out of everything"):
+        asyncio.run(execution.run(broken, "print(1)"))
 
 
 def test_filters_for_machines() -> None:
@@ -1051,8 +1037,7 @@ def test_root_in_a_user_namespace_is_refused() -> None:
         way = next(one for one in bubblewrap.ways() if not one.as_root)
     except EvaluationError as error:
         pytest.skip(str(error))
-    with Sandbox(way, 1) as sandbox:
-        assert sandbox._problem()
+    assert execution.problem_of(way)
 
 
 @pytest.mark.skipif(not _IS_ROOT or not shutil.which("setpriv"), reason="becomes another user, which takes root")
@@ -1062,18 +1047,18 @@ def test_an_ordinary_user(tmp_path: Path) -> None:
     if not Path(python).exists():
         pytest.skip(f"{python} is not installed")
     script = """
-from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox.execution import Execution, opened
 from ramerge.evaluation.sandbox.watch import Limits
-with Sandbox.open(workers=1) as sandbox:
-    assert not sandbox._way.as_root
-    print(sandbox.execute("print(input())", "hello").stdout)
-    bomb = (
-        "import os, time\\nmade = 1\\ntry:\\n  while made < 9: made += os.fork() > 0 or time.sleep(9)"
-        "\\nexcept OSError: print(made)"
-    )
-    print(sandbox.execute(bomb, limits=Limits(processes=4)).stdout)
-    eater = "import os, time\\nfor _ in range(3): os.fork()\\nkept = bytearray(b'x') * (40 << 20)\\ntime.sleep(60)"
-    print(sandbox.execute(eater, limits=Limits(memory_bytes=128 << 20)).status)
+way = opened()
+assert not way.as_root
+print(Execution(way, "print(input())", "hello", Limits())().stdout)
+bomb = (
+    "import os, time\\nmade = 1\\ntry:\\n  while made < 9: made += os.fork() > 0 or time.sleep(9)"
+    "\\nexcept OSError: print(made)"
+)
+print(Execution(way, bomb, "", Limits(processes=4))().stdout)
+eater = "import os, time\\nfor _ in range(3): os.fork()\\nkept = bytearray(b'x') * (40 << 20)\\ntime.sleep(60)"
+print(Execution(way, eater, "", Limits(memory_bytes=128 << 20))().status)
 """
     packages = [str(Path(module.__file__ or "").parent.parent) for module in (ramerge, pytest)]
     done = subprocess.run(

@@ -73,6 +73,7 @@ def test_merges_are_byte_identical(system: str, inputs: list[object], tmp_path: 
     assert files(tmp_path / "other") == files(tmp_path / "usual")
 
 
+@pytest.mark.full
 def test_replacing_converting_and_analyzing(inputs: list[object], tmp_path: Path) -> None:
     taken, base = SYSTEMS["no names of Linux"], inputs[1]
     said(taken, "merge", *inputs, tmp_path / "merged")

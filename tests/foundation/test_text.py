@@ -159,6 +159,7 @@ def test_cells_are_no_formulas(name: str) -> None:
     assert csv_cell(-1.5) == -1.5
 
 
+@pytest.mark.full
 def test_tables_hold_no_formulas(tmp_path: Path) -> None:
     tensors = simple(0)
     names = dict(zip(tensors, ("=cmd|' /C calc'!A0", "b", "c"), strict=True))

@@ -55,6 +55,7 @@ def _decode(
     return out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("codes", list(_FLOAT8))
 def test_every_code_of_8_bits_widens_exactly(codes: str) -> None:
     every = np.arange(256, dtype=np.uint8)

@@ -42,6 +42,7 @@ def part(base: Reals, left: Reals, right: Reals, start: int, stop: int, columns:
     return values
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rows", "width", "rank"), [(37, 29, 7), (9, TILE + 3, 64), (5, 1, 3), (1, 2 * TILE, 5), (4, 16, 4), (3, 7, 1)]
 )

@@ -24,6 +24,7 @@ def words(tensor: Stored) -> np.ndarray:
 
 
 # Counters are for two agents each and the same in all formats. Each pair takes four kernels of its own.
+FEW_NUMBERS = {"BF16": (3,), "F32": (2,)}
 NUMBERS = {"BF16": (1, 2, 3, 5), "F16": (2, 3), "F32": (2,), "F64": (2,)}
 ALL_NUMBERS = dict.fromkeys(BITS, (1, 2, 3, 4, 5, 8))
 
@@ -41,9 +42,13 @@ def inputs(draw: st.DrawFn, dtype: str, numbers: Sequence[int]) -> list[Stored]:
 
 
 @pytest.mark.parametrize(
-    "numbers", [NUMBERS, pytest.param(ALL_NUMBERS, marks=pytest.mark.thorough)], ids=["some", "all"]
+    ("dtype", "numbers"),
+    [
+        *(pytest.param(dtype, FEW_NUMBERS, id=f"{dtype}-few") for dtype in FEW_NUMBERS),
+        *(pytest.param(dtype, NUMBERS, id=f"{dtype}-some", marks=pytest.mark.full) for dtype in BITS),
+        *(pytest.param(dtype, ALL_NUMBERS, id=f"{dtype}-all", marks=pytest.mark.thorough) for dtype in BITS),
+    ],
 )
-@pytest.mark.parametrize("dtype", some(BITS, fast=["BF16", "F32"]))
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_counts_and_merges_as_the_reference(
@@ -182,6 +187,7 @@ def test_counters_do_not_overflow_on_long_arrays() -> None:
     assert counts.tolist() == [[size, size, size], [0, 0, size]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "n", [1, 2, 3, 5, 16, *[pytest.param(n, marks=pytest.mark.thorough) for n in (4, *range(6, 16))]]
 )
@@ -197,7 +203,7 @@ def test_up_to_sixteen_agents(n: int) -> None:
     assert np.array_equal(out.view(np.uint16)[:501], reference.merge(base, agents, [1.0] * n, EPSILON, "BF16").bits)
 
 
-@pytest.mark.parametrize("dtype", list(BITS))
+@pytest.mark.parametrize("dtype", some(BITS, fast=["BF16", "F32"]))
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 1, 2])
 def test_a_non_finite_value_anywhere_is_noticed(dtype: str, bad: float, place: int) -> None:

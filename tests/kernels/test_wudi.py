@@ -248,6 +248,7 @@ def hard_agents(draw, real=np.float32):
 thorough = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+@pytest.mark.full
 @thorough
 @given(hard_agents())
 def test_closed_form_is_never_worse_than_the_authors_solver(taus):
@@ -425,6 +426,7 @@ def test_results_repeat():
         assert solve(taus).tobytes() == solve(taus).tobytes()
 
 
+@pytest.mark.full
 def test_the_default_stays_near_the_sum_and_below_adams_objective():
     """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
     from ramerge.demo.run import AGENTS

@@ -104,6 +104,7 @@ def test_sweeps_vary_it(tmp_path: Path) -> None:
     assert [*records[0].agents.values()][1].epsilon == 0.0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", some(["ram", "ram+", "isolate", "ties"], fast=["ram+"]))
 def test_analyses_take_it(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)

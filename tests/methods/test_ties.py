@@ -39,6 +39,7 @@ def test_nothing_is_said_where_no_more_is_kept(density: float, coarse: list[str]
     assert not any("asked for" in note for note in ramerge.merge(source, tmp_path / "out").notes)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["dare", "dare_ties"])
 def test_other_coins_than_mergekits_are_noted(method: str, tmp_path: Path) -> None:
     names = write_simple(tmp_path)

@@ -63,6 +63,7 @@ def test_a_padded_base_and_an_agent_with_new_tokens(method: str, name: str, tmp_
         assert (numbers(tmp_path / "cut" / "out", name) == found[:10]).all()
 
 
+@pytest.mark.full
 def test_an_agent_without_padding(tmp_path: Path) -> None:
     write(tmp_path / "base", 0, 14)
     write(tmp_path / "a", 1, 9)

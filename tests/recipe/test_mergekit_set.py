@@ -100,6 +100,7 @@ def test_planned_from_any_folder(name: str, place: str, project: Path, monkeypat
         assert {folder.parent for folder in opened} == {project / "models"}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", ["linear-lora", "ties", "slerp-gradient", "tokenizer-of-an-agent"])
 def test_merged_from_any_folder_to_the_same_bytes(name: str, project: Path, tmp_path: Path) -> None:
     for title, place in places(project).items():

@@ -57,6 +57,7 @@ def weights(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.glob("model*")}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["ram", "ram+", "ties"])
 @pytest.mark.parametrize("run_bytes", [0, 1, 1500, ALL])
 def test_a_run_of_any_length_has_the_same_bytes(method: str, run_bytes: int, web: WebServer, tmp_path: Path) -> None:

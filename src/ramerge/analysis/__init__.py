@@ -1,10 +1,11 @@
 """What RL changed: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
 
 analyze      the function that users call: one streaming read of the inputs
-task_vector_statistics, precision_loss   what is counted, tensor by tensor
+task_vector_statistics, precision_loss   what is counted, tensor by tensor; `survey`: the loop that counts
 parts        what the counts mean, for a part of the model; `results`: for all parts; `roles` of tensors
 recommend    which merge to try first
 findings     what that means for merging, in sentences
 text, tables, report/     results for people, for data frames, as a page
 finished     a merge that is done, read back
+commands     `ramerge analyze`, `recommend` and `report`; outputs   the files that they write
 """

@@ -10,8 +10,8 @@ from typing import Annotated, TypeAlias
 import numpy as np
 from pydantic import BeforeValidator
 
+from ramerge.analysis.survey import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
 from ramerge.analysis.task_vector_statistics import Tally
-from ramerge.kernels.task_vector_statistics import EXPONENT_BINS, FATES, LEAST_EXPONENT, LEAST_ULP, MERGES, ULP_BINS
 from ramerge.methods.ram import RESCALINGS, AgentCounts
 
 # Lower bounds of bins, as powers of two; the first bin is for 0.

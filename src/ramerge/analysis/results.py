@@ -10,11 +10,11 @@ from typing import Any
 
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.roles import ROLES
+from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
 from ramerge.foundation.frames import frame
 from ramerge.foundation.jsontext import JsonLimits, dumped
 from ramerge.foundation.typedjson import read_model
-from ramerge.kernels.task_vector_statistics import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.methods.ram import RESCALINGS
 
 SCHEMA = "ramerge.analysis/1"

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, TensorPart
+from ramerge.analysis.survey import FATES
 from ramerge.foundation.text import csv_cell
-from ramerge.kernels.task_vector_statistics import FATES
 
 Row = dict[str, Any]
 

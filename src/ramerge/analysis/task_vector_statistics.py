@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.analysis import survey as kernel
 from ramerge.kernels import fixed
-from ramerge.kernels import task_vector_statistics as kernel
 from ramerge.kernels.formats import Loop
 from ramerge.kernels.piece import Piece
 from ramerge.methods.base import Counts, Statistic

@@ -7,7 +7,6 @@ The engine is imported inside the functions, because importing numba and pydanti
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +19,6 @@ from ramerge.flags.options import (
     DTYPE,
     LIMITS,
     MERGE,
-    METHOD,
-    MODELS,
-    PAGES,
     RECIPE,
     ROUNDING,
     SHARD_SIZE,
@@ -31,15 +27,11 @@ from ramerge.flags.options import (
 from ramerge.foundation.completion import files, folders
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.launchers import warn_of_launcher
-from ramerge.foundation.options import BASE, DEBUG, OUT, PATH, as_json, command, option, options, run_options
+from ramerge.foundation.options import BASE, DEBUG, PATH, as_json, command, option, options, run_options
 from ramerge.foundation.terminal import fail, reminder, say, warn
 
 if TYPE_CHECKING:
-    from ramerge.analysis.recommend import Recommendation
-    from ramerge.analysis.results import Analysis
-    from ramerge.foundation.events import Listener
     from ramerge.options import Options
-    from ramerge.recipe.document import Document
 
 
 @command(short_help="Merge agents into a checkpoint.")
@@ -174,180 +166,6 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
         click.echo(record.to_json(), nl=False)
     elif not quiet:
         say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
-
-
-@command(short_help="Show what RL changed in the agents.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), METHOD, *MODELS, DTYPE, ROUNDING)
-@option(
-    "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
-)
-@options(*PAGES, *TALK, run_options(*LIMITS, "cache", "ray"))
-def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
-    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
-
-    With --base, the folder of a single agent of any format may be given in place of a recipe.
-    """
-    from ramerge.analysis.analyze import EPSILONS
-    from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.text import summary
-    from ramerge.flags.read import read_numbers, read_recipe
-    from ramerge.foundation.screen import shown, stage
-
-    document = read_recipe(paths, flags)
-    _check_pages(flags, _models(document))
-    asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
-    warn_of_launcher()
-    with shown(stage, quiet=quiet) as listen:
-        analysis = run(document, epsilons=asked, options=options, on_progress=listen)
-    warn(analysis.warnings)
-    if not quiet and not _prints(flags):
-        say([*summary(analysis), *reminder(analysis.warnings)])
-    with shown(stage, quiet=quiet) as listen:
-        advice = _advice(analysis, paths, flags, document) if flags["html"] is not None else []
-        _write_pages(analysis, None, "\n".join(document.text) or None, flags, listen, advice)
-
-
-@command(short_help="Say which merge to try first.")
-@options(click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files), *MODELS, DTYPE)
-@options(as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
-def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
-    """Say which method and parameters to try first with these agents, from what `analyze` counts.
-
-    The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
-    and what is not known. Compare with others on your own tasks, with `ramerge search`.
-    """
-    from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.recommend import recommend as chosen
-    from ramerge.analysis.recommend import warnings_for
-    from ramerge.flags.read import read_recipe
-    from ramerge.foundation.screen import shown, stage
-    from ramerge.planning.inputs import tensors_of_base
-    from ramerge.recipe.read import open_recipe
-
-    written = read_recipe(paths, flags)
-    document = open_recipe(written, tensors_of_base)
-    with shown(stage, quiet=quiet or as_json) as listen:
-        analysis = run(document, options=options, on_progress=listen)
-    found = chosen(analysis)
-    warn(warnings_for(analysis, found.method))
-    if as_json:
-        click.echo(found.to_json(), nl=False)
-    elif not quiet:
-        say(_recommended(found, paths, flags, written, document))
-
-
-def _recommended(
-    found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], written: Document, document: Document
-) -> list[str]:
-    """The lines of a recommendation, with commands that name the inputs as these words do."""
-    from ramerge.analysis.recommend import summary
-    from ramerge.flags.read import named_inputs
-    from ramerge.recipe.mergekit.translate import is_mergekit
-
-    inputs, left_out = named_inputs(paths, flags, document, translated=is_mergekit(written.values))
-    return summary(found, inputs, left_out)
-
-
-@command(short_help="Make an HTML page of a finished merge.")
-@options(OUT, *PAGES, *TALK, run_options(*LIMITS, "cache"))
-def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
-    """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
-    from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.finished import open_finished, with_differences
-    from ramerge.analysis.text import summary
-    from ramerge.foundation.screen import shown, stage
-    from ramerge.recipe.read import open_recipe
-
-    recipe, record = open_finished(out)
-    chosen = flags | {"html": flags["html"] or out / "report.html"}
-    _check_pages(chosen)
-    with shown(stage, quiet=quiet) as listen:
-        analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
-    warn(analysis.warnings)
-    speaks = not quiet and not _prints(chosen)
-    if speaks:
-        say(summary(analysis))
-    with shown(stage, quiet=quiet) as listen:
-        named = dict.fromkeys(("base", "dtype")) | {"agents": (), "settings": ()}
-        advice = _advice(analysis, [str(recipe)], named, open_recipe(recipe))
-        _write_pages(analysis, record.to_dict(), recipe.read_text(encoding="utf-8"), chosen, listen, advice)
-    if speaks:
-        say(str(chosen["html"]))
-
-
-def _advice(analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], written: Document) -> list[str]:
-    """What `recommend` says of these agents, for the page; nothing of a single one."""
-    from ramerge.analysis.recommend import recommend
-    from ramerge.planning.inputs import tensors_of_base
-    from ramerge.recipe.read import open_recipe
-
-    if len(analysis.model.agents) < 2:
-        return []
-    return _recommended(recommend(analysis), paths, flags, written, open_recipe(written, tensors_of_base))
-
-
-def _models(document: Document) -> list[Path]:
-    """Folders of models on this machine that a recipe names; other names lead nowhere here."""
-    agents = document.values.get("agents")
-    values = [document.values.get("base"), *(agents.values() if isinstance(agents, Mapping) else ())]
-    texts = [value.get("model") if isinstance(value, Mapping) else value for value in values]
-    return [folder for text in texts if isinstance(text, str) and (folder := document.folder / text).is_dir()]
-
-
-def _check_pages(flags: dict[str, Any], models: Sequence[Path] = ()) -> None:
-    """Refuse what could not be written, before the inputs are read, and what would be written into a model."""
-    from ramerge.foundation.files import STANDARD_OUTPUT, check_outputs
-
-    if flags["as_json"] and flags["html"] == STANDARD_OUTPUT:
-        raise RecipeError("--json and --html - both print; give --html a file")
-    texts, tables = {"--html": "html", "--json-file": "json_file"}, {"--csv": "csv", "--figures": "figures"}
-    named = [{flag: flags[key] for flag, key in some.items() if flags[key] is not None} for some in (texts, tables)]
-    check_outputs(*named)
-    for path in (path for some in named for path in some.values()):
-        for model in models:
-            if path != STANDARD_OUTPUT and path.resolve().is_relative_to(model.resolve()):
-                raise RecipeError(f"{path}: is inside a model that is read; choose another place")
-    if flags["html"] is not None or flags["figures"] is not None:
-        from ramerge.analysis.report.write import require_extra
-
-        require_extra()
-
-
-def _prints(flags: dict[str, Any]) -> bool:
-    """Whether a page or numbers take the place of lines for people."""
-    from ramerge.foundation.files import STANDARD_OUTPUT
-
-    return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
-
-
-def _write_pages(
-    analysis: Analysis,
-    record: dict[str, Any] | None,
-    recipe: str | None,
-    flags: dict[str, Any],
-    listen: Listener,
-    advice: Sequence[str],
-) -> None:
-    """Write the files that the flags ask for, all of them or none; then print the numbers if they are asked for."""
-    from ramerge.analysis.tables import csv_files
-    from ramerge.foundation.files import write_texts
-
-    texts: list[tuple[Path, str | bytes]] = []
-    if flags["json_file"] is not None:
-        texts.append((flags["json_file"], analysis.to_json()))
-    if flags["csv"] is not None:
-        texts += csv_files(analysis.tables(), flags["csv"])
-    if flags["html"] is not None or flags["figures"] is not None:
-        from ramerge.analysis.report.write import figure_files, render
-
-        values = analysis.to_dict()
-        if flags["html"] is not None:
-            texts.append((flags["html"], render(values, record, recipe, listen, advice)))
-        if flags["figures"] is not None:
-            texts += figure_files(values, flags["figures"], listen)
-    write_texts(texts)
-    if flags["as_json"]:
-        click.echo(analysis.to_json(), nl=False)
 
 
 @command(short_help="List the merging methods, or describe some.")

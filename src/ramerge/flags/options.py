@@ -10,7 +10,6 @@ from ramerge.foundation.options import (
     AGENT,
     BASE,
     DEBUG,
-    PATH,
     QUIET,
     Decorator,
     as_json,
@@ -85,10 +84,3 @@ RECIPE: tuple[Decorator, ...] = (
 LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
 """Fields of `Options` that every command takes that reads models."""
 MERGE: Decorator = run_options(*LIMITS, "cache", "overwrite", "fresh", "upload", "ray")
-PAGES: tuple[Decorator, ...] = (
-    option("output", "--html", type=PATH, help="Write a page with all figures to a file; -: print it."),
-    option("output", "--figures", type=PATH, help="Write the figures to a folder, PNG and SVG."),
-    option("output", "--json-file", type=PATH, help="Write all numbers to a JSON file."),
-    option("output", "--csv", type=PATH, help="Write all numbers to a folder, as tables."),
-    as_json("all numbers"),
-)

@@ -7,7 +7,6 @@ ram, elementwise, wudi           the loops of methods; `threefry`: random draws
 spectral, curvature, work        singular vectors, polar factors, and WUDI's objective by its spectrum
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 rounding, effect, stochastic     what rounding erases, and stochastic rounding
-task_vector_statistics, precision_loss   the loops of analyses
 sums, fixed                      sums of products over segments; sums of floats that no order of adding changes
 patches                          what differs between two arrays of words
 native, compiler, template       machine code, compiled once and cached, from templates

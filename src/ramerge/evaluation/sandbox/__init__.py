@@ -10,4 +10,10 @@ runs out in the meantime, the kernel kills programs before the run (oom_score_ad
 Programs cannot open files in /proc, which tell much about the machine, where the kernel has Landlock to forbid it.
 
 A control group would hold memory exactly, but few machines let an ordinary user make one.
+
+bubblewrap, seccomp   the command line, its mounts and its filter
+start                 what runs first inside
+watch                 limits, and what is used of them, seen from outside
+execution             one run, from its start to its end
+provider              the sandbox `bubblewrap` of Inspect
 """

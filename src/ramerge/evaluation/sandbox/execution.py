@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
+import marshal
 import math
 import os
-import queue
 import selectors
 import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeVar
 
 from ramerge.evaluation.sandbox import bubblewrap
-from ramerge.evaluation.sandbox.bubblewrap import PACKAGES, Bubblewrap
+from ramerge.evaluation.sandbox.bubblewrap import INSTEAD, PACKAGES, Bubblewrap
 from ramerge.evaluation.sandbox.watch import Inside, Limits, files_below
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.machine import processors
 
 Status = Literal["ok", "error", "time", "memory", "output"]
+T = TypeVar("T")
 
 _TICK = 0.02
 _START_SECONDS = 30.0
@@ -35,11 +39,20 @@ _START = Path(__file__).with_name("start.py").read_text(encoding="utf-8")
 # without site, Python starts in a fraction of the time; -I would ignore the fixed seed of hashes, and there is nothing
 # of a user's to isolate from
 _PYTHON = ("-S", "-s", "-X", "utf8", "-c", _START)
-
-# of this process and not of a sandbox: two sandboxes must not give their programs the same users
-_SLOTS: queue.SimpleQueue[int] = queue.SimpleQueue()
-for _slot in range(bubblewrap.MOST_USERS):
-    _SLOTS.put(_slot)
+_PROBE_PROCESSES = 4
+_PROBE = """
+import os, time
+made = 1
+try:
+    while made < 8:
+        if os.fork() == 0:
+            time.sleep(5)
+            os._exit(0)
+        made += 1
+except OSError:
+    pass
+print(made)
+"""
 
 
 @dataclass(frozen=True)
@@ -52,7 +65,6 @@ class Outcome:
         code: its exit code, 128 + n after signal n, None if it was killed at a limit.
         stdout: what it printed, at most `output_bytes` of it; bytes that are not UTF-8 are replaced.
         stderr: likewise.
-        seconds: from its start to its end, without those of setting up the sandbox.
         files: of a command, what /tmp held at its end, by paths below it.
     """
 
@@ -60,7 +72,6 @@ class Outcome:
     code: int | None
     stdout: str
     stderr: str
-    seconds: float
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
@@ -100,137 +111,107 @@ class _Stream:
         self.kept += piece[: self.limit - len(self.kept)]
         return bool(piece) and not self.over
 
-    def text(self) -> str:
-        return self.kept.decode("utf-8", errors="replace")
 
-
+@dataclass
 class Execution:
-    """One program, from its start to the end of its last process."""
+    """One program, from its start to the end of its last process.
 
-    def __init__(
-        self,
-        way: Bubblewrap,
-        program: str | Command,
-        stdin: str | bytes | IO[bytes],
-        limits: Limits,
-        stdout: IO[bytes] | None = None,
-        canceled: threading.Event | None = None,
-    ) -> None:
-        """Prepares a run.
+    Attributes:
+        way: of the sandbox.
+        program: text of a Python program, or a command.
+        stdin: what it reads, or the end of a pipe, which the run closes.
+        limits: what it may use.
+        stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
+        canceled: kills the program when it is set; what the call then returns means nothing.
+    """
 
-        Args:
-            way: of the sandbox.
-            program: text of a Python program, or a command.
-            stdin: what it reads, or the end of a pipe, which the run closes.
-            limits: what it may use.
-            stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
-            canceled: kills the program when it is set.
-        """
-        self._way = way
-        self._program = "" if isinstance(program, Command) else program
-        self._command = program if isinstance(program, Command) else Command(())
-        self._files: dict[str, bytes] = {}
-        self._stdin = stdin
-        self._stdout = stdout
-        self._limits = limits
-        self._canceled = canceled or threading.Event()
-        self._inside: Inside | None = None
-        self._began: float | None = None
-        self._watched = 0.0
-
-    def cancel(self) -> None:
-        """Kills the program soon; what the call then returns means nothing."""
-        self._canceled.set()
+    way: Bubblewrap
+    program: str | Command
+    stdin: str | bytes | IO[bytes]
+    limits: Limits
+    stdout: IO[bytes] | None = None
+    canceled: threading.Event = field(default_factory=threading.Event)
+    _inside: Inside | None = None
+    _began: float | None = None
+    _watched: float = 0.0
 
     def __call__(self) -> Outcome:
-        if self._canceled.is_set():
-            return Outcome("error", None, "", "", 0.0)
-        slot = _SLOTS.get()
+        """Run it. Raises `EvaluationError` where the sandbox itself fails."""
+        if self.canceled.is_set():
+            return Outcome("error", None, "", "")
         try:
             with ExitStack() as resources:
-                for pipe in (self._stdin, self._stdout):
+                for pipe in (self.stdin, self.stdout):
                     if pipe is not None and not isinstance(pipe, str | bytes):
                         resources.enter_context(pipe)
-                return self._run(resources, slot)
+                return self._run(resources)
         except OSError as error:
             raise EvaluationError(f"the sandbox failed: {error}") from error
-        finally:
-            _SLOTS.put(slot)
 
-    def _run(self, resources: ExitStack, slot: int) -> Outcome:
+    def _run(self, resources: ExitStack) -> Outcome:
         ours, theirs = socket.socketpair()
         resources.enter_context(ours)
+        user = self.way.user()
         with theirs:
-            process = self._start(resources, theirs.fileno(), slot)
+            process = self._start(resources, theirs.fileno(), user)
         try:
-            streams = self._streams(resources, process, slot)
+            pipes = [resources.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe]
+            for pipe in pipes:
+                os.set_blocking(pipe.fileno(), False)
+                os.fchown(pipe.fileno(), user, -1)  # so that the program can open /dev/stdout
+            streams = [_Stream(pipe, self.limits.output_bytes) for pipe in pipes]
             limit = self._follow(process, ours, streams)
-            ended = time.monotonic()
         finally:
-            self._end(process)
+            files = self._end(process)
         for stream in streams:
             while stream.read():
                 pass
-        *printed, stderr = (stream.text() for stream in streams)
-        stdout = "".join(printed)
-        if self._began is None and not self._canceled.is_set():
+        *printed, stderr = (stream.kept.decode("utf-8", errors="replace") for stream in streams)
+        if self._began is None and not self.canceled.is_set():
             raise EvaluationError(f"the sandbox did not start: {stderr.strip()[-1000:] or 'it said nothing'}")
         if limit is None and any(stream.over for stream in streams):
             limit = "output"
-        seconds = ended - (self._began or ended)
-        if limit:
-            return Outcome(limit, None, stdout, stderr, seconds, self._files)
         # a sandbox passes a signal on as a shell does
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        return Outcome(_status(code, stderr), code, stdout, stderr, seconds, self._files)
+        status = limit or _status(code, stderr)
+        return Outcome(status, None if limit else code, "".join(printed), stderr, files)
 
-    def _streams(self, resources: ExitStack, process: subprocess.Popen[bytes], slot: int) -> list[_Stream]:
-        pipes = [resources.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe]
-        for pipe in pipes:
-            os.set_blocking(pipe.fileno(), False)
-            if self._way.as_root:  # so that the program can open /dev/stdout
-                os.fchown(pipe.fileno(), self._way.user(slot), -1)
-        return [_Stream(pipe, self._limits.output_bytes) for pipe in pipes]
-
-    def _start(self, resources: ExitStack, channel: int, slot: int) -> subprocess.Popen[bytes]:
-        source, stdin = (
-            resources.enter_context(_sealed(_content(given))) if isinstance(given, str | bytes) else given
-            for given in (self._program, self._stdin)
+    def _start(self, resources: ExitStack, channel: int, user: int) -> subprocess.Popen[bytes]:
+        command = self.program if isinstance(self.program, Command) else Command(())
+        processor, addresses = math.ceil(self.limits.seconds) + 1, 2 * self.limits.memory_bytes + _SPARE_ADDRESSES
+        job = {
+            "program": self.program if isinstance(self.program, str) else "",
+            "command": list(command.words),
+            "environment": dict(command.environment),
+            "folder": command.folder,
+            "files": {f"/tmp/{path}": content for path, content in command.files.items()},
+            "packages": PACKAGES,
+            "user": user,
+            "limits": {
+                "RLIMIT_CPU": processor,
+                "RLIMIT_AS": addresses,  # most are never used, and memory is watched
+                "RLIMIT_FSIZE": self.limits.disk_bytes,
+                "RLIMIT_NOFILE": _OPEN_FILES,
+                "RLIMIT_CORE": 1,  # 0 does not keep dumps from a handler of the system
+                "RLIMIT_NPROC": self.limits.processes + self.way.uncounted,
+            },
+        }
+        stdin = self.stdin.encode("utf-8", errors="surrogatepass") if isinstance(self.stdin, str) else self.stdin
+        source, system_calls = (
+            resources.enter_context(_sealed(content)) for content in (marshal.dumps(job), self.way.system_calls)
         )
-        system_calls = resources.enter_context(_sealed(self._way.system_calls))
-        command = self._command
-        files = {path: resources.enter_context(_sealed(content)).fileno() for path, content in command.files.items()}
-        inherited = [source.fileno(), channel, system_calls.fileno(), *files.values()]
-        sandbox = self._way.command(
-            self._limits.disk_bytes, system_calls.fileno(), command.environment, command.folder, files
-        )
-        arguments = [source.fileno(), channel, self._way.user(slot), PACKAGES, *self._resources()]
+        sandbox = self.way.command(self.limits.disk_bytes, system_calls.fileno())
         return subprocess.Popen(
-            [*sandbox, str(bubblewrap.interpreter()), *_PYTHON, *map(str, arguments), "--", *command.words],
-            stdin=stdin,
-            stdout=self._stdout or subprocess.PIPE,
+            [*sandbox, str(bubblewrap.interpreter()), *_PYTHON, str(source.fileno()), str(channel)],
+            stdin=resources.enter_context(_sealed(stdin)) if isinstance(stdin, bytes) else stdin,
+            stdout=self.stdout or subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            pass_fds=inherited,
+            pass_fds=[source.fileno(), channel, system_calls.fileno()],
             cwd="/",
-            env={},  # the first process in a sandbox shows the environment it was started with
+            env=bubblewrap.ENVIRONMENT,
             start_new_session=True,  # a terminal's Ctrl-C is for us
         )
-
-    def _resources(self) -> list[str]:
-        """Limits that the kernel holds, as NAME:SOFT:HARD."""
-        limits = self._limits
-        processor = math.ceil(limits.seconds)
-        addresses = 2 * limits.memory_bytes + _SPARE_ADDRESSES  # most are never used, and memory is watched
-        values = {
-            "RLIMIT_CPU": (processor, processor + 1),
-            "RLIMIT_AS": (addresses,) * 2,
-            "RLIMIT_FSIZE": (limits.disk_bytes,) * 2,
-            "RLIMIT_NOFILE": (_OPEN_FILES,) * 2,
-            "RLIMIT_CORE": (1, 1),  # 0 does not keep dumps from a handler of the system
-            "RLIMIT_NPROC": (limits.processes + self._way.uncounted,) * 2,
-        }
-        return [f"{name}:{soft}:{hard}" for name, (soft, hard) in values.items()]
 
     def _follow(
         self, process: subprocess.Popen[bytes], channel: socket.socket, streams: list[_Stream]
@@ -242,7 +223,7 @@ class Execution:
             for stream in streams:
                 selector.register(stream.pipe, selectors.EVENT_READ, stream.read)
             while process.poll() is None:
-                if self._canceled.is_set():
+                if self.canceled.is_set():
                     return "error"
                 if not selector.get_map():  # it has closed its output, most likely because it ends
                     with suppress(subprocess.TimeoutExpired):
@@ -253,7 +234,7 @@ class Execution:
                 if self._began is None:
                     if time.monotonic() > waiting_until:
                         return "time"
-                elif limit := self._limit_met(streams):
+                elif limit := self._limit_met(self._began, streams):
                     return limit
         if self._began is None:  # it has ended before it was heard
             self._hear(channel)
@@ -269,67 +250,141 @@ class Execution:
             self._began = time.monotonic()
         return False
 
-    def _limit_met(self, streams: list[_Stream]) -> Status | None:
-        now, limits = time.monotonic(), self._limits
+    def _limit_met(self, began: float, streams: list[_Stream]) -> Status | None:
+        now = time.monotonic()
         if any(stream.over for stream in streams):
             return "output"
-        if self._began is not None and now - self._began > limits.seconds:
+        if now - began > self.limits.seconds:
             return "time"
         if self._inside and now - self._watched >= _TICK:
             self._watched = now
-            processes = self._inside.processes()
-            if self._inside.memory_bytes(processes, limits.memory_bytes) > limits.memory_bytes:
+            most = self.limits.memory_bytes
+            if self._inside.memory_bytes(self._inside.processes(), most) > most:
                 return "memory"
         return None
 
-    def _end(self, process: subprocess.Popen[bytes]) -> None:
-        """Kills what is left; returns when it is gone."""
+    def _end(self, process: subprocess.Popen[bytes]) -> dict[str, bytes]:
+        """Kills what is left; returns when it is gone, with the files that a command has left."""
         inside, self._inside = self._inside, None
-        if inside:  # bubblewrap ends after its child, which ends after all other processes
-            with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
+            if inside:  # bubblewrap ends after its child, which ends after all other processes
                 signal.pidfd_send_signal(inside.first, signal.SIGKILL)
-        else:  # bubblewrap's child waits for it forever if bubblewrap is killed early, and ignores other signals
-            with suppress(ProcessLookupError, PermissionError):
+            else:  # bubblewrap's child waits for it forever if bubblewrap is killed early, and ignores other signals
                 os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-        if inside:
-            if self._command.words:
-                self._files = files_below(inside.disk, self._limits.disk_bytes)
+        if inside is None:
+            return {}
+        try:
+            return files_below(inside.disk, self.limits.disk_bytes) if isinstance(self.program, Command) else {}
+        finally:
             inside.close()
 
 
-class Conversation:
-    """Two programs, each in a sandbox of its own, each of which reads what the other one prints."""
+async def run(
+    way: Bubblewrap, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None
+) -> Outcome:
+    """Run a program, and wait without blocking the event loop. Canceling kills it.
 
-    def __init__(self, way: Bubblewrap, asking: str, answering: str, limits: Limits) -> None:
-        """Prepares the runs of both under these limits; `asking` also has the time that the other needs to start."""
-        self._way = way
-        self._asking = asking
-        self._answering = answering
-        self._limits = limits
-        self._canceled = threading.Event()
+    Args:
+        way: of the sandbox, of `opened`.
+        program: text of a Python program, or a command; whatever is no Python, or no Unicode, is an `error`.
+        stdin: what it reads.
+        limits: by default `Limits()`.
 
-    def cancel(self) -> None:
-        """Kills both soon; what the call then returns means nothing."""
-        self._canceled.set()
+    Raises:
+        EvaluationError: the sandbox itself failed; the program did not run.
+    """
+    canceled = threading.Event()
+    return await _in_thread(Execution(way, program, stdin, limits or Limits(), canceled=canceled), canceled)
 
-    def __call__(self) -> tuple[Outcome, Outcome]:
-        """How the one that asks ended, and the other one, which is killed when no request can come any more."""
-        questions, answers = _pipe(), _pipe()
-        patient = replace(self._limits, seconds=self._limits.seconds + _START_SECONDS)
-        asking = Execution(self._way, self._asking, answers[0], patient, questions[1], self._canceled)
-        answering = Execution(self._way, self._answering, questions[0], self._limits, answers[1], self._canceled)
+
+async def converse(
+    way: Bubblewrap, asking: str, answering: str, limits: Limits | None = None
+) -> tuple[Outcome, Outcome]:
+    """Run two programs that read what the other one prints, and share nothing else; wait as `run` does.
+
+    They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal.
+
+    Args:
+        way: of the sandboxes, of `opened`.
+        asking: text of the program whose end ends both.
+        answering: text of the other.
+        limits: of each.
+
+    Returns:
+        How they ended, in this order. Their standard output is not kept.
+
+    Raises:
+        EvaluationError: the sandbox itself failed.
+    """
+    canceled, limits = threading.Event(), limits or Limits()
+    questions, answers = _pipe(), _pipe()
+    patient = limits.model_copy(update={"seconds": limits.seconds + _START_SECONDS})  # the other one starts, too
+    asker = Execution(way, asking, answers[0], patient, questions[1], canceled)
+    answerer = Execution(way, answering, questions[0], limits, answers[1], canceled)
+
+    def both() -> tuple[Outcome, Outcome]:
         with ThreadPoolExecutor(1, thread_name_prefix="sandbox") as thread:
-            answered = thread.submit(answering)
+            answered = thread.submit(answerer)
             try:
-                asked = asking()
+                asked = asker()
             finally:
-                self._canceled.set()
+                canceled.set()  # no request can come any more
             return asked, answered.result()
 
+    return await _in_thread(both, canceled)
 
-def _content(given: str | bytes) -> bytes:
-    return given.encode("utf-8", errors="surrogatepass") if isinstance(given, str) else given
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    """Of this process: as many programs, or pairs of them, run at once as there are processors."""
+    return ThreadPoolExecutor(processors(), thread_name_prefix="sandbox")
+
+
+async def _in_thread(job: Callable[[], T], canceled: threading.Event) -> T:
+    try:
+        return await asyncio.get_running_loop().run_in_executor(_threads(), job)
+    except asyncio.CancelledError:
+        canceled.set()
+        raise
+
+
+@cache
+def opened() -> Bubblewrap:
+    """The way in which a program has run here.
+
+    Raises:
+        EvaluationError: no sandbox can be had; says what is missing.
+    """
+    problems = []
+    for way in bubblewrap.ways():
+        problem = problem_of(way)
+        if problem is None:
+            return way
+        problems.append(problem)
+    raise EvaluationError(
+        f"bubblewrap cannot make a sandbox here: {'; '.join(dict.fromkeys(problems))}. It needs user namespaces, "
+        "which a container or the system may forbid (docker: --security-opt seccomp=unconfined --security-opt "
+        "systempaths=unconfined; sysctl kernel.apparmor_restrict_unprivileged_userns, "
+        f"kernel.unprivileged_userns_clone, user.max_user_namespaces); {INSTEAD}"
+    )
+
+
+def problem_of(way: Bubblewrap) -> str | None:
+    """Why programs cannot be run; None if one was, and the kernel held its number of processes.
+
+    Nothing but the kernel can: killing a fork bomb from outside takes longer than it needs to take the machine. It
+    exempts its root, and before Linux 5.14 it counted a user's processes across sandboxes.
+    """
+    try:
+        outcome = Execution(way, _PROBE, "", Limits(processes=_PROBE_PROCESSES))()
+    except EvaluationError as error:
+        return str(error)
+    if outcome.status != "ok":
+        return f"a program ended with {outcome.status}, saying {outcome.stderr.strip()[-1000:]!r}"
+    if int(outcome.stdout) != _PROBE_PROCESSES:
+        return f"a program allowed {_PROBE_PROCESSES} processes could have {int(outcome.stdout)}"
+    return None
 
 
 def _sealed(content: bytes) -> IO[bytes]:
@@ -337,9 +392,8 @@ def _sealed(content: bytes) -> IO[bytes]:
     file = os.fdopen(os.memfd_create("ramerge", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb+")
     file.write(content)
     file.seek(0)
-    fcntl.fcntl(
-        file, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
-    )
+    seals = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK
+    fcntl.fcntl(file, fcntl.F_ADD_SEALS, seals)
     return file
 
 
@@ -351,7 +405,5 @@ def _pipe() -> tuple[IO[bytes], IO[bytes]]:
 def _status(code: int, stderr: str) -> Status:
     if code == 0:
         return "ok"
-    if code == 128 + signal.SIGXCPU:
-        return "time"
     last = stderr.rstrip().rpartition("\n")[2]
     return "memory" if code == 1 and last.startswith("MemoryError") else "error"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from pathlib import PurePosixPath
 from typing import Any, Literal, overload
 
@@ -14,32 +13,15 @@ from inspect_ai.util import (
     SandboxEnvironmentConfigType,
     sandboxenv,
 )
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from ramerge.evaluation.sandbox.execution import Command, Outcome
-from ramerge.evaluation.sandbox.sandbox import Sandbox
+from ramerge.evaluation.sandbox import execution
+from ramerge.evaluation.sandbox.execution import Command, Outcome, opened
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.machine import processors
 
 _FOLDER = PurePosixPath("/tmp")
 _KILLED = 137
-
-
-class BubblewrapConfig(BaseModel):
-    """What a command may use; see `Limits`."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    seconds: float = Limits.seconds
-    memory_bytes: int = Limits.memory_bytes
-    processes: int = Limits.processes
-    output_bytes: int = Limits.output_bytes
-    disk_bytes: int = Limits.disk_bytes
-
-    def limits(self) -> Limits:
-        """The same as plain values."""
-        return Limits(**self.model_dump())
 
 
 @sandboxenv(name="bubblewrap")
@@ -54,10 +36,13 @@ class BubblewrapSandbox(SandboxEnvironment):
         self.limits = limits
         self._files: dict[str, bytes] = {}
 
-    @property
-    def programs(self) -> Sandbox:
-        """What runs Python programs that share nothing, not even /tmp."""
-        return _shared()
+    async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+        """Run a Python program that shares nothing with others, not even /tmp; see `execution.run`."""
+        return await execution.run(opened(), program, stdin, limits or self.limits)
+
+    async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
+        """Run two programs, each of which reads what the other one prints; see `execution.converse`."""
+        return await execution.converse(opened(), asking, answering, limits or self.limits)
 
     @classmethod
     def default_concurrency(cls) -> int | None:
@@ -67,7 +52,7 @@ class BubblewrapSandbox(SandboxEnvironment):
     @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
         """The limits of a log."""
-        return BubblewrapConfig(**config)
+        return Limits(**config)
 
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
@@ -76,16 +61,16 @@ class BubblewrapSandbox(SandboxEnvironment):
         Raises:
             EvaluationError: what is missing.
         """
-        await asyncio.to_thread(_shared)
+        await asyncio.to_thread(opened)
 
     @classmethod
     async def sample_init(
         cls, task_name: str, config: SandboxEnvironmentConfigType | None, metadata: dict[str, str]
     ) -> dict[str, SandboxEnvironment]:
         """One sandbox for a sample; it takes memory for its files only."""
-        if config is not None and not isinstance(config, BubblewrapConfig):
-            raise EvaluationError(f"the sandbox bubblewrap: takes limits (BubblewrapConfig), not {config!r}")
-        return {"default": cls((config or BubblewrapConfig()).limits())}
+        if config is not None and not isinstance(config, Limits):
+            raise EvaluationError(f"the sandbox bubblewrap: takes limits (sandbox.watch.Limits), not {config!r}")
+        return {"default": cls(config or Limits())}
 
     @classmethod
     async def sample_cleanup(
@@ -118,10 +103,16 @@ class BubblewrapSandbox(SandboxEnvironment):
         if user is not None:
             raise PermissionError(f"user {user!r}: programs in bubblewrap run as a user that nothing else is")
         folder = str(_FOLDER / _inside(cwd or "."))
-        limits = self.limits if timeout is None else _with_seconds(self.limits, timeout)
-        outcome = await self.programs.run(Command(cmd, env or {}, folder, self._files), input or "", limits)
+        limits = self.limits if timeout is None else self.limits.model_copy(update={"seconds": timeout})
+        outcome = await execution.run(opened(), Command(cmd, env or {}, folder, self._files), input or "", limits)
         self._files = dict(outcome.files)
-        return _result(outcome, limits)
+        if outcome.status == "time":
+            raise TimeoutError(f"the command ran for more than {limits.seconds:g} seconds")
+        if outcome.status == "output":
+            raise OutputLimitExceededError(f"{limits.output_bytes:,} bytes", outcome.stdout)
+        code = _KILLED if outcome.code is None else outcome.code
+        beyond = f"\nended beyond {limits.memory_bytes:,} bytes of memory\n" if outcome.status == "memory" else ""
+        return ExecResult(code == 0, code, outcome.stdout, outcome.stderr + beyond)
 
     async def write_file(self, file: str, contents: str | bytes) -> None:
         """Put a file into /tmp.
@@ -132,7 +123,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         """
         path = _inside(file)
         content = contents.encode() if isinstance(contents, str) else contents
-        if path == "." or any(name.startswith(f"{path}/") for name in self._files):
+        if self._is_folder(path):
             raise IsADirectoryError(file)
         others = sum(len(each) for name, each in self._files.items() if name != path)
         if others + len(content) > self.limits.disk_bytes:
@@ -156,10 +147,12 @@ class BubblewrapSandbox(SandboxEnvironment):
         """
         path = _inside(file)
         if path not in self._files:
-            below = any(path == "." or name.startswith(f"{path}/") for name in self._files)
-            raise IsADirectoryError(file) if below else FileNotFoundError(file)
+            raise IsADirectoryError(file) if self._is_folder(path) else FileNotFoundError(file)
         content = self._files[path]
         return content.decode() if text else content
+
+    def _is_folder(self, path: str) -> bool:
+        return path == "." or any(name.startswith(f"{path}/") for name in self._files)
 
 
 def _inside(path: str) -> str:
@@ -168,31 +161,3 @@ def _inside(path: str) -> str:
     if ".." in whole.parts or not whole.is_relative_to(_FOLDER):
         raise PermissionError(f"{path}: only /tmp can be used")
     return str(whole.relative_to(_FOLDER))
-
-
-def _with_seconds(limits: Limits, seconds: float) -> Limits:
-    return Limits(**{**vars(limits), "seconds": seconds})
-
-
-def _result(outcome: Outcome, limits: Limits) -> ExecResult[str]:
-    if outcome.status == "time":
-        raise TimeoutError(f"the command ran for more than {limits.seconds:g} seconds")
-    if outcome.status == "output":
-        raise OutputLimitExceededError(f"{limits.output_bytes:,} bytes", outcome.stdout)
-    code = _KILLED if outcome.code is None else outcome.code
-    stderr = outcome.stderr
-    if outcome.status == "memory":
-        stderr += f"\nended beyond {limits.memory_bytes:,} bytes of memory\n"
-    return ExecResult(code == 0, code, outcome.stdout, stderr)
-
-
-_opening = threading.Lock()
-_opened: dict[str, Sandbox] = {}
-
-
-def _shared() -> Sandbox:
-    """One for this process: it bounds how many programs run at once."""
-    with _opening:
-        if "sandbox" not in _opened:
-            _opened["sandbox"] = Sandbox.open(workers=processors())
-        return _opened["sandbox"]

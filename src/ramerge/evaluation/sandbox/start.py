@@ -1,13 +1,17 @@
 """What runs first in a sandbox: it takes on limits, reports to the outside, and becomes the program.
 
 `execution` hands the text of this file to `python -c`, so it imports nothing of ramerge and as little as it can of the
-standard library. Its arguments: the descriptor that holds the program, the descriptor of the socket to the outside,
-the user to become or -1, the folder of packages, limits as NAME:SOFT:HARD, and behind `--` the words of a command that
-runs in place of the program.
+standard library. Its arguments are two descriptors: of the job, a dictionary in Python's own serialization, and of the
+socket to the outside.
 """
+
+# pathlib imports slowly
+# ruff: noqa: PTH101, PTH103, PTH120, PTH123
 
 import _socket
 import builtins
+import ctypes
+import marshal
 import os
 import resource
 import site
@@ -15,29 +19,33 @@ import sys
 
 
 def main() -> None:
-    """Takes on the limits and runs the program as the main module, in a child of the sandbox's first process."""
-    source, channel, user = (int(argument) for argument in sys.argv[1:4])
-    end = sys.argv.index("--")
-    packages, limits, command = sys.argv[4], sys.argv[5:end], sys.argv[end + 1 :]
-    for limit in limits:
-        set_limit(*limit.split(":"))
-    be_killed_first()
-    leave_to_child()
-    if user >= 0:  # the real root is exempt from the limit on processes
+    """Takes on the limits and runs the program as the main module, or a command in place of this process."""
+    source, channel = map(int, sys.argv[1:])
+    with os.fdopen(source, "rb") as file:
+        job = marshal.load(file)
+    for name, value in job["limits"].items():
+        kind = getattr(resource, name)
+        there = resource.getrlimit(kind)[1]  # never above a limit that is there already
+        resource.setrlimit(kind, (value if there == resource.RLIM_INFINITY else min(value, there),) * 2)
+    with open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # where memory runs out, this process and its children go before others
+    if job["user"] >= 0:  # the real root is exempt from the limit on processes
         os.setgroups([])
-        os.setresgid(user, user, user)
-        os.setresuid(user, user, user)
-        give_up_capabilities()
+        os.setresgid(*[job["user"]] * 3)
+        os.setresuid(*[job["user"]] * 3)
     hide_proc()
+    for path, content in job["files"].items():
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
+            file.write(content)
+        os.chmod(path, 0o777)
     report(channel)
-    if command:
-        os.close(source)
-        become(command, packages)
+    if job["command"]:
+        become(job["command"], {"PYTHONPATH": job["packages"], **job["environment"]}, job["folder"])
     site.setquit()  # programs say exit(), which -S has left out
-    sys.path.append(packages)
+    sys.path.append(job["packages"])
     sys.argv[:] = ["program.py"]
-    with os.fdopen(source, encoding="utf-8", errors="surrogatepass") as file:
-        program = compile(file.read(), "program.py", "exec")
+    program = compile(job["program"], "program.py", "exec")
     namespace, first = sys.modules["__main__"].__dict__, {"__name__": "__main__", "__builtins__": builtins}
     namespace.clear()
     namespace.update(first)
@@ -45,9 +53,11 @@ def main() -> None:
     exec(program, namespace)  # noqa: S102 - the sandboxed program
 
 
-def become(command: list[str], packages: str) -> None:
+def become(command: list[str], environment: dict[str, str], folder: str) -> None:
     """Runs a command in place of this process; any Python is the one that runs now."""
-    os.environ.setdefault("PYTHONPATH", packages)
+    os.environ.update(environment)
+    os.makedirs(folder, exist_ok=True)
+    os.chdir(folder)
     if command[0].rpartition("/")[2] in ("python", "python3"):
         command = [sys.executable, *command[1:]]
     try:
@@ -57,57 +67,12 @@ def become(command: list[str], packages: str) -> None:
         os._exit(127)
 
 
-def leave_to_child() -> None:
-    """Returns in a child. The first process itself only waits: when it ends, the kernel kills all others."""
-    child = os.fork()
-    if child == 0:
-        return
-    os.closerange(0, os.sysconf("SC_OPEN_MAX"))
-    ended, status = 0, 0
-    while ended != child:  # it inherits orphans too
-        ended, status = os.wait()
-    code = os.waitstatus_to_exitcode(status)
-    os._exit(code if code >= 0 else 128 - code)
-
-
-def set_limit(name: str, soft: str, hard: str) -> None:
-    """Never above a limit that is there already."""
-    kind = getattr(resource, name)
-    there = resource.getrlimit(kind)[1]
-    wanted = [int(soft), int(hard)]
-    if there != resource.RLIM_INFINITY:
-        wanted = [min(value, there) for value in wanted]
-    resource.setrlimit(kind, (wanted[0], wanted[1]))
-
-
-def be_killed_first() -> None:
-    """Where the machine runs out of memory, the kernel kills this process and its children before others."""
-    try:
-        with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123 - pathlib imports slowly
-            file.write("1000")
-    except OSError:  # only Linux has it
-        pass
-
-
-def give_up_capabilities() -> None:
-    """All of them. A change of user leaves those that bubblewrap has made inheritable."""
-    import ctypes
-
-    library = ctypes.CDLL(None, use_errno=True)
-    version_3, this_process = 0x20080522, 0
-    header, none = (ctypes.c_uint32 * 2)(version_3, this_process), (ctypes.c_uint32 * 6)()
-    if library.capset(header, none):
-        raise OSError(ctypes.get_errno(), "capset")
-
-
 def hide_proc() -> None:
     """Keeps the program from opening files in /proc, which name the machine's folders and tell much else about it.
 
     What leads out of /proc, such as /dev/stdin, can be opened. Landlock before its version 2 (Linux 5.19) would also
     refuse to rename files from one folder to another, so there, and where the kernel has none, nothing is hidden.
     """
-    import ctypes
-
     create, add, restrict = 444, 445, 446
     write_file, read_file, refer = 1 << 1, 1 << 2, 1 << 13
     ask_version, beneath_a_folder = 1, 1

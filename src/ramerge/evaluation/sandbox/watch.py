@@ -6,17 +6,15 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
-from typing import IO
+
+from pydantic import BaseModel, ConfigDict
 
 _INODE_BYTES = 1024  # what an empty file in a tmpfs costs the kernel, about
-_MOST_FILES = 1000
-_SOCKET_BYTES = 212_992  # a usual /proc/sys/net/core/wmem_default
+_SOCKET_BYTES = 212_992  # what one can hold, of memory of no process; the filter of system calls keeps it so
+_MOST_FILES, _DEEPEST = 1000, 100
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(BaseModel):
     """What a program may use.
 
     Attributes:
@@ -27,6 +25,8 @@ class Limits:
         output_bytes: of standard output, and of standard error; beyond it, the program is killed.
         disk_bytes: of all files in its folder, which is all that it can write to.
     """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
     seconds: float = 10.0
     memory_bytes: int = 512 << 20
@@ -60,41 +60,33 @@ class Inside:
     def memory_bytes(self, processes: list[str], enough: int) -> int:
         """What the processes hold; at most too much by pages that they share, if that is not beyond `enough`.
 
-        Swapped pages count, but for those of shared memory, which belong to no process.
+        Swapped pages count, but for those of shared memory, which belong to no process. Sockets in messages between
+        sockets count too: a process that has sent one can close it.
         """
         disk = os.fstatvfs(self.disk)
-        files = (disk.f_files - disk.f_ffree) * _INODE_BYTES
-        kernel = files + self._sockets() * socket_bytes()
+        sockets = self._lines("1/net/sockstat").get(b"sockets:", [b"used", b"0"])[1]
+        kernel = (disk.f_files - disk.f_ffree) * _INODE_BYTES + int(sockets) * _SOCKET_BYTES
         held = kernel + sum(map(self._held, processes))
         return held if held <= enough else kernel + sum(map(self._proportional, processes))
 
-    def _sockets(self) -> int:
-        """Those in messages between sockets too: a process that has sent one can close it."""
-        try:
-            with self._open("1/net/sockstat") as file:
-                return int(file.readline().split()[2])
-        except (OSError, IndexError, ValueError):  # its first process has ended
-            return 0
-
     def _held(self, process: str) -> int:
-        try:
-            return self._sum(f"{process}/status", b"VmRSS:", b"VmSwap:", b"HugetlbPages:")
-        except OSError:  # it has ended
-            return 0
+        return self._kib(f"{process}/status", b"VmRSS:", b"VmSwap:", b"HugetlbPages:")
 
     def _proportional(self, process: str) -> int:
+        names = (b"Pss:", b"SwapPss:", b"Shared_Hugetlb:", b"Private_Hugetlb:")
+        return self._kib(f"{process}/smaps_rollup", *names) or self._held(process)
+
+    def _kib(self, path: str, *names: bytes) -> int:
+        lines = self._lines(path)
+        return sum(int(lines[name][0]) << 10 for name in names if name in lines)
+
+    def _lines(self, path: str) -> dict[bytes, list[bytes]]:
+        """The words of a file's lines by the first one; none of a process that has ended."""
         try:
-            return self._sum(f"{process}/smaps_rollup", b"Pss:", b"SwapPss:", b"Shared_Hugetlb:", b"Private_Hugetlb:")
+            with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb") as file:
+                return {words[0]: words[1:] for line in file if (words := line.split())}
         except OSError:
-            return self._held(process)
-
-    def _sum(self, path: str, *names: bytes) -> int:
-        """Of the lines with these names, which are in KiB."""
-        with self._open(path) as file:
-            return sum(int(line.split()[1]) << 10 for line in file if line.startswith(names))
-
-    def _open(self, path: str) -> IO[bytes]:
-        return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb")
+            return {}
 
 
 def files_below(folder: int, most_bytes: int) -> dict[str, bytes]:
@@ -104,40 +96,17 @@ def files_below(folder: int, most_bytes: int) -> dict[str, bytes]:
     they take.
     """
     found: dict[str, bytes] = {}
-    folders = [""]
-    while folders:
-        below = folders.pop()
-        with suppress(OSError):
-            for name in sorted(_names(folder, below)):
-                path = f"{below}{name}"
-                with suppress(OSError, UnicodeEncodeError):
-                    path.encode()
-                    kind = os.stat(path, dir_fd=folder, follow_symlinks=False)
-                    if stat.S_ISDIR(kind.st_mode):
-                        folders.append(f"{path}/")
-                    elif stat.S_ISREG(kind.st_mode) and kind.st_size <= most_bytes and len(found) < _MOST_FILES:
-                        most_bytes -= kind.st_size
-                        found[path] = _content(folder, path)
+    for path, folders, names, here in os.fwalk(".", dir_fd=folder):
+        folders.sort()
+        if path.count("/") == _DEEPEST:  # each level holds a descriptor of ours
+            folders.clear()
+        for name in sorted(names):
+            with suppress(OSError, UnicodeEncodeError):
+                whole = os.path.normpath(f"{path}/{name}")
+                whole.encode()
+                with os.fdopen(os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=here), "rb") as file:
+                    about = os.fstat(file.fileno())
+                    if stat.S_ISREG(about.st_mode) and about.st_size <= most_bytes and len(found) < _MOST_FILES:
+                        found[whole] = file.read()
+                        most_bytes -= about.st_size
     return found
-
-
-def _names(folder: int, below: str) -> list[str]:
-    opened = os.open(below or ".", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
-    try:
-        return os.listdir(opened)  # noqa: PTH208 - pathlib knows no descriptors
-    finally:
-        os.close(opened)
-
-
-def _content(folder: int, path: str) -> bytes:
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder), "rb") as file:
-        return file.read()
-
-
-@cache
-def socket_bytes() -> int:
-    """What a socket can hold in the kernel, of memory of no process. The filter of system calls keeps it so."""
-    try:
-        return int(Path("/proc/sys/net/core/wmem_default").read_text())
-    except (OSError, ValueError):
-        return _SOCKET_BYTES

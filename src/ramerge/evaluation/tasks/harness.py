@@ -282,7 +282,7 @@ def _task(loaded: Mapping[str, _LoadedTask], seed: int | None, max_tokens: int) 
         dataset=[each for subset, one in loaded.items() for each in one.samples(subset)],
         solver=answer(seed),
         scorer=_judging(functools.partial(_score, loaded)),
-        config=GenerateConfig(temperature=0.0, max_tokens=max_tokens),
+        config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=max_tokens),
     )
 
 

@@ -57,7 +57,7 @@ def rewards(
         dataset=_samples(prompts),
         solver=answer(seed),
         scorer=_reward(compute_score, reward_seconds),
-        config=GenerateConfig(temperature=0.0, max_tokens=1024),
+        config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=1024),
     )
 
 

@@ -113,7 +113,7 @@ def search(
         dataset=[each for found in samples.values() for each in found],
         solver=converse(retriever, max_turns, topk, max_information, continuation, seed),
         scorer=_answers(match),
-        config=GenerateConfig(temperature=0.0, max_tokens=500),
+        config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=500),
     )
 
 

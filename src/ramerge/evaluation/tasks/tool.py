@@ -83,7 +83,7 @@ def tool(
         solver=answer(seed),
         scorer=_calls(mode),
         # bfcl-eval's own, the length for models that it serves
-        config=GenerateConfig(temperature=0.001, max_tokens=4096),
+        config=GenerateConfig(temperature=0.001, top_p=1.0, max_tokens=4096),
     )
 
 

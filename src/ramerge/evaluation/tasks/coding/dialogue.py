@@ -48,7 +48,7 @@ _HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
     "dict": (dict.items, dict),
     "range": (lambda value: (value.start, value.stop, value.step), lambda bounds: range(*bounds)),
 }
-_DERIVED = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+_DERIVED: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
 # StopIteration would end `all(map(f, values))` early and in favor of the program; the last three need more than a text
 _NOT_RAISED = (StopIteration, StopAsyncIteration, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _EXCEPTIONS = {

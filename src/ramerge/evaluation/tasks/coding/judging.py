@@ -40,7 +40,7 @@ class Programs(Protocol):
 def programs() -> Programs:
     """What runs programs of the sample that is scored."""
     environment = sandbox()
-    return environment.programs if isinstance(environment, BubblewrapSandbox) else _OtherSandbox(environment)
+    return environment if isinstance(environment, BubblewrapSandbox) else _OtherSandbox(environment)
 
 
 class _Run(NamedTuple):
@@ -123,7 +123,7 @@ class _OtherSandbox:
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
         # both are in one container; where that is root's, the second one becomes another user
         outcome = await self._executed([_PAIR, asking, answering], "", limits or Limits())
-        return outcome, Outcome("ok", 0, "", "", outcome.seconds)
+        return outcome, Outcome("ok", 0, "", "")
 
     async def _executed(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:
         """How the first program ended, whose arguments are the files of the others."""
@@ -135,9 +135,9 @@ class _OtherSandbox:
                 ["python3", *files], input=stdin, timeout=max(1, round(limits.seconds)), timeout_retry=False
             )
         except TimeoutError:
-            return Outcome("time", None, "", "", limits.seconds)
+            return Outcome("time", None, "", "")
         except OutputLimitExceededError:
-            return Outcome("output", None, "", "", 0.0)
+            return Outcome("output", None, "", "")
         except UnicodeDecodeError as error:
-            return Outcome("error", None, "", str(error), 0.0)
-        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr, 0.0)
+            return Outcome("error", None, "", str(error))
+        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr)

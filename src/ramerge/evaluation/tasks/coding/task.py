@@ -103,7 +103,7 @@ def coding(
     loaded = for_each(chosen(subsets, files), lambda subset: _load(subset, files[subset], max_tests))
     by_id = MappingProxyType({f"{name}/{each.key}": each for name, found in loaded.items() for each in found})
     return Task(
-        dataset=[sample(*key.split("/", 1), asked=problem.question) for key, problem in by_id.items()],
+        dataset=[sample(name, each.key, each.question) for name, found in loaded.items() for each in found],
         solver=write(by_id, programs, tests, examples, seed),
         scorer=run(by_id, programs, tests, best, time_limit),
         sandbox=sandbox,

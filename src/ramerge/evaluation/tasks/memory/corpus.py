@@ -112,7 +112,7 @@ def _paragraphs(context: Any) -> list[str]:
 
 def _squad(path: Path) -> Corpus:
     """Of the published layout, or the hub's: a row for each question, with those of an article together."""
-    fields = {"id": str, "title": str, "context": str, "question": str, "answers": (list, dict)}
+    fields: dict[str, Any] = {"id": str, "title": str, "context": str, "question": str, "answers": (list, dict)}
     rows = read_records(path, fields) if path.suffix == ".parquet" else list(_squad_rows(path))
     documents = sorted({row["context"] for row in rows})
     index_of = {document: index for index, document in enumerate(documents)}

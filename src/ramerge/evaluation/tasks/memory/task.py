@@ -102,7 +102,9 @@ def memory(
     by_id = {f"{name}/{each.question.key}": each for name, found in contexts.items() for each in found}
     return Task(
         dataset=[
-            sample(*key.split("/", 1), asked=each.problem, target=each.question.answer) for key, each in by_id.items()
+            sample(name, each.question.key, each.problem, each.question.answer)
+            for name, found in contexts.items()
+            for each in found
         ],
         solver=read(MappingProxyType(by_id), tokens, chunk_tokens, seed),
         scorer=_answers(),

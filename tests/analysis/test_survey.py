@@ -5,9 +5,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from ramerge.analysis import survey as statistics
 from ramerge.kernels import native
-from ramerge.kernels import task_vector_statistics as statistics
 from ramerge.kernels.formats import Words, uniform
+from tests.checkpoints import floats
+from tests.kernels.test_ram import words
 
 ELEMENTS = 100_002  # several segments, the last one not full, and a last chunk of one part of a word
 LAYOUT = statistics.TallyLayout(3)
@@ -78,3 +80,22 @@ def test_what_is_not_finite_is_found_where_nobody_moved_it_too(place: int, model
     for each in words if model == 0 else words[model : model + 1]:
         each[place] = 0x7F80
     assert counted(words, [0, ELEMENTS])[0]
+
+
+@pytest.mark.parametrize("size", [1e-30, 1e-10, 1.0, 1e17, 1e25])
+def test_figures_of_an_analysis_do_not_leave_float32(size: float) -> None:
+    values = np.random.default_rng(0).normal(0, size, (3, 700))
+    values[0] = 0
+    stack = [words(floats(row, "F32")) for row in values]
+    layout = statistics.TallyLayout(2)
+    counts, found = np.zeros(statistics.size_of(layout.counts), np.int64), statistics.tables(2)
+    sums, beyond = np.zeros(statistics.size_of(layout.sums)), np.zeros((1, 2, 2), np.int64)
+    loop = uniform("F32", 3)
+    assert not statistics.survey(loop, stack, stack[1], (0.0,), (0.0,), "F32", found, beyond, counts, sums)
+    statistics.fold(found, counts)
+    taus = values[1:].astype(np.float32).astype(np.float64)
+    at = statistics.slices(layout.sums)
+    assert sums[at["dots"]].reshape(2, 2) == pytest.approx(taus @ taus.T, rel=1e-5)
+    assert sums[at["total"]] == pytest.approx(np.abs(taus).sum(1), rel=1e-6)
+    assert beyond.tolist() == [[[700, 700], [0, 0]]]
+    assert counts[statistics.slices(layout.counts)["masks"]].tolist()[1:] == [0, 0, 700]

@@ -1,0 +1,113 @@
+"""The commands `analyze`, `recommend` and `report`. They hold no logic, and import when they run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.flags.options import DTYPE, LIMITS, METHOD, MODELS, ROUNDING, TALK
+from ramerge.foundation.completion import files
+from ramerge.foundation.launchers import warn_of_launcher
+from ramerge.foundation.options import OUT, PATH, as_json, command, option, options, run_options
+from ramerge.foundation.terminal import reminder, say, warn
+
+if TYPE_CHECKING:
+    from ramerge.options import Options
+
+_RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files)
+_FILES = (
+    option("output", "--html", type=PATH, help="Write a page with all figures to a file; -: print it."),
+    option("output", "--figures", type=PATH, help="Write the figures to a folder, PNG and SVG."),
+    option("output", "--json-file", type=PATH, help="Write all numbers to a JSON file."),
+    option("output", "--csv", type=PATH, help="Write all numbers to a folder, as tables."),
+    as_json("all numbers"),
+)
+
+
+@command(short_help="Show what RL changed in the agents.")
+@options(_RECIPE, METHOD, *MODELS, DTYPE, ROUNDING)
+@option(
+    "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
+)
+@options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray"))
+def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
+    """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
+
+    With --base, the folder of a single agent of any format may be given in place of a recipe.
+    """
+    from ramerge.analysis.analyze import EPSILONS
+    from ramerge.analysis.analyze import analyze as run
+    from ramerge.analysis.outputs import advice, check_outputs, models_of, prints, write_outputs
+    from ramerge.analysis.text import summary
+    from ramerge.flags.read import read_numbers, read_recipe
+    from ramerge.foundation.screen import shown, stage
+
+    document = read_recipe(paths, flags)
+    check_outputs(flags, models_of(document))
+    asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
+    warn_of_launcher()
+    with shown(stage, quiet=quiet) as listen:
+        analysis = run(document, epsilons=asked, options=options, on_progress=listen)
+    warn(analysis.warnings)
+    if not quiet and not prints(flags):
+        say([*summary(analysis), *reminder(analysis.warnings)])
+    with shown(stage, quiet=quiet) as listen:
+        lines = advice(analysis, paths, flags, document) if flags["html"] is not None else []
+        write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
+
+
+@command(short_help="Say which merge to try first.")
+@options(_RECIPE, *MODELS, DTYPE, as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
+def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
+    """Say which method and parameters to try first with these agents, from what `analyze` counts.
+
+    The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
+    and what is not known. Compare with others on your own tasks, with `ramerge search`.
+    """
+    from ramerge.analysis.analyze import analyze as run
+    from ramerge.analysis.outputs import recommended
+    from ramerge.analysis.recommend import recommend as chosen
+    from ramerge.analysis.recommend import warnings_for
+    from ramerge.flags.read import read_recipe
+    from ramerge.foundation.screen import shown, stage
+
+    document = read_recipe(paths, flags)
+    with shown(stage, quiet=quiet or as_json) as listen:
+        analysis = run(document, options=options, on_progress=listen)
+    found = chosen(analysis)
+    warn(warnings_for(analysis, found.method))
+    if as_json:
+        click.echo(found.to_json(), nl=False)
+    elif not quiet:
+        say(recommended(found, paths, flags, document))
+
+
+@command(short_help="Make an HTML page of a finished merge.")
+@options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache"))
+def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
+    """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
+    from ramerge.analysis.analyze import analyze as run
+    from ramerge.analysis.finished import open_finished, with_differences
+    from ramerge.analysis.outputs import advice, check_outputs, prints, write_outputs
+    from ramerge.analysis.text import summary
+    from ramerge.foundation.screen import shown, stage
+    from ramerge.recipe.read import open_recipe
+
+    recipe, record = open_finished(out)
+    chosen = flags | {"html": flags["html"] or out / "report.html"}
+    check_outputs(chosen)
+    with shown(stage, quiet=quiet) as listen:
+        analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
+    warn(analysis.warnings)
+    speaks = not quiet and not prints(chosen)
+    if speaks:
+        say(summary(analysis))
+    with shown(stage, quiet=quiet) as listen:
+        named = {"base": None, "dtype": None, "agents": (), "settings": ()}
+        lines = advice(analysis, [str(recipe)], named, open_recipe(recipe))
+        text = recipe.read_text(encoding="utf-8")
+        write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
+    if speaks:
+        say(str(chosen["html"]))
