@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.engine.execute import Passes, execute
+from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.engine.reads import Passes
 from ramerge.engine.record import read_record
 from ramerge.methods import trim
 from ramerge.planning import sample

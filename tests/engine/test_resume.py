@@ -16,7 +16,7 @@ import pytest
 import ramerge
 from ramerge import api
 from ramerge.engine import fingerprint, journal
-from ramerge.engine.execute import Passes
+from ramerge.engine.reads import Passes
 from ramerge.foundation.errors import ContinueNote, OutputWarning, StoppedError
 from ramerge.methods import trim
 from ramerge.output.staging import OutputDir, hidden_folder

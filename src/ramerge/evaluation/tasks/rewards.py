@@ -21,10 +21,10 @@ from inspect_ai.solver import TaskState
 from pydantic import Field, ValidationError
 
 from ramerge.evaluation.data import read_records, refuse
+from ramerge.evaluation.functions import in_words, load
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks.common import FAILED, Seed, answer, checked, is_failed, sample, scored, shares, text_of
 from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.functions import in_words, load
 from ramerge.foundation.text import shown
 
 
