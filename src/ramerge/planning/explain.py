@@ -43,7 +43,6 @@ def explain(made: MergePlan) -> list[str]:
             ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
             ("write", _bytes(values["bytes_written"]) + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
-            ("runs on", values["runs_on"]),
             *(
                 [("time", f"about {_duration(values['solving_seconds'])} to solve")]
                 if values["solving_seconds"]
