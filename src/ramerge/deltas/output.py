@@ -11,12 +11,11 @@ from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
 from ramerge.deltas.spool import spool_of, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.engine.card import model_card
-from ramerge.engine.dependencies import fingerprint_of
-from ramerge.engine.execute import Passes, records_of
-from ramerge.engine.kinds import OutputKind
-from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.fingerprint import fingerprint_of
+from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
-from ramerge.engine.sidecars import files_of
+from ramerge.engine.sidecars import files_of, records_of
 from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
 

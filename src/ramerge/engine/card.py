@@ -31,47 +31,34 @@ def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool 
         record: its record.
         is_delta: whether the card is for a delta that gives the model, and not for the model.
     """
-    relation = {"base_model_relation": "merge"} if plan.method.combines else {}
-    tags = ["merge", "model-merging", "ramerge", _tag(plan.method.name)] if plan.method.combines else ["ramerge"]
-    base = {"base_model": _base_models(plan)} if plan.method.combines or plan.base.hub_id else {}
-    front: dict[str, Any] = {
-        **base,
-        **relation,
-        "library_name": "transformers",
-        "tags": tags,
-    }
+    front: dict[str, Any] = {}
+    if plan.method.combines or plan.base.hub_id:
+        front["base_model"] = _base_models(plan)
+    if plan.method.combines:
+        front["base_model_relation"] = "merge"
+    method = plan.method.name.replace("+", "-plus").replace("_", "-")
+    tags = ["merge", "model-merging", "ramerge", method] if plan.method.combines else ["ramerge"]
     stream = io.StringIO()
-    yaml = YAML()
-    yaml.dump(front, stream)
+    YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = literal = point.name or (plan.out.name if plan.out else "merged")
     if plan.below is not None and not is_delta:
         name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
     literal = dumped(literal).strip()
+    rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
     return f"""---
 {stream.getvalue()}---
 
 # {markdown(name)}
 
 {_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
+Inputs: {inputs}. Output: {record.dtype}{rounded}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
 {_unpacking(plan, record) if is_delta else _loading(literal, plan.companions)}
 The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
-
-
-def _rounded(record: Record) -> str:
-    return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
-
-
-def _spared(plan: MergePlan) -> str:
-    if plan.bytes_in_full == plan.bytes_read:
-        return ""
-    share = plan.bytes_read / plan.bytes_in_full
-    return f"\nAgents that are deltas: {share:.0%} of the bytes of whole checkpoints were read."
 
 
 def _loading(literal: str, companions: Collection[str]) -> str:
@@ -108,10 +95,6 @@ def _made(plan: MergePlan, record: Record) -> str:
         f"Merged with ramerge {record.ramerge_version} by **{plan.method.name}**\n"
         f"({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}."
     )
-
-
-def _tag(method: str) -> str:
-    return method.replace("+", "-plus").replace("_", "-")
 
 
 def columns_of(record: Record) -> tuple[Column, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from ramerge.engine.dependencies import fingerprint_of
-from ramerge.engine.execute import Passes, records_of
-from ramerge.engine.kinds import OutputKind
-from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.fingerprint import fingerprint_of
+from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
-from ramerge.engine.sidecars import write_sidecars
+from ramerge.engine.sidecars import records_of, write_sidecars
 from ramerge.engine.sinks import Shards, all_shards
 from ramerge.engine.uploads import UploadedShards
 from ramerge.output.remote_output import RemoteStagingDir

@@ -2,9 +2,8 @@
 
 build            from a checked recipe to a plan
 inputs           finds and opens the models
-rename           gives agents' tensors the base's names, by the recipe's rules
-name_mappings    and by what libraries usually do
-match, names     compares agents with the base: missing, extra and tied tensors, and why names differ
+name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
+match            compares agents with the base: missing, extra and tied tensors
 configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
 vocabulary       embeddings with different numbers of rows, and rows with different tokens
 tokens           reads tokens and chat templates

@@ -23,7 +23,7 @@ from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
-from ramerge.planning.rename import fitted_agents
+from ramerge.planning.name_mappings import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.planning.rounds import rounds
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
@@ -76,13 +76,12 @@ def make_plan(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
-    disk_free = _check_output(out, points, inputs, contents, findings, overwrite=options.overwrite, as_delta=as_delta)
+    disk_free = _check_output(out, points, inputs, contents, findings, options=options, as_delta=as_delta)
     raised = findings.warnings if options.strict else []
     return MergePlan(
         points=tuple(points),
         out=out,
         overwrite=options.overwrite,
-        in_memory=in_memory,
         base=inputs.base,
         agents=inputs.agents,
         importances=inputs.importances,
@@ -99,7 +98,6 @@ def make_plan(
 
 
 def _opened(points: Sequence[Point], findings: Findings) -> OpenedInputs:
-    """The inputs, after what the recipe itself is worth a word."""
     recipe = points[0].recipe
     checks.note_methods(points, findings)
     findings.warnings += recipe.document.warnings
@@ -116,7 +114,7 @@ def _check_output(
     contents: PlannedContents,
     findings: Findings,
     *,
-    overwrite: bool,
+    options: Options,
     as_delta: bool,
 ) -> int | None:
     """The free bytes where the output is built; None if there is no output. Notes what would make writing fail."""
@@ -125,12 +123,15 @@ def _check_output(
     # how large a delta becomes is known when it is made
     if isinstance(out, Path):
         needed = 0 if as_delta else contents.bytes_written
-        for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
+        for text in problems_of(out, inputs.folders, needed, overwrite=options.overwrite):
             findings.problem(text)
         return free_bytes(out)
     largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
-    needed = 0 if as_delta else remote_output.needed_of(contents.bytes_written, largest)
-    for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=overwrite):
+    # tasks on Ray do not wait for uploads
+    at_once = (
+        remote_output.needed_of(contents.bytes_written, largest) if options.ray is None else contents.bytes_written
+    )
+    for text in remote_output.problems_of(out, inputs.folders, 0 if as_delta else at_once, overwrite=options.overwrite):
         findings.problem(text)
     return remote_output.free_here(out)
 
@@ -165,9 +166,6 @@ def _contents(
     bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties) + sum(
         tensor.bytes_read for read in reads for tensor in read
     )
-    deltas = [name for name, agent in inputs.opened_agents.items() if agent.delta is not None]
-    spared = sum(tensor.bytes_in_full(deltas) - tensor.bytes_read for read in reads for tensor in read)
-    checks.note_deltas(deltas, bytes_read, bytes_read + spared, findings)
     return PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),
@@ -180,7 +178,6 @@ def _contents(
         untied=base.untied,
         remembered=known,
         bytes_read=bytes_read,
-        bytes_in_full=bytes_read + spared,
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
         dequantized_to=base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
         stated=stated_dtype(base.config),
@@ -190,7 +187,6 @@ def _contents(
 def _check_models(
     points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, findings: Findings
 ) -> None:
-    """What tokenizers, configurations and adapters say of each other."""
     recipe, agents = points[0].recipe, inputs.opened_agents
     check_same_tokens(base, agents, recipe, findings)
     checks.note_one_agent(points[0], findings)
@@ -202,7 +198,6 @@ def _check_models(
 def _check_tensors(
     base: Checkpoint, tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings
 ) -> None:
-    """What the recipe asks of tensors that cannot be, or that is worth a note."""
     checks.check_like_base(base, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
@@ -229,7 +224,6 @@ def _matched(
 
 
 def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
-    """The tensors of the base that the method merges."""
     rules = (None, *recipe.rules)
     found = {}
     for name, tensor in base.tensors.items():

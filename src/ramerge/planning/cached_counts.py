@@ -64,7 +64,6 @@ def fingerprint(value: Any, named: Callable[[Location], object]) -> object:
 
 @cache
 def _names_of(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass."""
     return tuple(field.name for field in fields(kind))
 
 
