@@ -81,5 +81,5 @@ def observe(
         tasks, _ = tasks_of(passes.plan, passes.results)
         batches = in_order(passes.plan, tuple(counted), 0)
         work = ObservePass(passes.plan, passes.files, "reading", batches, counted, dict(passes.results), tasks)
-        passes.learn(passes.run(work, work.results))
+        passes.run(work, work.results)
         return Observed(passes.results, passes.rounding[0], passes.non_finite)

@@ -13,7 +13,7 @@ from ramerge.engine.executors.executor import Executor, Processed
 from ramerge.engine.journal import Journal, PassJournal
 from ramerge.engine.passes import CountPass, MergePass, PlanPass, in_order
 from ramerge.engine.result_codec import BlockResult, ResultCodec, Results, blank
-from ramerge.engine.tally import NonFinite, PassTally, Statistics
+from ramerge.engine.tally import NonFinite, PassTally
 from ramerge.engine.worker import Sink, Task
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import WeightsError
@@ -68,25 +68,20 @@ class Passes:
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
             batches = in_order(self.plan, wanted, len(rounds) - number)
             counting = CountPass(self.plan, self.files, label, batches, wanted, dict(self.results))
-            self.learn(self.run(counting, counting.results))
+            self.run(counting, counting.results)
 
     def merge(self, sink: Sink) -> None:
         """Run the merging pass, which also counts some statistics; `sink` takes the merged bytes."""
         plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, self.results)
         batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
         merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink)
-        self.learn(self.run(merging, self.results, sink))
-
-    def learn(self, counted: Statistics) -> None:
-        """Keep what a pass has counted."""
-        self.results |= counted.results
-        self._by_tensor |= counted.by_tensor
+        self.run(merging, self.results, sink)
 
     def keep(self) -> None:
         """Store counts for later runs on the same files."""
         cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
 
-    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> Statistics:
+    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> None:
         """Carry out a pass: first what earlier runs have done of it, then the rest.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
@@ -109,7 +104,8 @@ class Passes:
         self.rounding += tally.rounding
         self.non_finite, self.overflowing = refusals.allowed(), refusals.overflowing()
         self.bytes_read += tally.done
-        return tally.statistics
+        self.results |= tally.statistics.results
+        self._by_tensor |= tally.statistics.by_tensor
 
 
 @contextmanager
