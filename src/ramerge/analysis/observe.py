@@ -78,8 +78,8 @@ def observe(
     with closing(Passes(plan, executor, listen)) as passes:
         passes.count()
         counted = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}
-        tasks, _ = tasks_of(passes.plan, passes.results, {})
+        tasks, _ = tasks_of(passes.plan, passes.results)
         batches = in_order(passes.plan, tuple(counted), 0)
         work = ObservePass(passes.plan, passes.files, "reading", batches, counted, dict(passes.results), tasks)
-        passes.learn(passes.run(work, work.results))
+        passes.run(work, work.results)
         return Observed(passes.results, passes.rounding[0], passes.non_finite)

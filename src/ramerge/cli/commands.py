@@ -173,7 +173,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.foundation.text import unknown
-    from ramerge.methods.registry import METHODS, describe, listed, reads_of
+    from ramerge.methods.registry import METHODS, describe, listed
 
     if wrong := [name for name in names if name not in METHODS]:
         raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
@@ -186,8 +186,8 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     else:
         click.echo(f"{'method':<16} reads  what it is")
         for name, method in described.items():
-            click.echo(f"{name:<16}{reads_of(method):>6}  {method['title']}")
-        click.echo("\nreads: of all inputs, with default parameters; 1 or 3: 1 if a sample shows what must be counted")
+            click.echo(f"{name:<16}{method['reads']:>6}  {method['title']}")
+        click.echo("\nreads: of all inputs, with default parameters")
         click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
 
 

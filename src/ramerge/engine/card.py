@@ -22,14 +22,14 @@ from ramerge.storage.delta_index import COMPANIONS
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool = False) -> str:
+def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "") -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
 
     Args:
         plan: the plan that was carried out.
         point: the merge.
         record: its record.
-        is_delta: whether the card is for a delta that gives the model, and not for the model.
+        usage: how the folder is used; by default as a model of transformers.
     """
     front: dict[str, Any] = {}
     if plan.method.combines or plan.base.hub_id:
@@ -42,7 +42,7 @@ def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool 
     YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = literal = point.name or (plan.out.name if plan.out else "merged")
-    if plan.below is not None and not is_delta:
+    if plan.below is not None and not usage:
         name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
     literal = dumped(literal).strip()
     rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
@@ -56,8 +56,8 @@ Inputs: {inputs}. Output: {record.dtype}{rounded}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
-{_unpacking(plan, record) if is_delta else _loading(literal, plan.companions)}
-The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
+{usage or _loading(literal, plan.companions)}
+The recipe is in `{f"{COMPANIONS}/" if usage else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
 
 
@@ -70,17 +70,6 @@ def _loading(literal: str, companions: Collection[str]) -> str:
 from transformers import AutoModelForCausalLM{", AutoTokenizer" if has else ""}
 
 model = AutoModelForCausalLM.from_pretrained({literal}){tokenizer}
-```
-"""
-
-
-def _unpacking(plan: MergePlan, record: Record) -> str:
-    size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
-    return f"""This folder is a delta: it holds what the model has changed of its base. It takes
-{size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
-
-```sh
-ramerge apply --base BASE THIS_FOLDER MODEL
 ```
 """
 

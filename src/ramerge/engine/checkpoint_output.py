@@ -25,9 +25,8 @@ def spec(plan: MergePlan) -> OutputSpec:
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     with closing(shards_of(plan, output)) as shards:
-        if not passes.merge_predicted(shards):
-            passes.count()
-            passes.merge(shards)
+        passes.count()
+        passes.merge(shards)
         written = shards.finish(passes.listen)
     records = records_of(plan, passes, written, seen, began)
     write_sidecars(plan, records, output.staging)

@@ -91,7 +91,7 @@ def _work(plan: MergePlan) -> Iterator[object]:
     for tensor in plan.tensors:
         yield values_of(tensor, named)
     yield from ((shard.name, shard.header, shard.file_bytes) for shard in plan.shards)
-    yield plan.rounds, plan.predicted, sorted(plan.companions), plan.below is not None
+    yield plan.rounds, sorted(plan.companions), plan.below is not None
 
 
 def _digest(*values: object) -> str:

@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
+from typing_extensions import override
+
 from ramerge.engine.executors.executor import in_runs
 from ramerge.engine.result_codec import BlockResult, Results
 from ramerge.engine.worker import Message, Sink, Task, Worker, worker
-from ramerge.foundation.typing import override
-from ramerge.methods.base import Counted, Statistic
+from ramerge.methods.base import Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
 from ramerge.tensors.reader import Files
 
@@ -36,7 +37,7 @@ class PlanPass:
     files: Files
     label: str
     batches: tuple[Run, ...]
-    counted: Mapping[int, Sequence[Counted]]
+    counted: Mapping[int, Sequence[Statistic]]
 
     def limits(self) -> AbstractContextManager[object]:
         """Holds BLAS to one thread where workers solve for whole matrices.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,15 +13,14 @@ from ramerge.engine.executors.executor import Executor, Processed
 from ramerge.engine.journal import Journal, PassJournal
 from ramerge.engine.passes import CountPass, MergePass, PlanPass, in_order
 from ramerge.engine.result_codec import BlockResult, ResultCodec, Results, blank
-from ramerge.engine.tally import NonFinite, PassTally, Statistics
+from ramerge.engine.tally import NonFinite, PassTally
 from ramerge.engine.worker import Sink, Task
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.progress import Listener
-from ramerge.methods.base import Counted, Statistic
+from ramerge.methods.base import Statistic
 from ramerge.planning import cached_counts
 from ramerge.planning.model import Batch, MergePlan, TensorPlan, Tie
-from ramerge.planning.sample import sample
 from ramerge.storage.upload import UploadTarget
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.reader import Files, Reader
@@ -45,7 +43,7 @@ class Passes:
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
         self.journal: Journal | None = None
-        self.results: dict[tuple[Counted, str], Any] = dict(plan.remembered)
+        self.results: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
         self.rounding = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
         self.overflowing: tuple[str, ...] = ()
@@ -54,7 +52,7 @@ class Passes:
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
         self.plan = replace(plan, out=None if isinstance(plan.out, UploadTarget) else plan.out, below=None)
         self._executor = executor
-        self._by_tensor: dict[tuple[Counted, str], Any] = {}
+        self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)
         self.files = Files(plan.files)
         _check_ties(plan, Reader(self.files))
@@ -70,72 +68,20 @@ class Passes:
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
             batches = in_order(self.plan, wanted, len(rounds) - number)
             counting = CountPass(self.plan, self.files, label, batches, wanted, dict(self.results))
-            self.learn(self.run(counting, counting.results))
+            self.run(counting, counting.results)
 
-    def merge(
-        self,
-        sink: Sink,
-        sampled: Results = MappingProxyType({}),
-        verified: Mapping[tuple[Counted, str], Counted] = MappingProxyType({}),
-    ) -> None:
-        """Run the merging pass, which also counts some statistics.
-
-        Args:
-            sink: takes the merged bytes.
-            sampled: what a sample says of results that were not counted.
-            verified: what verifies them on the way.
-        """
-        plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, {**self.results, **sampled}, verified)
+    def merge(self, sink: Sink) -> None:
+        """Run the merging pass, which also counts some statistics; `sink` takes the merged bytes."""
+        plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, self.results)
         batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
         merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink)
-        self.learn(self.run(merging, self.results, sink))
-
-    def merge_predicted(self, sink: Sink) -> bool:
-        """Merge with what a sample says that counting would give, and see on the way whether it does.
-
-        False if the plan does not ask for it, the sample does not say it, or it was wrong: then everything must be
-        counted, and merged again.
-        """
-        plan = self.plan
-        if not plan.predicted:
-            return False
-        sampled = self._sampled()
-        predictions = {
-            key: key[0].predict(result)
-            for key, result in sampled.items()
-            if isinstance(key[0], Statistic) and key[0].predictable
-        }
-        verified = {key: predict for key, predict in predictions.items() if predict is not None}
-        if len(verified) < len(predictions) or not predictions.keys() >= _asked(plan):
-            return False
-        rounding = self.rounding.copy()
-        self.merge(sink, sampled, verified)
-        found = {key: self.results[predict, key[1]] for key, predict in verified.items()}
-        if any(result is None for result in found.values()):
-            self.rounding = rounding
-            return False
-        self.results |= found
-        return True
-
-    def _sampled(self) -> dict[tuple[Counted, str], Any]:
-        """What a sample says of everything that must be counted; nothing of parts of the model that it lacks."""
-        batches, results = list(sample(self.plan.tensors)), dict(self.results)
-        for wanted in self.plan.rounds:
-            due = tuple((batch,) for batch in batches if batch[0].tensor in wanted)
-            sampling = CountPass(self.plan, self.files, "sampling", due, wanted, dict(results))
-            results |= self.run(sampling, sampling.results).results
-        return {key: result for key, result in results.items() if key not in self.results}
-
-    def learn(self, counted: Statistics) -> None:
-        """Keep what a pass has counted."""
-        self.results |= counted.results
-        self._by_tensor |= counted.by_tensor
+        self.run(merging, self.results, sink)
 
     def keep(self) -> None:
         """Store counts for later runs on the same files."""
         cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
 
-    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> Statistics:
+    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> None:
         """Carry out a pass: first what earlier runs have done of it, then the rest.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
@@ -158,7 +104,8 @@ class Passes:
         self.rounding += tally.rounding
         self.non_finite, self.overflowing = refusals.allowed(), refusals.overflowing()
         self.bytes_read += tally.done
-        return tally.statistics
+        self.results |= tally.statistics.results
+        self._by_tensor |= tally.statistics.by_tensor
 
 
 @contextmanager
@@ -178,27 +125,8 @@ def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
         sink.advance(result.block)
 
 
-def _asked(plan: MergePlan) -> set[tuple[Counted, str]]:
-    return {
-        (statistic, tensor.part(statistic.scope))
-        for point in plan.points
-        for tensor in plan.tensors
-        if tensor.merged
-        for statistic in point.statistics(tensor.rule)
-        if (statistic, tensor.part(statistic.scope)) not in plan.remembered
-    }
-
-
-def tasks_of(
-    plan: MergePlan, results: Results, verified: Mapping[tuple[Counted, str], Counted]
-) -> tuple[list[tuple[Task, ...]], dict[int, list[Counted]]]:
-    """For each tensor: how every point merges it, and the statistics that are counted during merging.
-
-    Args:
-        plan: the plan.
-        results: of statistics.
-        verified: those of them that are predictions, with what verifies them.
-    """
+def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
+    """For each tensor: how every point merges it, and the statistics that are counted during merging."""
     agents = tuple(plan.agents)
     made: dict[object, Task] = {}
 
@@ -212,8 +140,7 @@ def tasks_of(
             reported = point.reported(tensor.rule)
             if reported is not None and (reported, tensor.part(reported.scope)) in results:
                 reported = None
-            predicted = [verified[key] for key in zip(statistics, parts, strict=True) if key in verified]
-            made[index, tensor.rule, parts] = Task(prepared, predicted[0] if predicted else reported)
+            made[index, tensor.rule, parts] = Task(prepared, reported)
         return made[index, tensor.rule, parts]
 
     tasks = [

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels.piece import no_counts
-from ramerge.methods.base import Counted, Counts
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan
 
 _LENGTH = struct.Struct("<I")
@@ -20,7 +20,7 @@ _LENGTH = struct.Struct("<I")
 _LARGE = 4096
 
 
-Results = Mapping[tuple[Counted, str], Any]
+Results = Mapping[tuple[Statistic, str], Any]
 """Results of statistics, by statistic and part of the model."""
 
 
@@ -43,7 +43,7 @@ class BlockResult:
     block: Block
     elements: int
     bytes_read: int
-    counted: Mapping[Counted, Counts] = field(default_factory=dict)
+    counted: Mapping[Statistic, Counts] = field(default_factory=dict)
     rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
@@ -62,7 +62,7 @@ class ResultCodec:
         wanted: what the pass counts, by the tensor's index.
     """
 
-    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Counted]]) -> None:
+    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]]) -> None:
         self._wanted = wanted
         self._blanks = {each: each.blank(len(plan.agents)) for counted in wanted.values() for each in counted}
         self._rounding = blank(plan)
@@ -93,7 +93,7 @@ class ResultCodec:
 
         like = self._rounding
         rounding = array(like.dtype, like.size).reshape(like.shape) if rounded else None
-        counted: dict[Counted, Any] = {}
+        counted: dict[Statistic, Any] = {}
         for index, kept in entries:
             statistic = self._wanted[batch[0].tensor][index]
             like = self._blanks[statistic]

@@ -59,7 +59,7 @@ def records_of(
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
+            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
                 *warnings_of(
                     plan,
@@ -75,7 +75,6 @@ def records_of(
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
             non_finite={label: found.count for label, found in passes.non_finite.items()},
-            runs_on=point.method.runs_on(point.parameters[0]),
             agents={agent.name: agent for agent in agents},
             parts=_parts(plan, point, results),
             tensors=plan.tensors_count,
@@ -94,17 +93,6 @@ def records_of(
         passes.keep()
         raise
     return records
-
-
-def _saved(plan: MergePlan, bytes_written: int) -> list[str]:
-    if plan.below is None:
-        return []
-    whole = sum(tensor.bytes_written for tensor in plan.tensors)
-    share = bytes_written / whole if whole else 0.0
-    return [
-        f"written as a delta on {plan.below.directory}: {bytes_written:,} bytes, {share:.1%} of the "
-        f"{whole:,} of the model; ramerge apply gives the model"
-    ]
 
 
 def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:

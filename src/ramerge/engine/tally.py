@@ -16,7 +16,7 @@ from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.engine.worker import Message, Solving
 from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.progress import Listener, Progress
-from ramerge.methods.base import Counted, Counts
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.findings import listed
 from ramerge.planning.model import Block, MergePlan, Source, TensorPlan, share_of
 from ramerge.tensors.identity import check_unchanged
@@ -34,7 +34,7 @@ class Statistics:
     """
 
     def __init__(
-        self, plan: MergePlan, wanted: Mapping[int, Sequence[Counted]], results: Results, blocks: Iterable[Block]
+        self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]], results: Results, blocks: Iterable[Block]
     ) -> None:
         """Prepare to count.
 
@@ -45,11 +45,11 @@ class Statistics:
             blocks: what will be counted.
         """
         self._plan = plan
-        self._totals: dict[tuple[Counted, str], NDArray[np.int64]] = {}
-        self._elements: dict[tuple[Counted, str], int] = {}
-        self._before: dict[tuple[Counted, str], Any] = {}
-        self.results: dict[tuple[Counted, str], Any] = {}
-        self.by_tensor: dict[tuple[Counted, str], NDArray[np.int64]] = {}
+        self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
+        self._elements: dict[tuple[Statistic, str], int] = {}
+        self._before: dict[tuple[Statistic, str], Any] = {}
+        self.results: dict[tuple[Statistic, str], Any] = {}
+        self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         for index, statistics in wanted.items():
             tensor = plan.tensors[index]
             for statistic in statistics:
@@ -78,12 +78,12 @@ class Statistics:
             if not self._missing[key]:
                 self._finish(key)
 
-    def _total(self, key: tuple[Counted, str], like: Counts) -> NDArray[np.int64]:
+    def _total(self, key: tuple[Statistic, str], like: Counts) -> NDArray[np.int64]:
         if key not in self._totals:
             self._totals[key] = np.zeros(like.shape, np.int64)
         return self._totals[key]
 
-    def _finish(self, key: tuple[Counted, str]) -> None:
+    def _finish(self, key: tuple[Statistic, str]) -> None:
         statistic, _ = key
         total = self._total(key, statistic.blank(len(self._plan.agents)))
         self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))

@@ -46,16 +46,6 @@ class Progress:
     unit: str = "bytes"
     note: str = ""
 
-    @property
-    def is_open(self) -> bool:
-        """Whether the total is not known: kernels are asked for one after another."""
-        return self.unit == "kernels"
-
-    @property
-    def title(self) -> str:
-        """What people read."""
-        return f"{self.stage} (first run only, up to 40 s)" if self.is_open else self.stage
-
 
 Listener = Callable[[Progress], None]
 
@@ -76,6 +66,15 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
         yield _Lines()
 
 
+def _is_open(event: Progress) -> bool:
+    """Whether the total is not known: kernels are asked for one after another."""
+    return event.unit == "kernels"
+
+
+def _title(event: Progress) -> str:
+    return f"{event.stage} (first run only, up to 40 s)" if _is_open(event) else event.stage
+
+
 class _Figures:
     """The figures of each stage: amount, speed, and time left.
 
@@ -88,7 +87,7 @@ class _Figures:
     def __call__(self, event: Progress) -> str:
         from rich.filesize import decimal  # here, because the API imports this module and shows nothing
 
-        if event.is_open:
+        if _is_open(event):
             return f"{event.done:,} done"
         is_bytes, rate = event.unit == "bytes", self._rate(event)
         amount = f"{event.done:,} of {event.total:,} {event.unit}"
@@ -128,12 +127,12 @@ class _Lines:
 
     def __call__(self, event: Progress) -> None:
         now, figures = time.monotonic(), self._figures(event)
-        unfinished = event.stage in self._begun if event.is_open else event.done < event.total
+        unfinished = event.stage in self._begun if _is_open(event) else event.done < event.total
         if unfinished and now - self._last < _SECONDS_BETWEEN_LINES:
             return
         self._last = now
         self._begun.add(event.stage)
-        line = event.title if event.is_open and not event.done else f"{event.title}: {figures}"
+        line = _title(event) if _is_open(event) and not event.done else f"{_title(event)}: {figures}"
         with suppress(OSError):  # standard error may be closed, which is no reason to stop
             print(line, file=sys.stderr, flush=True)
 
@@ -155,9 +154,9 @@ def _bars() -> Iterator[Listener]:
     ) as bars:
 
         def show(event: Progress) -> None:
-            total = None if event.is_open else event.total
-            if event.title not in tasks:
-                tasks[event.title] = bars.add_task(event.title, total=total, text="")
-            bars.update(tasks[event.title], completed=event.done, total=total, text=figures(event))
+            total = None if _is_open(event) else event.total
+            if _title(event) not in tasks:
+                tasks[_title(event)] = bars.add_task(_title(event), total=total, text="")
+            bars.update(tasks[_title(event)], completed=event.done, total=total, text=figures(event))
 
         yield show

@@ -9,7 +9,6 @@ vocabulary       embeddings with different numbers of rows, and rows with differ
 tokens           reads tokens and chat templates
 layout           the tensors and files of the output
 rounds           reads before the merging pass
-sample           a part of the weights, from which a merge may predict what they would count
 cached_counts    counts of earlier reads
 resources        threads, blocks and memory
 duration         how long solving for matrices takes

@@ -26,7 +26,6 @@ from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
 from ramerge.planning.name_mappings import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.planning.rounds import rounds
-from ramerge.planning.sample import bytes_of, predicted
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
@@ -67,8 +66,7 @@ def make_plan(
     inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
     sends = out is not None and not isinstance(out, Path)
-    can_repeat = not (in_memory or observed or as_delta or sends)  # what was sent is not sent again
-    contents = _contents(points, inputs, findings, observed, cache=options.cache, can_repeat=can_repeat)
+    contents = _contents(points, inputs, findings, observed, cache=options.cache)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
@@ -145,12 +143,8 @@ def _contents(
     observed: Sequence[Statistic],
     *,
     cache: bool,
-    can_repeat: bool,
 ) -> PlannedContents:
-    """The tensors of the output, and what is read for them. Empty if an input could not be opened.
-
-    `can_repeat` says whether the merging pass can be done a second time, so that a statistic may be predicted.
-    """
+    """The tensors of the output, and what is read for them. Empty if an input could not be opened."""
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
@@ -168,12 +162,9 @@ def _contents(
     digest = cached_counts.digest_of(tensors, inputs.files) if cache else None
     known = cached_counts.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
-    predictions = can_repeat and predicted(counted, tensors)
-    reads = [*([tensors[index] for index in wanted] for wanted in counted if not predictions), tensors]
-    bytes_read = (
-        sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
-        + sum(tensor.bytes_read for read in reads for tensor in read)
-        + (len(counted) * bytes_of(tensors) if predictions else 0)
+    reads = [*([tensors[index] for index in wanted] for wanted in counted), tensors]
+    bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties) + sum(
+        tensor.bytes_read for read in reads for tensor in read
     )
     return PlannedContents(
         tensors=tuple(tensors),
@@ -182,7 +173,6 @@ def _contents(
         companions=companions,
         files={**identify(companions.values()), **inputs.files},
         rounds=tuple(counted),
-        predicted=predictions,
         digest=digest,
         vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
         untied=base.untied,

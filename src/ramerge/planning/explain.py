@@ -40,14 +40,9 @@ def explain(made: MergePlan) -> list[str]:
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
-            (
-                "read",
-                f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"
-                + (" and a sample" if made.predicted else ""),
-            ),
+            ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
             ("write", _bytes(values["bytes_written"]) + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
-            ("runs on", values["runs_on"]),
             *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]

@@ -13,7 +13,7 @@ from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Counted, Layer, Method, Statistic
+from ramerge.methods.base import Layer, Method, Statistic
 from ramerge.methods.moved import ORDERED, absolute
 from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
@@ -299,13 +299,11 @@ class PlannedContents:
         companions: relative name to source of the files that are copied.
         files: the identities of all input files before they were read.
         rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
-        predicted: whether the merging pass comes first, with what a sample says that they will count; they are only
-            counted if that proves wrong.
         digest: the key for storing counts of these inputs; None if counts are not stored.
         vocabulary: rows of the embeddings if models have different numbers of them.
         untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
-        bytes_read: bytes of weights that are read, in all passes together; of a `predicted` plan, if it is right.
+        bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
         below: the model on which the output is a delta; None if the output is a checkpoint.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
@@ -319,11 +317,10 @@ class PlannedContents:
     companions: Mapping[str, Location] = field(default_factory=dict, repr=False)
     files: Mapping[Location, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
-    predicted: bool = False
     digest: bytes | None = field(default=None, repr=False)
     vocabulary: int | None = None
     untied: bool = False
-    remembered: Mapping[tuple[Counted, str], Any] = field(default_factory=dict, repr=False)
+    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
     below: Checkpoint | None = field(default=None, repr=False)
@@ -385,7 +382,7 @@ class MergePlan(PlannedContents):
     @property
     def passes(self) -> int:
         """Number of reads of the inputs: one for each round of counting, and one for merging."""
-        return 1 if self.predicted else len(self.rounds) + 1
+        return len(self.rounds) + 1
 
     @property
     def counts(self) -> str:
@@ -546,7 +543,6 @@ class MergePlan(PlannedContents):
             "method": self.method.name,
             "parameters": self.parameters.in_effect(),
             "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
-            "runs_on": self.method.runs_on(self.parameters),
             "base": self.base.location,
             "agents": {name: model.location for name, model in self.agents.items()},
             "formats": dict(self.formats),

@@ -16,7 +16,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import CheckpointError, RecipeError
@@ -503,15 +503,8 @@ class _Translation:
         self.result.flags |= {key: flag for key, flag in self.given.flags.items() if key[0] in _ADDED_KEYS}
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """A parameter of the result, or its value for an agent.
-
-    Attributes:
-        key: its name, and the agent's if every agent has its own.
-        value: mergekit's value, or its default.
-        origin: where the value was written.
-    """
+class _Slot(NamedTuple):
+    """A parameter of the result, or its value for an agent: its key, mergekit's value, and where that was written."""
 
     key: Key
     value: Value
