@@ -87,7 +87,6 @@ def _records(
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
             non_finite={label: found.count for label, found in passes.non_finite.items()},
-            runs_on=point.method.runs_on(point.parameters[0]),
             agents={agent.name: agent for agent in agents},
             parts=_parts(plan, point, results),
             tensors=plan.tensors_count,

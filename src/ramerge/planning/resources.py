@@ -88,7 +88,7 @@ def cut(
     if scratch and not limits.memory:
         # one whole matrix must be possible; several at a time are faster, if they leave room for others
         budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
-    workers = _workers(points, inputs, limits, solves=scratch > 0)
+    workers = _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     remote = any(isinstance(path, Remote) for path in inputs.files)
@@ -135,9 +135,7 @@ def _largest_block(inputs: OpenedInputs) -> int:
     return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
 
 
-def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimits, *, solves: bool) -> int:
-    if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
-        return 1  # a GPU takes one matrix after another
+def _workers(limits: ResourceLimits, *, solves: bool) -> int:
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
     return limits.threads or processors() + (0 if solves else _SPARE)
 
