@@ -56,6 +56,8 @@ THEIRS = {
     "--port": "transformers",
     "--save-hf": "slime",
     "--write": "benchmarks",
+    "--no-log-realtime": "inspect",
+    **dict.fromkeys(("--seeds", "--out"), "lab"),
     "--help": "every command",
     "--version": "ramerge by itself",
     **dict.fromkeys(
