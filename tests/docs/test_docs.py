@@ -55,7 +55,7 @@ THEIRS = {
     "--dtype": "vLLM",
     "--port": "transformers",
     "--save-hf": "slime",
-    "--write": "benchmarks",
+    **dict.fromkeys(("--only", "--write"), "benchmarks"),
     "--no-log-realtime": "inspect",
     **dict.fromkeys(("--seeds", "--out"), "lab"),
     "--help": "every command",
