@@ -74,11 +74,6 @@ class FoundModel:
             return self.written
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 
-    @property
-    def place(self) -> str:
-        """The name of `location` in earlier versions."""
-        return self.location
-
 
 def looks_like_path(text: str) -> bool:
     """Whether a model's name can only be a path: it starts like a path, or it is not spelled like a hub id."""
