@@ -487,7 +487,7 @@ def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str
         []
     """
     folder = output_target(out, staging_dir)
-    if (isinstance(folder, Path) and not folder.name) or not os.fspath(out):
+    if isinstance(folder, Path) and not folder.name:
         raise RecipeError(
             f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
         )

@@ -358,7 +358,6 @@ class _Agent:
         self.base = base
 
     def _shared(self, name: str) -> tuple[str, ...]:
-        """The names under which the base uses a tensor."""
         names = (self.tie.head, self.tie.embedding) if self.tie is not None else ()
         return names if name in names else (name,)
 
@@ -590,7 +589,6 @@ class _Agent:
         return None
 
     def _of_expert(self, module: str, expert: int, part: str) -> str | None:
-        """The base's name of a tensor of one expert."""
         return self._named(f"{module}.{expert}.{part}.weight")
 
     def _of_experts(self, module: str, name: str, parts: Sequence[str]) -> _AdaptedParameter | None:
@@ -625,7 +623,6 @@ def _plain(tensor: Tensor) -> str:
 
 
 def _only(found: set[bool]) -> set[bool]:
-    """The only member, if there is one only."""
     return found if len(found) == 1 else set()
 
 

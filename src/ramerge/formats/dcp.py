@@ -250,7 +250,6 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], t
 
 
 def _left_out(folder: Path, metadata: DcpMetadata, model: Mapping[str, Described]) -> Iterator[str]:
-    """A note on the tensors that are not the model's."""
     kept = {tensor.key for tensor in model.values()}
     if others := [tensor.key for tensor in metadata.tensors if tensor.key not in kept]:
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
@@ -377,7 +376,6 @@ def _with_last_ranks(folder: Path, found: Contents) -> Contents:
 
 
 def _reached(pieces: Sequence[PlacedPiece]) -> tuple[int, ...]:
-    """The shape that pieces reach to."""
     ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in pieces]
     return tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
 

@@ -307,7 +307,6 @@ def _views(found: Any) -> dict[str, View]:
 
 
 def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tensor]:
-    """All tensors by name."""
     first = states[0]
     whole = chain(
         ((name, tensor_of("", view)) for name, view in first.whole.items()),
@@ -329,7 +328,6 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
 
 
 def _cut(flat: Tensor, offset: int, elements: int) -> Tensor:
-    """A stretch of a vector."""
     return box_of(flat, (offset,), (elements,))
 
 

@@ -150,7 +150,6 @@ class _Gathered:
 
 
 def _gather(path: Path, rank: int, gathered: dict[str, _Gathered]) -> None:
-    """Add what a rank holds."""
     state = load_file(path)
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")

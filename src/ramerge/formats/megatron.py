@@ -206,7 +206,6 @@ class _Known:
 
 
 def _known(key: str) -> _Known | None:
-    """What the table knows of a name."""
     if key in _OUTSIDE:
         return _Known(_OUTSIDE[key])
     if (found := _IN_LAYERS.fullmatch(key)) is None:

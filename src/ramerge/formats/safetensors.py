@@ -26,7 +26,6 @@ def find(folder: Location) -> Location | None:
 
 
 def _loose(folder: Location) -> list[str]:
-    """Safetensors files without an index."""
     others = {path for pattern in _OTHERS for path in folder.glob(pattern)}
     return sorted(path.name for path in folder.glob("*.safetensors") if path not in others)
 
