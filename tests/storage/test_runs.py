@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,11 @@ from ramerge.planning.build import make_plan
 from ramerge.planning.model import MergePlan
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import open_recipe
+from ramerge.storage import client
 from tests.checkpoints import simple, write_checkpoint
 from tests.engine.executors.wrapped import Wrapped
 from tests.reference import Stored
-from tests.storage.web import WebServer
+from tests.storage.memory import Memory
 
 ALL = 10**9
 AGENTS = ("code", "tool")
@@ -34,20 +34,24 @@ def tensors(seed: int) -> dict[str, Stored]:
     return {f"model.layers.{i}.weight": each for i, each in enumerate(each for one in four for each in one.values())}
 
 
-def recipe(web: WebServer, method: str, place: Callable[[str], str]) -> dict[str, Any]:
-    """Base and agents that a server has, each named by `place`."""
+def recipe(folder: Path, method: str, memory: Memory | None = None) -> dict[str, Any]:
+    """Base and agents in a folder, or copies of them in a bucket."""
+    names = {}
     for seed, name in enumerate(["base", *AGENTS]):
-        if not (web.folder / name).exists():
-            write_checkpoint(web.folder / name, tensors(seed), shards=2)
-    return {"method": method, "base": place("base"), "agents": {name: place(name) for name in AGENTS}}
+        if not (folder / name).exists():
+            write_checkpoint(folder / name, tensors(seed), shards=2)
+        if memory is not None and not memory.files(name):
+            memory.put(folder / name, name)
+        names[name] = str(folder / name) if memory is None else f"gs://models/{name}"
+    return {"method": method, "base": names.pop("base"), "agents": names}
 
 
 def planned(
-    web: WebServer, method: str, out: Path | None, run_bytes: int, *, workers: int = 3, **more: Any
+    memory: Memory, folder: Path, method: str, out: str | None, run_bytes: int, *, workers: int = 3, **more: Any
 ) -> MergePlan:
-    """A plan of small blocks."""
-    source = recipe(web, method, lambda name: f"{web.url}/{name}")
-    plan = make_plan(make_points(open_recipe(source)), out, ramerge.Options(cache=False), **more)
+    """A plan of small blocks of models in a bucket, with an output in the folder."""
+    source = recipe(folder, method, memory)
+    plan = make_plan(make_points(open_recipe(source)), out and folder / out, ramerge.Options(cache=False), **more)
     assert plan.problems == ()
     resources = replace(plan.resources, block_elements=100, run_bytes=run_bytes, workers=workers)
     return replace(plan, resources=resources)
@@ -60,24 +64,32 @@ def weights(folder: Path) -> dict[str, bytes]:
 @pytest.mark.full
 @pytest.mark.parametrize("method", ["ram", "ram+", "ties"])
 @pytest.mark.parametrize("run_bytes", [0, 1, 1500, ALL])
-def test_a_run_of_any_length_has_the_same_bytes(method: str, run_bytes: int, web: WebServer, tmp_path: Path) -> None:
-    ramerge.merge(recipe(web, method, lambda name: str(web.folder / name)), tmp_path / "here")
-    execute(planned(web, method, tmp_path / "there", run_bytes), ThreadExecutor(3))
+def test_a_run_of_any_length_has_the_same_bytes(method: str, run_bytes: int, memory: Memory, tmp_path: Path) -> None:
+    ramerge.merge(recipe(tmp_path, method), tmp_path / "here")
+    execute(planned(memory, tmp_path, method, "there", run_bytes), ThreadExecutor(3))
     assert weights(tmp_path / "there") == weights(tmp_path / "here") != {}
 
 
-def test_neighboring_blocks_are_one_request(web: WebServer, tmp_path: Path) -> None:
-    plans = {size: planned(web, "ram+", tmp_path / str(size), size) for size in (0, ALL)}
+def test_neighboring_blocks_are_one_request(memory: Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    requests: list[str] = []
+    chunks = client.chunks
+
+    def counted(store: Any, key: str, *arguments: Any, **more: Any) -> Any:
+        requests.append(key)
+        return chunks(store, key, *arguments, **more)
+
+    plans = {size: planned(memory, tmp_path, "ram+", str(size), size) for size in (0, ALL)}
+    sample = planned(memory, tmp_path, "ram+", "sample", 0)
+    monkeypatch.setattr(client, "chunks", counted)
     asked = {}
     for size, plan in plans.items():
-        web.asked.clear()
+        requests.clear()
         execute(plan, ThreadExecutor(3))
-        asked[size] = sum(path.endswith(".safetensors") for _, path, _ in web.asked)
-    sample = planned(web, "ram+", None, 0)
-    web.asked.clear()
+        asked[size] = sum(key.endswith(".safetensors") for key in requests)
+    requests.clear()
     with pytest.raises(RuntimeError, match="sampled"):
-        execute(replace(sample, out=tmp_path / "sample"), _Stopping())
-    before = sum(path.endswith(".safetensors") for _, path, _ in web.asked)
+        execute(sample, _Stopping())
+    before = sum(key.endswith(".safetensors") for key in requests)
     files, passes = 2 * 3, 2
     assert asked[ALL] - before == files * passes
     assert asked[0] - before == 7 * 12 * 3 * passes
@@ -94,11 +106,11 @@ class _Stopping(ThreadExecutor):
         raise RuntimeError("sampled")
 
 
-def test_where_runs_are_of_use(web: WebServer, tmp_path: Path) -> None:
-    here, there = (lambda name: str(web.folder / name)), (lambda name: f"{web.url}/{name}")
-    assert ramerge.plan(recipe(web, "ram", here)).details.resources.run_bytes == 0
-    assert ramerge.plan(recipe(web, "tsvm", there)).details.resources.run_bytes == 0, "it would let answers wait"
-    plan = ramerge.plan(recipe(web, "ram", there))
+def test_where_runs_are_of_use(memory: Memory, tmp_path: Path) -> None:
+    assert ramerge.plan(recipe(tmp_path, "ram")).details.resources.run_bytes == 0
+    remote = ramerge.plan(recipe(tmp_path, "tsvm", memory))
+    assert remote.details.resources.run_bytes == 0, "it would let answers wait"
+    plan = ramerge.plan(recipe(tmp_path, "ram", memory))
     assert 0 < plan.details.resources.run_bytes <= plan.bytes_read / plan.details.resources.workers, (
         "every worker has some"
     )
@@ -123,14 +135,14 @@ class _Late:
         return ThreadExecutor(8).run(Wrapped(work, late), runs, recorder)
 
 
-def test_whole_tensors_come_in_order(web: WebServer, tmp_path: Path) -> None:
+def test_whole_tensors_come_in_order(memory: Memory, tmp_path: Path) -> None:
     """Only two tensors are collected at a time. Yet no thread waits forever."""
-    ramerge.merge(recipe(web, "ram", lambda name: str(web.folder / name)), tmp_path / "here")
+    ramerge.merge(recipe(tmp_path, "ram"), tmp_path / "here")
     found: dict[str, bytes] = {}
     executor = _Late()
 
     def work() -> None:
-        plan = planned(web, "ram", None, 5000, workers=8, in_memory=True)
+        plan = planned(memory, tmp_path, "ram", None, 5000, workers=8, in_memory=True)
         execute(plan, executor, on_tensor=lambda each: found.update({each.name: each.data.tobytes()}))
 
     thread = threading.Thread(target=work, daemon=True)
@@ -141,12 +153,12 @@ def test_whole_tensors_come_in_order(web: WebServer, tmp_path: Path) -> None:
     assert all(any(data in file for file in weights(tmp_path / "here").values()) for data in found.values())
 
 
-def test_a_delta_is_made_in_runs(web: WebServer, tmp_path: Path) -> None:
-    ramerge.merge(recipe(web, "ram", lambda name: str(web.folder / name)), tmp_path / "here")
+def test_a_delta_is_made_in_runs(memory: Memory, tmp_path: Path) -> None:
+    ramerge.merge(recipe(tmp_path, "ram"), tmp_path / "here")
     executor = _Late()
-    execute(planned(web, "ram", tmp_path / "delta", 5000, workers=8, as_delta=True), executor)
+    execute(planned(memory, tmp_path, "ram", "delta", 5000, workers=8, as_delta=True), executor)
     assert max(executor.lengths) > 1
-    ramerge.apply(web.folder / "base", tmp_path / "delta", tmp_path / "again")
+    ramerge.apply(tmp_path / "base", tmp_path / "delta", tmp_path / "again")
     assert weights(tmp_path / "again") == weights(tmp_path / "here")
 
 
@@ -168,9 +180,9 @@ class _Interrupted:
         return ThreadExecutor(1).run(Wrapped(work, some), runs, recorder)
 
 
-def test_a_merge_that_was_stopped_in_the_middle_of_a_run_goes_on(web: WebServer, tmp_path: Path) -> None:
-    ramerge.merge(recipe(web, "ram+", lambda name: str(web.folder / name)), tmp_path / "here")
-    plan = planned(web, "ram+", tmp_path / "there", ALL)
+def test_a_merge_that_was_stopped_in_the_middle_of_a_run_goes_on(memory: Memory, tmp_path: Path) -> None:
+    ramerge.merge(recipe(tmp_path, "ram+"), tmp_path / "here")
+    plan = planned(memory, tmp_path, "ram+", "there", ALL)
 
     with pytest.raises(KeyboardInterrupt):
         execute(plan, _Interrupted(84 + 42))  # in the middle of the second pass, of which all is one run

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -18,8 +17,6 @@ from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
     from ramerge.evaluation.logs import Model
-    from ramerge.evaluation.models import ModelAccess
-    from ramerge.evaluation.run import EvaluationRequest
     from ramerge.evaluation.tables.scores import Table
 
 _OURS = ("coding", "tool", "memory", "search", "ifeval", "math", "rewards")
@@ -105,54 +102,40 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge eval LOGS --task inspect_evals/gsm8k --endpoint http://127.0.0.1:8000/v1 --served-name merged
     """
     from ramerge.evaluation.logs import read
-    from ramerge.evaluation.models import read_targets
-    from ramerge.evaluation.run import evaluate
+    from ramerge.evaluation.models import ModelAccess, read_targets, server_arguments
+    from ramerge.evaluation.run import EvaluationRequest, evaluate
     from ramerge.evaluation.tables.build import build
     from ramerge.evaluation.tables.render import render
+    from ramerge.foundation.jsontext import dumped
 
-    access = _access(options)
+    access = ModelAccess(
+        options["serve"], server_arguments(options["serve_args"]), options["endpoint"] or "", options["key_env"]
+    )
     access.check()
     models = [f"base={options['base']}"] if options["base"] else []
     models += [*options["agents"], *options["models"]]
     targets = read_targets(models, options["served_names"], serve=access.serve is not None)
+    request = EvaluationRequest(
+        tasks=options["tasks"],
+        settings=pairs("--task-set", options["settings"], typed=True),
+        data=pairs("--data", options["data"]),
+        limit=options["limit"],
+        sandbox=options["sandbox"],
+        display="none" if quiet or as_json else "rich" if sys.stderr.isatty() else "plain",
+    )
     try:
-        complete = evaluate(logs, targets, _request(options, quiet=quiet or as_json), access)
+        complete = evaluate(logs, targets, request, access)
     except StoppedError as stop:
         stop.kept = f"what was scored is kept in {logs}, and the same command resumes there"
         raise
     names = {target.name for target in targets}
     scored = [model for model in read(logs) if model.name in names]
     if as_json:
-        say_json(scored)
+        click.echo(dumped({model.name: _scores(model) for model in scored}), nl=False)
     elif not quiet:
         say(render(build(scored), "text", intervals=True).splitlines())
     if not complete:
         raise EndpointError(_failures(scored) or [f"{logs}: not every sample has a score; the same command asks again"])
-
-
-def _request(options: Mapping[str, Any], *, quiet: bool) -> EvaluationRequest:
-    from ramerge.evaluation.run import EvaluationRequest
-
-    display: Literal["rich", "plain", "none"] = "none" if quiet else "rich" if sys.stderr.isatty() else "plain"
-    return EvaluationRequest(
-        tasks=options["tasks"],
-        settings=pairs("--task-set", options["settings"], typed=True),
-        data=pairs("--data", options["data"]),
-        limit=options["limit"],
-        sandbox=options["sandbox"],
-        display=display,
-    )
-
-
-def _access(options: Mapping[str, Any]) -> ModelAccess:
-    from ramerge.evaluation.models import ModelAccess, server_arguments
-
-    return ModelAccess(
-        serve=options["serve"],
-        arguments=server_arguments(options["serve_args"]),
-        endpoint=options["endpoint"] or "",
-        key_variable=options["key_env"],
-    )
 
 
 def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[str, Any]:
@@ -172,32 +155,22 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     return {name: parse_scalar(value) if typed else value for name, _, value in split}
 
 
-def say_json(models: list[Model]) -> None:
-    """Scores as JSON, shares of one."""
+def _scores(model: Model) -> dict[str, Any]:
+    """Shares of one, by task and metric."""
     from ramerge.evaluation.intervals import interval, ratio
-    from ramerge.foundation.jsontext import dumped
 
-    click.echo(
-        dumped(
-            {
-                model.name: {
-                    "/".join(task): {
-                        "samples": len(samples.keys),
-                        "asked": samples.asked,
-                        "failed": len(samples.failures),
-                        "output_tokens": samples.tokens,
-                        "metrics": {
-                            name: {"score": ratio(values), "interval": interval(values)}
-                            for name, values in samples.metrics.items()
-                        },
-                    }
-                    for task, samples in model.tasks.items()
-                }
-                for model in models
-            }
-        ),
-        nl=False,
-    )
+    return {
+        "/".join(task): {
+            "samples": len(samples.keys),
+            "asked": samples.asked,
+            "failed": len(samples.failures),
+            "output_tokens": samples.tokens,
+            "metrics": {
+                name: {"score": ratio(values), "interval": interval(values)} for name, values in samples.metrics.items()
+            },
+        }
+        for task, samples in model.tasks.items()
+    }
 
 
 def _failures(models: list[Model]) -> list[str]:

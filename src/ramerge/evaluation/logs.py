@@ -12,13 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from inspect_ai.log import (
-    EvalLog,
-    EvalSampleSummary,
-    list_eval_logs,
-    read_eval_log,
-    read_eval_log_sample_summaries,
-)
+from inspect_ai.log import EvalLog, EvalSampleSummary, list_eval_logs, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.scorer import Score, value_to_float
 from numpy.typing import NDArray
 
@@ -42,23 +36,20 @@ class Samples:
 
     Attributes:
         keys: of the items, sorted.
-        metrics: by name, an array of (samples, 2): numerators and denominators in the order of the keys.
+        metrics: by name, an array of (samples, 2): numerators and denominators in the order of the keys. The first
+            metric stands for the task.
         failures: of samples without a usable answer, by key: why there is none.
-        problems: of samples whose answer the checker could not understand, by key: why.
-        cut: keys of samples with an answer that ended at the limit of tokens.
+        cut: how many have an answer that ended at the limit of tokens.
         asked: items that the log is for.
         tokens: written by the model, of all samples together.
-        seconds: that all samples took together.
     """
 
     keys: tuple[str, ...]
     metrics: Mapping[str, NDArray[np.float64]]
     failures: Mapping[str, str] = field(default_factory=dict)
-    problems: Mapping[str, str] = field(default_factory=dict)
-    cut: frozenset[str] = frozenset()
+    cut: int = 0
     asked: int = 0
     tokens: int = 0
-    seconds: float = 0.0
 
     def value(self, metric: str) -> float | None:
         """In per cent; None where no sample has it, or none counts in it."""
@@ -67,7 +58,7 @@ class Samples:
 
     @property
     def main(self) -> str:
-        """The first metric, which stands for the task."""
+        """The first metric."""
         return next(iter(self.metrics))
 
 
@@ -96,14 +87,33 @@ def read(folder: Path) -> list[Model]:
     """
     if not folder.is_dir():
         raise EvaluationError(f"{folder}: is not a folder of logs")
-    found: dict[str, _GatheredSamples] = {}
+    found: dict[str, dict[TaskName, dict[str, EvalSampleSummary]]] = {}
+    latest: dict[str, EvalLog] = {}
+    of_task: dict[tuple[str, TaskName], EvalLog] = {}
     for info in sorted(list_eval_logs(str(folder), recursive=True), key=lambda info: info.name):
-        log, summaries = _read(info.name)
-        about = about_model(log)
-        found.setdefault(about["name"], _GatheredSamples(about)).take(log, summaries)
-    if not found:
+        try:
+            log, summaries = read_eval_log(info.name, header_only=True), read_eval_log_sample_summaries(info.name)
+        except Exception as error:  # a broken archive, half a header: each has types of its own
+            raise EvaluationError(f"{info.name}: cannot be read as a log of Inspect ({shown(error)})") from error
+        name = about_model(log)["name"]
+        latest[name] = log
+        for sample in summaries:
+            task = _task_name(log, sample)
+            of_task[name, task] = log
+            samples = found.setdefault(name, {}).setdefault(task, {})
+            key = f"{sample.id}" if sample.epoch == 1 else f"{sample.id} ({sample.epoch})"
+            if key not in samples or sample.error is None or samples[key].error is not None:
+                samples[key] = sample
+    if not latest:
         raise EvaluationError(f"{folder}: holds no logs of Inspect (.eval); ramerge eval writes them")
-    return [found[name].model() for name in sorted(found)]
+    models = []
+    for name, log in sorted(latest.items()):
+        about = about_model(log)
+        tasks = {task: _samples(samples, of_task[name, task], task) for task, samples in found.get(name, {}).items()}
+        tasks = {task: samples for task, samples in tasks.items() if samples.metrics}
+        settings = {task: _settings(of_task[name, task]) for task in tasks}
+        models.append(Model(name, about.get("model"), about.get("record"), tasks, settings))
+    return models
 
 
 def about_model(log: EvalLog) -> dict[str, Any]:
@@ -111,44 +121,7 @@ def about_model(log: EvalLog) -> dict[str, Any]:
     about = (log.eval.metadata or {}).get(OURS)
     if isinstance(about, dict) and isinstance(about.get("name"), str):
         return about
-    return {"name": log.eval.model.rpartition("/")[2], "model": None, "record": None}
-
-
-def _read(location: str) -> tuple[EvalLog, list[EvalSampleSummary]]:
-    try:
-        return read_eval_log(location, header_only=True), read_eval_log_sample_summaries(location)
-    except Exception as error:  # a broken archive, half a header: each has types of its own
-        raise EvaluationError(f"{location}: cannot be read as a log of Inspect ({shown(error)})") from error
-
-
-@dataclass
-class _GatheredSamples:
-    """A model's samples, from all of its logs."""
-
-    about: dict[str, Any]
-    samples: dict[TaskName, dict[str, EvalSampleSummary]] = field(default_factory=dict)
-    asked: dict[TaskName, int] = field(default_factory=dict)
-    settings: dict[TaskName, dict[str, Any]] = field(default_factory=dict)
-
-    def take(self, log: EvalLog, summaries: list[EvalSampleSummary]) -> None:
-        """Add a log that is later than those before."""
-        self.about = about_model(log)
-        for sample in summaries:
-            name = _task_name(log, sample)
-            key = f"{sample.id}" if sample.epoch == 1 else f"{sample.id} ({sample.epoch})"
-            before = self.samples.setdefault(name, {}).get(key)
-            if before is None or sample.error is None or before.error is not None:
-                self.samples[name][key] = sample
-            self.settings[name] = _settings(log)
-        for name in {_task_name(log, sample) for sample in summaries}:
-            ids = log.eval.dataset.sample_ids or []
-            ours = [each for each in ids if name[0] in _own(log) and str(each).startswith(f"{name[1]}/")] or ids
-            self.asked[name] = len(ours) * (log.eval.config.epochs or 1)
-
-    def model(self) -> Model:
-        tasks = {name: _samples(found, self.asked[name]) for name, found in self.samples.items()}
-        kept = {name: samples for name, samples in tasks.items() if samples.metrics}
-        return Model(self.about["name"], self.about.get("model"), self.about.get("record"), kept, self.settings)
+    return {"name": log.eval.model.rpartition("/")[2]}
 
 
 def _settings(log: EvalLog) -> dict[str, Any]:
@@ -158,33 +131,28 @@ def _settings(log: EvalLog) -> dict[str, Any]:
     return {**effective, **(log.eval.task_args or {}), **generation}
 
 
-def _own(log: EvalLog) -> list[str]:
-    package, _, name = log.eval.task.partition("/")
-    return [name] if package == OURS else []
-
-
 def _task_name(log: EvalLog, sample: EvalSampleSummary) -> TaskName:
     package, _, name = log.eval.task.rpartition("/")
     subset = (sample.metadata or {}).get(SUBSET)
     return (name, str(subset)) if package == OURS and subset else (package or "task", name)
 
 
-def _samples(found: Mapping[str, EvalSampleSummary], asked: int) -> Samples:
+def _samples(found: Mapping[str, EvalSampleSummary], log: EvalLog, task: TaskName) -> Samples:
+    ids = [str(each) for each in log.eval.dataset.sample_ids or []]
+    asked = [each for each in ids if each.startswith(f"{task[1]}/")] or ids  # ours begin with the subset
     keys = tuple(sorted(found))
     scored = {key: _pairs(found[key]) for key in keys}
     names = list(dict.fromkeys(name for pairs in scored.values() for name in pairs))
-    failures = {key: shown(found[key].error)[:500] for key in keys if found[key].error}
     weightless: dict[str, Pair] = dict.fromkeys(names, (0.0, 1.0))  # failed, and no scorer has seen it
     rows = [scored[key] or weightless for key in keys]
+    about = [[score.metadata or {} for score in (sample.scores or {}).values()] for sample in found.values()]
     return Samples(
         keys=keys,
         metrics={name: np.array([row.get(name, (0.0, 0.0)) for row in rows], dtype=np.float64) for name in names},
-        failures=failures,
-        problems={key: text for key in keys if key not in failures and (text := _problem(found[key]))},
-        cut=frozenset(key for key in keys if any(score.get(CUT) for score in _about(found[key]))),
-        asked=max(asked, len(keys)),
+        failures={key: shown(found[key].error)[:500] for key in keys if found[key].error},
+        cut=sum(any(metadata.get(CUT) for metadata in each) for each in about),
+        asked=max(len(asked) * (log.eval.config.epochs or 1), len(keys)),
         tokens=sum(usage.output_tokens for sample in found.values() for usage in sample.model_usage.values()),
-        seconds=sum(sample.working_time or 0.0 for sample in found.values()),
     )
 
 
@@ -208,12 +176,3 @@ def _numbers(scorer: str, score: Score) -> Iterator[tuple[str, Pair]]:
     for name, value in values.items():
         if value is not None and not isinstance(value, list | dict):
             yield name.rpartition("/")[2], (_to_float(value), 1.0)
-
-
-def _problem(sample: EvalSampleSummary) -> str | None:
-    ours = [score for score in (sample.scores or {}).values() if RATIOS in (score.metadata or {})]
-    return next((shown(score.explanation) for score in ours if score.explanation), None)
-
-
-def _about(sample: EvalSampleSummary) -> list[Mapping[str, Any]]:
-    return [score.metadata or {} for score in (sample.scores or {}).values()]

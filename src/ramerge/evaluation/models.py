@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+
+from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.jsontext import JsonLimits, parse
@@ -31,6 +32,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
 _NO_NAME = re.compile(r"[^A-Za-z0-9._+-]+")
 _NO_KEY = "none"
 _SECONDS = 30.0
+_URL = TypeAdapter(HttpUrl)
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,15 @@ class ModelAccess:
         if self.arguments and not self.serve:
             raise EvaluationError("--serve-args: is for --serve")
         if self.endpoint:
-            _check_url(self.endpoint)
+            try:
+                url = _URL.validate_python(self.endpoint)
+            except ValidationError as error:
+                text = error.errors()[0]["msg"]
+                raise EvaluationError(
+                    f"--endpoint: must be a URL such as http://127.0.0.1:8000/v1, not {self.endpoint!r} ({text})"
+                ) from error
+            if url.username is not None or url.password is not None:
+                raise EvaluationError("--endpoint: must not hold a user or password; put the key into RAMERGE_API_KEY")
 
     def check_reachable(self) -> None:
         """Raises `EndpointError` where nothing answers at the endpoint's address."""
@@ -109,29 +119,23 @@ class EvaluationTarget:
     @contextmanager
     def opened(self, access: ModelAccess) -> Iterator[Model]:
         """The model as Inspect knows it. A server that this starts ends with the block."""
-        model = self._model(access)
+        from inspect_ai.model import get_model
+
+        location = str(self.folder.resolve()) if self.folder else str(self.model)
+        name = f"{access.serve}/{location}"
+        arguments: dict[str, Any] = {"host": "127.0.0.1"}
+        if access.endpoint:
+            name = f"openai-api/ramerge/{self.served_name}"
+            arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
+            arguments["max_retries"] = 0  # of the client's own, in addition to Inspect's
+        elif access.serve == "transformers":
+            name = f"hf/{self.name if self.folder else location}"
+            arguments = {"model_path": location, "tokenizer_path": location} if self.folder else {}
+        model = get_model(name, memoize=False, **{**arguments, **(access.arguments or {})})
         try:
             yield model
         finally:
             asyncio.run(model.api.aclose())
-
-    def _model(self, access: ModelAccess) -> Model:
-        from inspect_ai.model import get_model
-
-        arguments: dict[str, Any] = dict(access.arguments or {})
-        location = str(self.folder.resolve()) if self.folder else str(self.model)
-        if access.endpoint:
-            arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
-            arguments |= {"max_retries": 0}  # of the client's own, in addition to Inspect's
-            name = f"openai-api/ramerge/{self.served_name}"
-        elif access.serve == "transformers":
-            name = f"hf/{self.name}"
-            arguments |= {"model_path": location, "tokenizer_path": location} if self.folder else {}
-            name = name if self.folder else f"hf/{location}"
-        else:
-            name = f"{access.serve}/{location}"
-            arguments = {"host": "127.0.0.1", **arguments}
-        return get_model(name, memoize=False, **arguments)
 
 
 def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:
@@ -180,17 +184,16 @@ def server_arguments(text: str) -> dict[str, Any]:
         words = shlex.split(text)
     except ValueError as error:
         raise EvaluationError(f"--serve-args {text}: {error}") from error
-    found: dict[str, Any] = {}
-    name = ""
+    found: dict[str, str] = {}
     for word in words:
         if word.startswith("--"):
-            name, _, value = word[2:].replace("-", "_").partition("=")
-            found[name] = parse_scalar(value) if value else ""
-        elif not name or found[name] != "":
+            name, _, value = word[2:].partition("=")
+            found[name.replace("-", "_")] = value
+        elif not found or found[name.replace("-", "_")]:
             raise EvaluationError(f"--serve-args {text}: {word!r} follows no option")
         else:
-            found[name] = parse_scalar(word)
-    return found
+            found[name.replace("-", "_")] = word
+    return {name: parse_scalar(value) if value else "" for name, value in found.items()}
 
 
 def _short(served_name: str) -> str:
@@ -210,19 +213,6 @@ def _problem(target: EvaluationTarget) -> str | None:
     return None
 
 
-def _check_url(url: str) -> None:
-    form = "--endpoint: must be a URL such as http://127.0.0.1:8000/v1"
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and url.isprintable()
-    except ValueError as error:
-        raise EvaluationError(f"{form} ({error})") from error
-    if not usable:
-        raise EvaluationError(f"{form}, not {url!r}")
-    if parts.username is not None or parts.password is not None:
-        raise EvaluationError("--endpoint: must not hold a user or password; put the key into RAMERGE_API_KEY")
-
-
 def _identity(folder: Path) -> str:
     """A digest of names, sizes and times of a checkpoint's files, which change with a new merge in the same place."""
     files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
@@ -231,15 +221,13 @@ def _identity(folder: Path) -> str:
 
 
 def _record(folder: Path | None) -> Any:
-    """The part of a merge's record that tables show: base, method, parameters, agents; None where there is none."""
+    """What tables need of a merge's record: its base, and its agents by name; None where there is none."""
     path = folder / RECORD_FILE if folder else None
     if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:
         return None
     try:
         record = parse(path.read_bytes(), _RECORD, halves="replace")
-        agents = [{key: str(agent[key]) for key in ("name", "model")} for agent in record["statistics"]["agents"]]
-        parameters = dict(record.get("parameters", {}))
+        agents = {str(agent["name"]): str(agent["model"]) for agent in record["statistics"]["agents"]}
+        return {"base": str(record["base"]) if record.get("base") else None, "agents": agents}
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
-    about = {key: record[key] for key in ("base", "method") if isinstance(record.get(key), str)}
-    return {**about, "parameters": parameters, "statistics": {"agents": agents}}

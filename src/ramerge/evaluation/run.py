@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from ramerge.evaluation.benchmark import Benchmark
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.foundation.errors import EvaluationError, StoppedError
 from ramerge.foundation.text import shown, unknown
@@ -19,7 +18,6 @@ RETRIES = 4
 
 _CONNECTIONS = 32
 _LOG_BUFFER = 100  # a write copies the log; what is not written yet outlives a kill in the buffer of Inspect
-_OWN_PARAMETERS = ("subsets", "tokenizer", "sandbox", "prompts", "function")
 _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -47,74 +45,69 @@ class EvaluationRequest:
     most_failures: int | None = None
     display: Literal["rich", "plain", "none"] = "none"
 
-    def generation(self) -> dict[str, Any]:
-        """Settings of the generation, with what Inspect would do otherwise by default.
-
-        Raises:
-            EvaluationError: a setting that Inspect does not know.
-        """
-        from inspect_ai.model import GenerateConfig
-        from pydantic import ValidationError
-
-        own = {key: value for key, value in self.settings.items() if "." not in key}
-        known = list(GenerateConfig.model_fields)
-        if problems := [unknown("setting", key, known) for key in own if key not in known]:
-            raise EvaluationError([f"--task-set {problem}; a task's parameter is TASK.KEY" for problem in problems])
-        try:
-            GenerateConfig(**own)
-        except ValidationError as error:
-            raise EvaluationError(
-                [f"--task-set {each['loc'][0]}={own[str(each['loc'][0])]}: {each['msg']}" for each in error.errors()]
-            ) from error
-        return {"max_retries": RETRIES, "max_connections": _CONNECTIONS, **own}
+    def generation(self, task: str) -> dict[str, Any]:
+        """Settings of a task's generation, with what Inspect would do otherwise by default."""
+        known = _parameters_of(task)
+        everywhere = {key: value for key, value in self.settings.items() if "." not in key}
+        own = {} if known is None else {key: value for key, value in self._own(task).items() if key not in known}
+        return {"max_retries": RETRIES, "max_connections": _CONNECTIONS, **everywhere, **own}
 
     def parameters(self, task: str, target: EvaluationTarget) -> dict[str, Any]:
         """A task's parameters: settings, files of the user, and the model's tokenizer where it takes one."""
-        name = short_name(task)
-        found = {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
-        if task.startswith("ramerge/"):
-            taken = benchmark(name).data
-            data = {key: str(Path(path).absolute()) for key, path in self.data.items() if key in taken}
-            found |= {"data": data} if data else {}
-            if name == "memory" and "tokenizer" not in found and target.tokenizer:
-                found["tokenizer"] = target.tokenizer
-        return found
+        known = _parameters_of(task)
+        if known is None:
+            return self._own(task)
+        found = {"tokenizer": target.tokenizer} if target.tokenizer else {}
+        found |= {key: str(Path(path).absolute()) for key, path in self.data.items()}
+        return {key: value for key, value in (found | self._own(task)).items() if key in known}
 
     def check(self) -> None:
         """Raises `EvaluationError` for settings and data that none of the tasks takes."""
-        names = {short_name(task) for task in self.tasks}
-        problems = [
-            f"--task-set {key}: none of the tasks is called {key.partition('.')[0]}"
-            for key in self.settings
-            if "." in key and key.partition(".")[0] not in names
-        ]
-        problems += [problem for task in self.tasks for problem in self._strangers(task)]
-        taken = [
-            name for task in self.tasks if task.startswith("ramerge/") for name in benchmark(short_name(task)).data
-        ]
-        problems += [f"--data {unknown('data set', name, taken)}" for name in self.data if name not in taken]
+        from inspect_ai.model import GenerateConfig
+        from pydantic import ValidationError
+
+        fields = list(GenerateConfig.model_fields)
+        known = {short_name(task): _parameters_of(task) for task in self.tasks}
+        problems = []
+        for setting in self.settings:
+            name, of_task, key = setting.partition(".")
+            taken = known.get(name)
+            if not of_task and name not in fields:
+                problems.append(f"--task-set {unknown('setting', name, fields)}; a task's parameter is TASK.KEY")
+            elif of_task and name not in known:
+                problems.append(f"--task-set {setting}: none of the tasks is called {name}")
+            elif taken is not None and key not in (*taken, *fields):
+                problems.append(f"--task-set {name}.{unknown('parameter', key, taken)}")
+        files = list(dict.fromkeys(key for taken in known.values() for key in taken or ()))
+        problems += [f"--data {unknown('data set', name, files)}" for name in self.data if name not in files]
         problems += [
             f"--data {name}={path}: does not exist" for name, path in self.data.items() if not Path(path).exists()
         ]
         if not self.tasks:
             problems.append("say what is asked: --task ramerge/coding, --task inspect_evals/gsm8k, --task FILE.py@NAME")
+        for task in [] if problems else self.tasks:
+            try:
+                GenerateConfig(**self.generation(task))
+            except ValidationError as error:
+                problems += [f"--task-set {each['loc'][0]}={each['input']}: {each['msg']}" for each in error.errors()]
         if problems:
-            raise EvaluationError(problems)
-        self.generation()
+            raise EvaluationError(list(dict.fromkeys(problems)))
 
-    def _strangers(self, task: str) -> list[str]:
-        """Parameters that one of ramerge's own tasks does not take."""
-        if not task.startswith("ramerge/"):
-            return []
+    def _own(self, task: str) -> dict[str, Any]:
         name = short_name(task)
-        known = [*_OWN_PARAMETERS, *benchmark(name).settings_type.model_fields]
-        own = [key.partition(".")[2] for key in self.settings if key.partition(".")[0] == name]
-        return [f"--task-set {name}.{unknown('parameter', key, known)}" for key in own if key not in known]
+        return {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
 
 
 def short_name(task: str) -> str:
     """What a task is called in settings: its name without package or file."""
     return task.rpartition("@")[2].rpartition("/")[2]
+
+
+def _parameters_of(task: str) -> list[str] | None:
+    """What one of ramerge's own tasks can be given; None of others, which only Inspect knows."""
+    from ramerge.evaluation.tasks.registry import parameters
+
+    return parameters(short_name(task)) if task.startswith("ramerge/") else None
 
 
 def evaluate(
@@ -135,28 +128,20 @@ def evaluate(
         EvaluationError: something that was asked for, or is needed for it, is wrong or missing.
         StoppedError: Ctrl-C; what is scored is in the logs.
     """
-    from ramerge.evaluation.tasks import registry  # so that they are there without the entry point, too
-
-    assert registry
     request.check()
     access.check()
-    folders = {(target.name, task): _folder(Path(logs), target, task) for target in targets for task in request.tasks}
+    folder = Path(logs)
+    if any(folder.glob("*.safetensors")):
+        raise EvaluationError(f"{folder}: is the folder of a model; name another folder for logs")
     for target in targets:
-        for task in request.tasks:
-            _refuse_others(folders[target.name, task], target)
+        _refuse_others(folder / target.name, target)
     access.check_reachable()
     complete = True
     for target in targets:
         with target.opened(access) as model:
             for task in request.tasks:
-                complete &= _run(folders[target.name, task], target, task, request, model)
+                complete &= _run(folder / target.name / _NO_FOLDER.sub("-", task), target, task, request, model)
     return complete
-
-
-def _folder(logs: Path, target: EvaluationTarget, task: str) -> Path:
-    if any(logs.glob("*.safetensors")):
-        raise EvaluationError(f"{logs}: is the folder of a model; name another folder for logs")
-    return logs / target.name / _NO_FOLDER.sub("-", task)
 
 
 def _refuse_others(folder: Path, target: EvaluationTarget) -> None:
@@ -168,7 +153,7 @@ def _refuse_others(folder: Path, target: EvaluationTarget) -> None:
     if not folder.is_dir():
         return
     now = target.about()["identity"]
-    for info in list_eval_logs(str(folder)):
+    for info in list_eval_logs(str(folder), recursive=True):
         if about_model(read_eval_log(info.name, header_only=True)).get("identity", now) != now:
             raise EvaluationError(
                 f"{folder}: holds logs of another model that was called {target.name}, or its files have changed; "
@@ -198,20 +183,13 @@ def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationR
             log_dir_allow_dirty=True,
             log_buffer=_LOG_BUFFER,
             display=request.display,
-            **request.generation(),
+            **request.generation(task),
         )
     except PrerequisiteError as error:
         raise EvaluationError(shown(error)) from error
     except KeyboardInterrupt as error:
         raise StoppedError(signal.SIGINT) from error
     return complete
-
-
-def benchmark(name: str) -> type[Benchmark[Any]]:
-    """The benchmark of one of ramerge's own tasks."""
-    from ramerge.evaluation.tasks.registry import benchmark as found
-
-    return found(name)
 
 
 def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:

@@ -228,8 +228,6 @@ def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow
         CheckpointError: all such files are listed.
     """
     files = list(names)
-    if isinstance(folder, Remote):
-        folder.storage.expect([(folder / name).key for name in files])
     problems = [
         f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
     ]

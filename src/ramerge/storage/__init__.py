@@ -1,13 +1,12 @@
-"""Files that are not on this machine: object stores, web servers, the hub.
+"""Files that are not on this machine: object stores, the hub.
 
 They are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
 
 models         from a model's name to its folder
 location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods
 storage        the interface: which files there are, each pinned to its version, and their bytes
-schemes        which storage and upload a name such as `s3://bucket/model` belongs to; a new one is a file and a row
+schemes        which storage and upload a name such as `s3://bucket/model` belongs to
 objects        buckets: s3://, gs://, az://
-web            https://, where files are found by their usual names because nothing lists them
 hub            a repository of the hub at one commit
 upload         the interface of a place that a model is uploaded to
 bucket_upload  buckets

@@ -72,7 +72,7 @@ class Remote:
         return self.is_file() or self.is_dir()
 
     def is_file(self) -> bool:
-        return bool(self.key) and self.storage.find(self.key) is not None
+        return bool(self.key) and self.key in self.storage.files()
 
     def is_dir(self) -> bool:
         """Whether there are files in it."""
@@ -103,7 +103,7 @@ class Remote:
         Raises:
             CheckpointError: there is no such file.
         """
-        found = self.storage.find(self.key)
+        found = self.storage.files().get(self.key)
         if found is None:
             raise CheckpointError(f"{self}: there is no such file")
         return found

@@ -28,6 +28,8 @@ _ACCESS = {
     "gs": "check GOOGLE_APPLICATION_CREDENTIALS, and whether they have expired",
     "az": "check AZURE_STORAGE_ACCOUNT_NAME and its key or token, and whether they have expired",
 }
+SCHEMES = tuple(_ACCESS)
+"""What names of buckets begin with."""
 
 
 class Bucket:

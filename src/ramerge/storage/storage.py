@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -42,36 +42,18 @@ class Storage(ABC):
     environment or a file gives here is not in the pickle.
 
     Attributes:
-        address: the folder as messages and records name it: without credentials, and without a query, which may be a
-            signature.
+        address: the folder as messages and records name it, without credentials.
     """
 
     address: str
 
     @abstractmethod
     def files(self) -> Mapping[str, Version]:
-        """All files by their path in the folder, or those that were found where nothing lists them.
+        """All files by their path in the folder.
 
         Raises:
             CheckpointError: the server cannot be reached, does not know the folder, or denies access.
         """
-
-    def find(self, key: str) -> Version | None:
-        """The version of a file; None if there is no such file.
-
-        Raises:
-            CheckpointError: as for `files`.
-        """
-        return self.files().get(key)
-
-    def expect(self, keys: Iterable[str]) -> None:
-        """Note files that will be requested one by one, so that the requests can be made earlier.
-
-        Raises:
-            CheckpointError: as for `files`.
-        """
-        for key in keys:
-            self.find(key)
 
     @abstractmethod
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:

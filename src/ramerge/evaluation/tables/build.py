@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+import pandas as pd
+
 from ramerge.evaluation.logs import Model, TaskName
-from ramerge.evaluation.tables import layouts, paper, roles, scores
+from ramerge.evaluation.tables import layouts, roles, scores
 from ramerge.evaluation.tables.layouts import Layout, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
-from ramerge.evaluation.tables.scores import Cell, Row, Table
+from ramerge.evaluation.tables.scores import Line, Table
 from ramerge.foundation.errors import EvaluationError
+
+_SECTIONS = {"base": "Base and task models", "agent": "Base and task models", "merged": "Merged models"}
 
 
 def build(
@@ -48,14 +51,19 @@ def build(
     require_columns(plan, chosen)
     who = roles.find(chosen, given or GivenRoles(), list(dict.fromkeys(column.suite for column in plan.columns)))
     families = list(dict.fromkeys(who.families[model.name] for model in chosen))
-    ordered = sorted(chosen, key=lambda model: (families.index(who.families[model.name]), who.order(model.name)))
-    rows = [_measured(model, plan, who, seed, several=len(families) > 1) for model in ordered]
-    rows = _ranked(rows, plan.columns, who)
-    if reference:
-        rows += [_quoted(row, plan) for row in paper.rows(plan.name)]
-    rows = _with_differences(rows) if plan.differences else rows
-    notes = [*_notes(ordered, plan, rows, who), *(_about_paper(plan.name) if reference else ())]
-    return Table(plan.title, "Model", plan.columns, tuple(rows), tuple(notes))
+    order = list(_SECTIONS)
+    ordered = sorted(
+        chosen, key=lambda model: (families.index(who.families[model.name]), order.index(who.role(model.name)))
+    )
+    rows: list[tuple[Line, Sequence[Line]]] = []
+    for model in ordered:
+        family, role = who.families[model.name], who.role(model.name)
+        section = _section(role, family if len(families) > 1 else None)
+        row = {"row": model.name, "section": section, "role": role, "family": family or ""}
+        rows.append((row, scores.cells(model, plan.columns, seed)))
+    cells = _ranked(scores.frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
+    notes = [*_notes(ordered, plan, cells, who), *(_about_paper(plan.name) if reference else ())]
+    return Table(plan.title, "Model", plan.columns, _with_differences(cells) if plan.differences else cells, (*notes,))
 
 
 def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
@@ -78,92 +86,77 @@ def require_columns(layout: Layout, results: Sequence[Model]) -> None:
         raise EvaluationError(f"none of the columns of {layout.name} was run; the results have {found}")
 
 
-def _measured(model: Model, plan: Layout, who: Roles, seed: int, *, several: bool) -> Row:
-    merged, family = model.name in who.merged, who.families[model.name]
-    return Row(
-        model.name,
-        _section(merged, family if several else None),
-        scores.cells(model, plan.columns, seed),
-        merged=merged,
-        is_base=who.bases.get(model.name) == model.name,
-        family=family,
-    )
+def _section(role: str, family: str | None) -> str:
+    return f"{f'{family}: ' if family else ''}{_SECTIONS[role]}"
 
 
-def _quoted(row: paper.Quoted, plan: Layout) -> Row:
-    values = dict(zip((column for column in plan.columns if column.task), row.values, strict=True))
-    cells = [
-        Cell(values[column] if column.task else row.average)
-        if column.task or not column.suite
-        else Cell(fmean(values[each] for each in column.over))
-        for column in plan.columns
-    ]
-    merged = row.role == "merged"
-    section = f"{_section(merged, row.family)} ({paper.source(plan.name)})"
-    return Row(f"{row.name} (paper)", section, tuple(cells), True, merged, row.role == "base", row.family)
+def _quoted(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
+    """The paper's rows."""
+    rows: list[tuple[Line, Sequence[Line]]] = []
+    for printed in layouts.quoted(plan.name):
+        values = dict(zip((column for column in plan.columns if column.task), printed["values"], strict=True))
+        values |= {
+            column: fmean(values[each] for each in column.over) if column.suite else printed.get("average")
+            for column in plan.columns
+            if column.over
+        }
+        family = printed.get("family")
+        section = f"{_section(printed['role'], family)} ({layouts.source(plan.name)})"
+        row = {"row": f"{printed['name']} (paper)", "role": printed["role"], "family": family or "", "quoted": True}
+        rows.append((row | {"section": section}, [scores.cell(values[column]) for column in plan.columns]))
+    return rows
 
 
-def _section(merged: bool, family: str | None) -> str:
-    return f"{f'{family}: ' if family else ''}{'Merged models' if merged else 'Base and task models'}"
-
-
-def _ranked(rows: Sequence[Row], columns: Sequence[TableColumn], who: Roles) -> list[Row]:
-    """Rows whose cells know their rank among the merges of their base, and whether they beat the specialist.
+def _ranked(cells: pd.DataFrame, columns: Sequence[TableColumn], who: Roles) -> pd.DataFrame:
+    """Cells with their rank among the merges of their base, and whether they beat the specialist.
 
     Values count as they are shown, so that equal figures share a rank.
     """
-    measured = {row.name: row for row in rows}
-
-    def ranked(row: Row, place: int, column: TableColumn) -> Cell:
-        cell, value = row.cells[place], _shown(row, place, column)
-        if not row.merged or value is None:
-            return cell
-        others = {_shown(each, place, column) for each in rows if each.merged and each.family == row.family} - {None}
-        best = sorted((each for each in others if each is not None), reverse=True)[:2]
-        specialist = measured.get(who.specialists.get((row.family, column.suite), ""))
-        to_beat = _shown(specialist, place, column) if specialist else None
-        rank = best.index(value) + 1 if value in best and len(best) > 1 else 0  # where all are equal, none is best
-        return replace(cell, rank=rank, beats=to_beat is not None and value > to_beat)
-
-    return [
-        replace(row, cells=tuple(ranked(row, place, column) for place, column in enumerate(columns))) for row in rows
+    shown = pd.Series(
+        [round(value, columns[place].decimals) for value, place in zip(cells.value, cells.place, strict=True)],
+        dtype="float64",
+    )
+    merged = (cells.role == "merged") & ~cells.quoted
+    among = shown.where(merged).groupby([cells.family, cells.place])
+    ranks = among.rank("dense", ascending=False).where(among.transform("nunique") > 1)  # where all are equal, none is
+    of_row = dict(zip(zip(cells.row, cells.place, strict=True), shown, strict=True))
+    to_beat = [
+        of_row.get((who.specialists.get((family or None, columns[place].suite)), place), float("nan"))
+        for family, place in zip(cells.family, cells.place, strict=True)
     ]
+    return cells.assign(rank=ranks.where(ranks <= 2).fillna(0).astype("int64"), beats=merged & (shown > to_beat))
 
 
-def _shown(row: Row, place: int, column: TableColumn) -> float | None:
-    value = row.cells[place].value
-    return None if value is None else round(value, column.decimals)
-
-
-def _with_differences(rows: Sequence[Row]) -> list[Row]:
-    bases = {(row.family, row.quoted): row for row in rows if row.is_base}
-    return [
-        row
-        if row.is_base or (row.family, row.quoted) not in bases
-        else replace(row, cells=tuple(map(_difference, row.cells, bases[row.family, row.quoted].cells)))
-        for row in rows
-    ]
-
-
-def _difference(cell: Cell, base: Cell) -> Cell:
-    return cell if cell.value is None or base.value is None else replace(cell, difference=cell.value - base.value)
+def _with_differences(cells: pd.DataFrame) -> pd.DataFrame:
+    """Cells with their difference to the base of their family, quoted ones to the quoted base."""
+    keys = ["family", "quoted", "place"]
+    bases = cells[cells.role == "base"].drop_duplicates(keys).set_index(keys).value.rename("of_base")
+    of_base = cells.join(bases, on=keys).of_base
+    return cells.assign(difference=(cells.value - of_base).where(cells.role != "base"))
 
 
 # --- sentences below a table ------------------------------------------------------------------------------------------
 
 
-def _notes(models: Sequence[Model], plan: Layout, rows: Sequence[Row], who: Roles) -> Iterator[str]:
+def _notes(models: Sequence[Model], plan: Layout, cells: pd.DataFrame, who: Roles) -> Iterator[str]:
     averages = any(column.over for column in plan.columns)
     yield "Scores in per cent." + (" Avg is the mean over the columns." if averages else "")
     yield from refusals(plan)
     if any(column.titles[-1] == "UT" for column in plan.columns):
         yield "UT is the metric accumulated; the paper does not say which figure its UT is."
     if 0 < sum(model.name in who.merged for model in models) < len(models):
-        yield from _specialists(plan.columns, who)
+        suites = list(dict.fromkeys(c.suite for c in plan.columns if c.suite not in ("", layouts.GENERAL)))
+        named = {suite: name for (_, suite), name in who.specialists.items() if suite in suites}
+        if named:
+            yield f"Specialists: {', '.join(f'{name} ({suite})' for suite, name in named.items())}."
+        if absent := [suite for suite in suites if suite not in named]:
+            yield f"No specialist is known for {', '.join(absent)}."
     if plan.differences:
-        yield from _without_base(rows)
+        with_base = {who.families[model.name] for model in models if who.role(model.name) == "base"}
+        if names := [model.name for model in models if who.families[model.name] not in with_base]:
+            yield f"No base model to compare with in this table: {', '.join(names)}."
     yield from run_notes(models, plan.columns)
-    if any(cell.value is None for row in rows for cell in row.cells):
+    if cells.value.isna().any():
         yield "– is what was not run or has nothing to count; averages over rows with gaps are left out."
 
 
@@ -178,25 +171,10 @@ def refusals(plan: Layout) -> Iterator[str]:
         )
 
 
-def _without_base(rows: Sequence[Row]) -> Iterator[str]:
-    with_base = {row.family for row in rows if row.is_base and not row.quoted}
-    if names := [row.name for row in rows if not row.quoted and row.family not in with_base]:
-        yield f"No base model to compare with in this table: {', '.join(names)}."
-
-
 def _about_paper(table: str) -> Iterator[str]:
     yield "The paper's models are of 3B and 7B parameters and ran on whole benchmarks; see its sections 5 and B."
-    yield f"Rows marked (paper) are quoted from {paper.source(table)}; averages by domain are made from their cells."
-    yield from (f"On the paper's table: {text}" for text in paper.inconsistencies(table))
-
-
-def _specialists(columns: Sequence[TableColumn], who: Roles) -> Iterator[str]:
-    suites = list(dict.fromkeys(column.suite for column in columns if column.suite not in ("", layouts.GENERAL)))
-    named = [(suite, name) for (_, suite), name in who.specialists.items() if suite in suites]
-    if named:
-        yield f"Specialists: {', '.join(f'{name} ({suite})' for suite, name in named)}."
-    if absent := [suite for suite in suites if suite not in {suite for suite, _ in named}]:
-        yield f"No specialist is known for {', '.join(absent)}."
+    yield f"Rows marked (paper) are quoted from {layouts.source(table)}; averages by domain are made from their cells."
+    yield from (f"On the paper's table: {text}" for text in layouts.inconsistencies(table))
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
@@ -211,7 +189,7 @@ def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterat
         "Fewer samples than others": lambda model, task: counts[task] - len(model.tasks[task].keys),
         "Failed samples": lambda model, task: len(model.tasks[task].failures),
         "Not finished": lambda model, task: model.tasks[task].asked - len(model.tasks[task].keys),
-        "Cut off at the limit of tokens": lambda model, task: len(model.tasks[task].cut),
+        "Cut off at the limit of tokens": lambda model, task: model.tasks[task].cut,
     }
     for what, figure in figures.items():
         noted = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from ramerge.evaluation.intervals import Floats
 from ramerge.evaluation.logs import Model
 from ramerge.evaluation.tables import build, layouts, scores
 from ramerge.evaluation.tables.layouts import TableColumn
-from ramerge.evaluation.tables.scores import Cell, Row, Table
+from ramerge.evaluation.tables.scores import Line, Table
 from ramerge.foundation.errors import EvaluationError
 
 
@@ -32,15 +33,15 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     models = build.selected(results, [first, second])
     plan = layouts.find(layout, models)
     build.require_columns(plan, models)
-    tasks = list(dict.fromkeys((column.suite, column.task) for column in plan.columns if column.task))
+    columns = [column for column in plan.columns if column.task]
+    tasks = list(dict.fromkeys((column.suite, column.task) for column in columns))
     _refuse_other_data(models, tasks)
     pair = scores.common(*models)
-    drawn = scores.replicates(pair, [column for column in plan.columns if column.task], seed)
-    rows = [row for column in plan.columns if (row := _row(column, pair, drawn))]
+    drawn = scores.replicates(pair, columns, seed)
+    rows = [({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn))]
     if not rows:
         raise EvaluationError(f"{first!r} and {second!r} have no two items in common in a column of {plan.name}")
-    titles = (first, second, "Difference", "from", "to")
-    columns = (*(TableColumn((title,)) for title in titles), TableColumn(("p",), decimals=4))
+    titles = {first: 2, second: 2, "Difference": 2, "from": 2, "to": 2, "p": 4, "Items": 0}
     notes = [
         f"Difference is {first} less {second}, in points of per cent, over the items that both have; from and to bound "
         "its 95 % interval.",
@@ -48,15 +49,10 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
         "number of rows.",
         *build.refusals(plan),
         *_left_out(models, pair, tasks),
-        *build.run_notes(pair, [column for column in plan.columns if column in drawn]),
+        *build.run_notes(pair, [column for column in columns if column in drawn]),
     ]
-    return Table(
-        f"{first} and {second}: {plan.title}",
-        "Benchmark",
-        (*columns, TableColumn(("Items",), decimals=0)),
-        tuple(rows),
-        tuple(notes),
-    )
+    shown = tuple(TableColumn((title,), decimals=decimals) for title, decimals in titles.items())
+    return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.frame(rows), tuple(notes))
 
 
 def _refuse_other_data(models: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> None:
@@ -66,22 +62,30 @@ def _refuse_other_data(models: Sequence[Model], tasks: Sequence[tuple[str, str]]
         f"{'/'.join(task)}: {names} were asked from different data"
         for task in tasks
         if all(task in model.tasks for model in models)
-        and len({repr(model.settings.get(task, {}).get("data")) for model in models}) > 1
+        and _files(models[0].settings.get(task, {})) != _files(models[1].settings.get(task, {}))
     ]
     if problems:
         raise EvaluationError(problems)
 
 
-def _row(column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats]) -> Row | None:
+def _files(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Those that a task was given, but for a model's own."""
+    return {
+        key: value
+        for key, value in settings.items()
+        if key == "data" or (isinstance(value, str) and value.startswith("/") and key != "tokenizer")
+    }
+
+
+def _cells(column: TableColumn, pair: Sequence[Model], drawn: Mapping[TableColumn, Floats]) -> list[Line]:
     over = column.over or (column,)
     values = [scores.mean(model, over) for model in pair]
     if values[0] is None or values[1] is None or not all(each in drawn for each in over):
-        return None
+        return []
     replicates = np.mean([drawn[each] for each in over], axis=0)
     found = intervals.difference(values[0] - values[1], replicates[:, 0] - replicates[:, 1])
     items = float(len(pair[0].tasks[column.suite, column.task].keys)) if column.task else None
-    figures = (*values, found.value, found.low, found.high, found.p, items)
-    return Row(column.title, "", tuple(map(Cell, figures)))
+    return [scores.cell(each) for each in (*values, found.value, found.low, found.high, found.p, items)]
 
 
 def _left_out(models: Sequence[Model], pair: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> list[str]:

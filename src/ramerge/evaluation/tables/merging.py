@@ -16,17 +16,16 @@ Intervals are percentile bootstraps: items are drawn for merge and specialist to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.logs import Model, Samples, TaskName
+from ramerge.evaluation.logs import Model, TaskName
 from ramerge.evaluation.tables import roles, scores
 from ramerge.evaluation.tables.layouts import TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
-from ramerge.evaluation.tables.scores import Cell, Row, Table
+from ramerge.evaluation.tables.scores import Line, Table
 from ramerge.foundation.errors import EvaluationError
 
 NAME = "merging"
@@ -46,16 +45,12 @@ _FIGURES: dict[str, Callable[[Floats], Floats]] = {
 """Of retentions, of shape (draws, tasks)."""
 
 
-@dataclass(frozen=True)
-class RetainedScore:
+class RetainedScore(NamedTuple):
     """What a merge has kept in one task: its retention, bootstrap replicates of it, and its tokens."""
 
     value: float
     drawn: Floats | None
     tokens: float | None
-
-
-Retained = Mapping[TaskName, RetainedScore]
 
 
 def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed: int = 0) -> Table:
@@ -83,44 +78,53 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
         TableColumn(("Untrained", "Points")),
         TableColumn(("Tokens", "Ratio")),
     )
-    rows = [
-        Row(merge.name, "", (*_cells(found[merge.name], tasks), _untrained(merge, models, who), _tokens(kept)))
-        for merge in merges
-        for kept in [found[merge.name]]
+    rows = []
+    for merge in merges:
+        kept = found[merge.name]
+        ratios = [each.tokens for each in kept.values() if each.tokens is not None]
+        more = [_untrained(merge, models, who), scores.cell(float(np.mean(ratios)) if ratios else None)]
+        rows.append(({"row": merge.name}, [*_cells(kept, tasks), *more]))
+    notes = [
+        "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
+        "Composite is the geometric mean, imbalance the standard deviation.",
+        "Untrained: mean difference to the base in tasks without a specialist. Tokens: written a sample, over the "
+        "specialist's.",
+        f"Specialists: {', '.join(f'{name} ({suite})' for (_, suite), name in who.specialists.items())}.",
     ]
-    return Table("What merges have kept", "Model", columns, tuple(rows), tuple(_notes(found, who)))
+    for name, kept in found.items():
+        if kept:
+            task = min(kept, key=lambda task: kept[task].value)
+            notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
+    return Table("What merges have kept", "Model", columns, scores.frame(rows), tuple(notes))
 
 
-def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> Retained:
+def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:
     found = {}
     for task, samples in merge.tasks.items():
         name = who.specialists.get((who.families[merge.name], task[0]))
         if name is None or task not in models[name].tasks:
             continue
         pair = scores.common(merge, models[name])
-        column = TableColumn((), task[0], task[1], samples.main)
+        column = TableColumn((), *task, samples.main)
         values = [scores.mean(model, [column]) for model in pair]
         if values[0] is None or not values[1]:
             continue
-        drawn = scores.replicates(pair, [column], seed).get(column)
         ratios = None
-        if drawn is not None:
-            ratios = np.divide(drawn[:, 0], drawn[:, 1], out=np.full(len(drawn), np.nan), where=drawn[:, 1] > 0)
-        found[task] = RetainedScore(values[0] / values[1], ratios, _token_ratio(samples, models[name].tasks[task]))
+        if column in (drawn := scores.replicates(pair, [column], seed)):
+            ours, its = drawn[column].T
+            ratios = np.divide(ours, its, out=np.full(len(ours), np.nan), where=its > 0)
+        specialist = models[name].tasks[task]
+        theirs = specialist.tokens / len(specialist.keys)
+        tokens = samples.tokens / len(samples.keys) / theirs if theirs else None
+        found[task] = RetainedScore(values[0] / values[1], ratios, tokens)
     return found
 
 
-def _token_ratio(merge: Samples, specialist: Samples) -> float | None:
-    if not specialist.tokens:
-        return None
-    return (merge.tokens / len(merge.keys)) / (specialist.tokens / len(specialist.keys))
-
-
-def _cells(kept: Retained, tasks: Sequence[TaskName]) -> list[Cell]:
+def _cells(kept: Mapping[TaskName, RetainedScore], tasks: Sequence[TaskName]) -> list[Line]:
     """Each task's retention, and the figures over all."""
     if not kept:
-        return [Cell()] * (len(tasks) + len(_FIGURES))
-    by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else Cell() for task in tasks]
+        return [{}] * (len(tasks) + len(_FIGURES))
+    by_task = [_cell(kept[task].value, kept[task].drawn) if task in kept else {} for task in tasks]
     values = np.array([[each.value for each in kept.values()]])
     draws = [each.drawn for each in kept.values() if each.drawn is not None]
     drawn = np.stack(draws, axis=1) if len(draws) == len(kept) else None
@@ -129,41 +133,18 @@ def _cells(kept: Retained, tasks: Sequence[TaskName]) -> list[Cell]:
     ]
 
 
-def _cell(value: float, drawn: Floats | None) -> Cell:
-    if drawn is None or np.isnan(drawn).all():
-        return Cell(100 * value)
-    return Cell(100 * value, intervals.percentiles(100 * drawn))
+def _cell(value: float, drawn: Floats | None) -> Line:
+    return scores.cell(100 * value, None if drawn is None else 100 * drawn)
 
 
-def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Cell:
+def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
     """Points above the base in tasks that no agent was trained for."""
-    base = models.get(who.bases.get(merge.name, ""))
     trained = {suite for family, suite in who.specialists if family == who.families[merge.name]}
     gains = []
-    for task, samples in merge.tasks.items() if base else ():
-        column = TableColumn((), *task, samples.main)
-        if base and task[0] not in trained:
+    if base := models.get(who.bases.get(merge.name, "")):
+        for task, samples in merge.tasks.items():
+            column = TableColumn((), *task, samples.main)
             values = [scores.mean(model, [column]) for model in (merge, base)]
-            gains += [values[0] - values[1]] if values[0] is not None and values[1] is not None else []
-    return Cell(float(np.mean(gains))) if gains else Cell()
-
-
-def _tokens(kept: Retained) -> Cell:
-    ratios = [each.tokens for each in kept.values() if each.tokens is not None]
-    return Cell(float(np.mean(ratios))) if ratios else Cell()
-
-
-def _notes(found: Mapping[str, Retained], who: Roles) -> list[str]:
-    worst = {name: min(kept, key=lambda task: kept[task].value) for name, kept in found.items() if kept}
-    specialists = ", ".join(f"{name} ({suite})" for (_, suite), name in who.specialists.items())
-    return [
-        "Retention: the merge's score over that of the task's specialist, in per cent, over the items that both have. "
-        "Composite is the geometric mean, imbalance the standard deviation.",
-        "Untrained: mean difference to the base in tasks without a specialist. Tokens: written a sample, over the "
-        "specialist's.",
-        f"Specialists: {specialists}.",
-        *(
-            f"Worst task of {name}: {'/'.join(task)} ({100 * found[name][task].value:.1f} %)."
-            for name, task in worst.items()
-        ),
-    ]
+            if task[0] not in trained and values[0] is not None and values[1] is not None:
+                gains.append(values[0] - values[1])
+    return scores.cell(float(np.mean(gains)) if gains else None)

@@ -6,11 +6,12 @@ import html
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
+import pandas as pd
+
 from ramerge.evaluation.tables.layouts import TableColumn
-from ramerge.evaluation.tables.scores import Cell, Table
+from ramerge.evaluation.tables.scores import Table
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import csv_cell, markdown, one_line
 
@@ -35,26 +36,25 @@ class TableStyle:
     best: str
     second: str
 
-    def cell(self, cell: Cell, column: TableColumn, *, intervals: bool) -> str:
+    def cell(self, cell: Any, column: TableColumn, *, intervals: bool) -> str:
         """Value, marks, difference, interval."""
-        if cell.value is None:
+        if pd.isna(cell.value):
             return NOTHING
         text = f"{cell.value:.{column.decimals}f}"
         text = {1: self.best, 2: self.second}.get(cell.rank, "{}").format(text) + ("†" if cell.beats else "")
-        if cell.difference is not None:
-            difference = round(cell.difference, column.decimals) or 0.0
-            text += f" ({difference:+.{column.decimals}f})" if difference else f" ({0:.{column.decimals}f})"
-        if intervals and cell.interval is not None:
-            text += self.escape("[{:.{d}f}, {:.{d}f}]".format(*cell.interval, d=column.decimals)).join((" ", ""))
+        if not pd.isna(cell.difference):
+            difference = round(cell.difference, column.decimals)
+            text += f" ({difference:{'+' if difference else ''}.{column.decimals}f})".replace("-0.00)", "0.00)")
+        if intervals and not pd.isna(cell.low):
+            text += " " + self.escape(f"[{cell.low:.{column.decimals}f}, {cell.high:.{column.decimals}f}]")
         return text
 
-    def legend(self, table: Table) -> list[str]:
+    def legend(self, cells: pd.DataFrame) -> list[str]:
         """What the marks mean that occur."""
-        cells = [cell for row in table.rows for cell in row.cells]
         best, second = (mark.format("0.00") for mark in (self.best, self.second))
         ranks = f"{best} best and {second} second best of the merged models."
         beats = "† a merged model above the specialist of the domain."
-        return [ranks] * any(cell.rank for cell in cells) + [beats] * any(cell.beats for cell in cells)
+        return [ranks] * bool(cells["rank"].any()) + [beats] * bool(cells.beats.any())
 
 
 _STYLES = {
@@ -81,8 +81,8 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
         raise EvaluationError(f"there is no format {form!r}; there are {', '.join(FORMATS)}")
     style = _STYLES[form]
     title, frame = style.escape(table.title), _frame(table, style, flat=form == "markdown", intervals=intervals)
-    shown = intervals and any(cell.interval for row in table.rows for cell in row.cells)
-    notes = style.legend(table) + [style.escape(note) for note in (*table.notes, *([_INTERVALS] if shown else []))]
+    shown = intervals and bool(table.cells.low.notna().any())
+    notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *[_INTERVALS] * shown)]
     if form == "text":
         lines = [textwrap.fill(note, width, subsequent_indent="  ") if width else note for note in notes]
         return "\n".join([title, "", frame.to_string(line_width=width, index_names=False), "", *lines]) + "\n"
@@ -95,44 +95,38 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
 
 
-def _frame(table: Table, style: TableStyle, *, flat: bool, intervals: bool) -> Any:
+def _frame(table: Table, style: TableStyle, *, flat: bool, intervals: bool) -> pd.DataFrame:
     """The cells as texts of the format, below a row with the title of their section; groups of columns are levels."""
-    import pandas as pd
-
     names: list[str] = []
-    cells: list[list[str]] = []
-    for section, rows in groupby(table.rows, key=lambda row: row.section):
-        if section:
+    lines: list[list[str]] = []
+    section = ""
+    for _, cells in table.cells.groupby("line"):
+        first, *_ = row = list(cells.itertuples())
+        if first.section != section:
+            section = first.section
             names.append(style.escape(section))
-            cells.append([""] * len(table.columns))
-        for row in rows:
-            names.append(style.escape(row.name))
-            pairs = zip(row.cells, table.columns, strict=True)
-            cells.append([style.cell(cell, column, intervals=intervals) for cell, column in pairs])
+            lines.append([""] * len(table.columns))
+        names.append(style.escape(first.row))
+        lines.append([style.cell(cell, table.columns[cell.place], intervals=intervals) for cell in row])
     index = pd.Index(names, name=style.escape(table.first))
     depth = max(len(column.titles) for column in table.columns)
     if flat or depth == 1:
-        return pd.DataFrame(cells, index, [style.escape(column.title) for column in table.columns])
+        return pd.DataFrame(lines, index, [style.escape(column.title) for column in table.columns])
     titles = [(*map(style.escape, column.titles), "", "")[:depth] for column in table.columns]
-    return pd.DataFrame(cells, index, pd.MultiIndex.from_tuples(titles))
-
-
-_NUMBERS = ("value", "low", "high", "samples", "failed", "difference")
+    return pd.DataFrame(lines, index, pd.MultiIndex.from_tuples(titles))
 
 
 def _csv(table: Table) -> str:
     """A line for each cell that has a value."""
-    import pandas as pd
-
-    lines = []
-    for row in table.rows:
-        for cell, column in zip(row.cells, table.columns, strict=True):
-            if cell.value is not None:
-                low, high = cell.interval or (None, None)
-                where = (row.name, row.section, "yes" if row.quoted else "no", column.title)
-                what = (column.suite, column.task, column.metric)
-                failed = None if cell.samples is None else cell.failed
-                numbers = (cell.value, low, high, cell.samples, failed, cell.difference)
-                lines.append([*map(csv_cell, (*where, *what)), *numbers])
-    names = [*("row", "section", "quoted", "column"), *("suite", "task", "metric"), *_NUMBERS]
-    return str(pd.DataFrame(lines, columns=names, dtype=object).to_csv(index=False, lineterminator="\n"))
+    cells = table.cells.dropna(subset="value")
+    columns = [table.columns[place] for place in cells.place]
+    texts = {
+        "row": cells.row,
+        "section": cells.section,
+        "quoted": cells.quoted.map({True: "yes", False: "no"}),
+        "column": [column.title for column in columns],
+        **{name: [getattr(column, name) for column in columns] for name in ("suite", "task", "metric")},
+    }
+    frame = pd.DataFrame({name: map(csv_cell, values) for name, values in texts.items()}, index=cells.index)
+    numbers = cells[["value", "low", "high", "samples", "failed", "difference"]]
+    return str(frame.join(numbers).to_csv(index=False, lineterminator="\n"))

@@ -46,9 +46,9 @@ class Roles:
     families: Mapping[str, str | None]
     specialists: Mapping[tuple[str | None, str], str]
 
-    def order(self, name: str) -> int:
-        """Base models first, then agents and others, then merges."""
-        return 2 if name in self.merged else 0 if self.bases.get(name) == name else 1
+    def role(self, name: str) -> str:
+        """`base`, `agent` (or what is none of the others), or `merged`."""
+        return "merged" if name in self.merged else "base" if self.bases.get(name) == name else "agent"
 
 
 def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> Roles:
@@ -72,10 +72,10 @@ def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> R
     for merge, record in records.items():
         family = given.base or _match(others, record.get("base")) or record.get("base")
         families[merge] = family
-        for listed in record["statistics"]["agents"]:
-            if agent := _match(others, listed["model"], listed["name"]):
+        for name, path in record["agents"].items():
+            if agent := _match(others, path, name):
                 families.setdefault(agent, family)
-                agents.setdefault(agent, listed["name"])
+                agents.setdefault(agent, name)
     sole = given.base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
     for name in known:
         families.setdefault(name, name if name in families.values() else sole)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
+from typing import Any
 from zlib import crc32
 
 import numpy as np
+import pandas as pd
 
 from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
@@ -15,72 +17,72 @@ from ramerge.evaluation.logs import Model, Samples
 from ramerge.evaluation.tables.layouts import TableColumn
 
 _PER_CENT = np.array([100.0, 1.0])  # times a numerator and a denominator
+_FIELDS = {
+    **{"line": "int64", "row": "object", "section": "object", "role": "object", "family": "object", "quoted": "bool"},
+    **{"place": "int64", "value": "float64", "low": "float64", "high": "float64", "samples": "Int64"},
+    **{"failed": "Int64", "difference": "float64", "rank": "int64", "beats": "bool"},
+}
+_DEFAULTS = {"section": "", "quoted": False, "rank": 0, "beats": False}
 
-
-@dataclass(frozen=True)
-class Cell:
-    """A score in per cent, or another number; None where there is none.
-
-    Attributes:
-        interval: low and high of the 95 % bootstrap interval.
-        samples: how many samples the value is over; None for averages and quoted values.
-        failed: how many of them had no usable answer.
-        difference: to the row of the base model.
-        rank: 1 or 2 for the best and second best of the merged models, otherwise 0.
-        beats: whether a merged model is above the specialist of the domain.
-    """
-
-    value: float | None = None
-    interval: tuple[float, float] | None = None
-    samples: int | None = None
-    failed: int = 0
-    difference: float | None = None
-    rank: int = 0
-    beats: bool = False
-
-
-@dataclass(frozen=True)
-class Row:
-    """A model. `quoted` rows come from a publication; `family` is the base model it comes from."""
-
-    name: str
-    section: str
-    cells: tuple[Cell, ...]
-    quoted: bool = False
-    merged: bool = False
-    is_base: bool = False
-    family: str | None = None
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows stand in order, those of a section together. `first` is the title of the column of names."""
+    """A table.
+
+    Attributes:
+        title: of the table.
+        first: the title of the column of names.
+        columns: what it shows.
+        cells: a line for each cell, row by row; those of a section stand together. `line` and `place` number rows and
+            columns, `row` is the model's name; `role` is base, agent or merged, and `family` the base model it comes
+            from. `value` is a score in per cent, or another number; `low` and `high` are the ends of its 95 % bootstrap
+            interval, `samples` how many it is over, `failed` how many of them had no usable answer, `difference` the
+            one to the row of the base model, `rank` 1 or 2 for the best and second best of the merged models, and
+            `beats` whether a merged model is above the specialist of the domain. `quoted` rows come from the paper.
+        notes: sentences below it.
+    """
 
     title: str
     first: str
     columns: tuple[TableColumn, ...]
-    rows: tuple[Row, ...]
+    cells: pd.DataFrame
     notes: tuple[str, ...] = ()
 
 
-def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> tuple[Cell, ...]:
+def frame(rows: Iterable[tuple[Line, Sequence[Line]]]) -> pd.DataFrame:
+    """The cells of a table, of rows with what their cells have in common and the cells."""
+    lines = [
+        {**_DEFAULTS, **row, "line": number, "place": place, **cell}
+        for number, (row, cells) in enumerate(rows)
+        for place, cell in enumerate(cells)
+    ]
+    return pd.DataFrame(lines, columns=list(_FIELDS), dtype=object).astype(_FIELDS)
+
+
+def cell(value: float | None, drawn: Floats | None = None) -> Line:
+    """A number, with its interval if there are replicates of it."""
+    if drawn is None or np.isnan(drawn).all():
+        return {"value": value}
+    low, high = intervals.percentiles(drawn)
+    return {"value": value, "low": low, "high": high}
+
+
+def cells(model: Model, columns: Sequence[TableColumn], seed: int) -> list[Line]:
     """A model's cells. An average has no value unless all of its columns have one."""
     drawn = replicates([model], [column for column in columns if column.task], seed)
-    return tuple(_cell(model, column, drawn) for column in columns)
-
-
-def _cell(model: Model, column: TableColumn, drawn: Mapping[TableColumn, Floats]) -> Cell:
-    over = column.over or (column,)
-    value = mean(model, over)
-    if value is None:
-        return Cell()
-    interval = None
-    if all(each in drawn for each in over):
-        interval = intervals.percentiles(np.mean([drawn[each][:, 0] for each in over], axis=0))
-    if column.over:
-        return Cell(value, interval)
-    samples = model.tasks[column.suite, column.task]
-    return Cell(value, interval, len(samples.keys), len(samples.failures))
+    found = []
+    for column in columns:
+        over = column.over or (column,)
+        value = mean(model, over)
+        draws = [drawn[each][:, 0] for each in over if each in drawn]
+        here = cell(value, np.mean(draws, axis=0) if value is not None and len(draws) == len(over) else None)
+        if column.task and value is not None:
+            samples = model.tasks[column.suite, column.task]
+            here |= {"samples": len(samples.keys), "failed": len(samples.failures)}
+        found.append(here)
+    return found
 
 
 def mean(model: Model, columns: Sequence[TableColumn]) -> float | None:
@@ -127,8 +129,7 @@ def common(first: Model, second: Model) -> tuple[Model, Model]:
 
 
 def _only(samples: Samples, keys: Sequence[str]) -> Samples:
-    wanted = set(keys)
-    kept = np.array([key in wanted for key in samples.keys])
+    kept = np.isin(samples.keys, keys)
     metrics = {name: pairs[kept] for name, pairs in samples.metrics.items()}
-    failures = {key: text for key, text in samples.failures.items() if key in wanted}
+    failures: Mapping[str, str] = {key: text for key, text in samples.failures.items() if key in keys}
     return Samples(tuple(keys), metrics, failures, asked=len(keys))

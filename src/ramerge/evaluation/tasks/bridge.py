@@ -60,7 +60,9 @@ def benchmark_task(
     Raises:
         EvaluationError: everything that is missing or wrong.
     """
-    benchmark = kind(_settings(kind, parameters), _context(kind, data or {}, tokenizer))
+    data = {**(data or {}), **{key: value for key, value in parameters.items() if key in kind.data}}
+    parameters = {key: value for key, value in parameters.items() if key not in kind.data}
+    benchmark = kind(_settings(kind, parameters), _context(kind, data, tokenizer))
     names = _names(benchmark, subsets)
     benchmark.check(names)
     items = {f"{name}/{item.key}": item for name in names for item in benchmark.items(name)}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import signature
 from typing import Any
 
 from inspect_ai import Task, task
@@ -38,6 +39,16 @@ def benchmark(name: str) -> type[Benchmark[Any]]:
     module, _, attribute = _BENCHMARKS[name].partition(":")
     found: type[Benchmark[Any]] = getattr(import_module(f"ramerge.evaluation.tasks.{module}"), attribute)
     return found
+
+
+def parameters(name: str) -> list[str]:
+    """What the task ramerge/NAME can be given, files of the user included.
+
+    Raises:
+        EvaluationError: there is no such task.
+    """
+    found = benchmark(name)
+    return [*signature(globals()[name]).parameters, *found.settings_type.model_fields, *found.data]
 
 
 @task
