@@ -101,15 +101,6 @@ REASONS: dict[str, str] = {
         "of the time. Counting for RAM+ reads everything once before, and copying it from the page cache twice takes "
         "a quarter"
     ),
-    "evaluation.math500": (
-        "math_verify, lm-eval's own scorer, parses LaTeX with sympy for some 3 ms a sample; every other step together "
-        "takes less than one"
-    ),
-    "evaluation.search": "a sample is two requests, of 1.2 ms each in the client library, and a search between them",
-    "evaluation.memory, MemAgent": (
-        "a sample is three requests, two with a prompt of 5,000 tokens, and 7,500 tokens to find and to decode: "
-        "8 ms of the one processor that the server leaves"
-    ),
     "sweep": (
         "writing the outputs into the page cache, which a sweep does as often as single merges do, is half of its time "
         "or more on this virtual machine, and drifts by a factor of three with the pages that its host takes and gives"

@@ -47,8 +47,6 @@ class Job:
 JOBS = {
     "ram": Job("RAM", 1, 1),
     "ram+": Job("RAM+", 2, 1),
-    "ties": Job("TIES", 1, 1),
-    "dare_ties": Job("DARE-TIES", 1, 1),
     "analyze": Job("`ramerge analyze`", 2, 0),
 }
 

@@ -19,7 +19,7 @@ from benchmarks.timing import ratios, spread
 
 import ramerge
 from ramerge.cli.main import COMMANDS
-from ramerge.methods.registry import METHODS, describe, listed, reads_of
+from ramerge.methods.registry import METHODS, describe, listed
 from ramerge.options import Options, Ray, Upload, settings_of
 
 DOCS = Path(__file__).parent
@@ -51,7 +51,7 @@ def write() -> None:
 def _method(name: str) -> str:
     """A method as `ramerge methods NAME` shows it."""
     method = describe(METHODS[name])
-    reads = f"{reads_of(method)} of all inputs, with default parameters"
+    reads = f"{method['reads']} of all inputs, with default parameters"
     fingerprint = [("Formula", _code(method["formula"])), ("Source", _linked(method["source"])), ("Reads", reads)]
     if method["differs"]:
         fingerprint.append(("mergekit", method["differs"]))
@@ -77,7 +77,7 @@ def _parameter_row(name: str, field: Mapping[str, Any]) -> tuple[str, ...]:
 def all_methods() -> str:
     """All methods, each with a link to its page: the site's list, so that a new method changes no page but its own."""
     rows = [
-        (f"[`{name}`]({page_of(name)})", _cell(method.title), _code(method.formula), reads_of(describe(method)))
+        (f"[`{name}`]({page_of(name)})", _cell(method.title), _code(method.formula), str(describe(method)["reads"]))
         for name, method in listed().items()
     ]
     return _table(("method", "title", "merged task vector", "reads"), rows)

@@ -46,8 +46,13 @@ class Practice:
     group: int = 8
 
 
-def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: None) -> Weights:
-    """A base that has every skill in part, on the grid of bfloat16."""
+def school(
+    seed: int,
+    how: Schooling,
+    say: Callable[[str], None] = lambda _: None,
+    tasks: Sequence[DemoTask] = TASKS,
+) -> Weights:
+    """A base that has the skills of all tasks in part, on the grid of bfloat16."""
     weights = _trainable(fresh(seed))
     matrices = [weight for name, weight in weights.items() if "proj" in name]
     others = [weight for name, weight in weights.items() if "proj" not in name]
@@ -61,7 +66,7 @@ def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: Non
             optimizer.param_groups[0]["lr"] = rate * part
         rng = random.Random(f"{seed}/{step}")
         asked, answers = [], []
-        for task in TASKS:
+        for task in tasks:
             drawn = prompts(task, "train", how.batch, _seed_of("base", seed, step))
             asked += [example.prompt for example in drawn]
             answers += [taught(task, example, rng) for example in drawn]
@@ -73,11 +78,16 @@ def school(seed: int, how: Schooling, say: Callable[[str], None] = lambda _: Non
 
 
 def train(
-    base: Weights, task: DemoTask, seed: int, how: Practice, say: Callable[[str], None] = lambda _: None
+    base: Weights,
+    task: DemoTask,
+    seed: int,
+    how: Practice,
+    say: Callable[[str], None] = lambda _: None,
+    tasks: Sequence[DemoTask] = TASKS,
 ) -> Weights:
-    """An agent for one task."""
+    """An agent for one task of `tasks`, whose first rate is at the same place in `how.rates`."""
     weights = _trainable(base)
-    rate = how.rates[TASKS.index(task)]
+    rate = how.rates[tasks.index(task)]
     parameters = list(weights.values())
     generator = torch.Generator().manual_seed(_seed_of("coins", seed, 0))
     optimizer: torch.optim.Optimizer = (
@@ -109,7 +119,15 @@ Factors = dict[str, tuple[torch.Tensor, torch.Tensor]]
 SCALING = 2.0
 
 
-def adapt(base: Weights, task: DemoTask, seed: int, how: Practice, rank: int, start: int) -> Factors:
+def adapt(
+    base: Weights,
+    task: DemoTask,
+    seed: int,
+    how: Practice,
+    rank: int,
+    start: int,
+    tasks: Sequence[DemoTask] = TASKS,
+) -> Factors:
     """A LoRA adapter for one task, by policy gradient with Adam.
 
     Args:
@@ -119,11 +137,12 @@ def adapt(base: Weights, task: DemoTask, seed: int, how: Practice, rank: int, st
         how: steps, prompts and first rates.
         rank: of all products.
         start: seed of A, which trainers set to the same number for all agents unless told otherwise; B starts as 0.
+        tasks: all tasks; first rates are in their order.
     """
     generator = torch.Generator().manual_seed(start)
     factors = {name: _factors(weight, rank, generator) for name, weight in base.items() if "proj" in name}
     trained = {f"{name} {place}": one for name, pair in factors.items() for place, one in enumerate(pair)}
-    rate, coins = how.rates[TASKS.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
+    rate, coins = how.rates[tasks.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
     optimizer = torch.optim.Adam(trained.values(), lr=rate)
     for step in range(how.steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / how.steps)

@@ -23,7 +23,7 @@ from .foundation.errors import (
     RecipeError,
     WeightsError,
 )
-from .foundation.events import Progress
+from .foundation.progress import Progress
 from .foundation.version import __version__
 from .options import Options, Ray, Upload
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule

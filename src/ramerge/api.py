@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from ramerge.engine.chosen import chosen_executor
-from ramerge.engine.dependencies import goes_on, stopped_at
 from ramerge.engine.execute import execute
+from ramerge.engine.executors import chosen_executor
+from ramerge.engine.fingerprint import goes_on, stopped_at
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
 from ramerge.engine.stream import TensorStream
 from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.events import Listener, Progress, silence
+from ramerge.foundation.progress import Listener, silence
 from ramerge.options import Options
 from ramerge.output import remote_output
 from ramerge.output.staging import discard, tidy
@@ -27,7 +26,7 @@ from ramerge.planning.explain import explain
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document, document_of
+from ramerge.recipe.document import document_of
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
@@ -41,13 +40,7 @@ _LOG = logging.getLogger("ramerge")
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a plan for one merge and a plan for a sweep have in common.
-
-    Attributes:
-        details: tensors, files, reads and resources.
-        as_delta: whether the output will be a delta on the base.
-        options: how it will be carried out.
-    """
+    """What a plan for one merge and a plan for a sweep have in common."""
 
     details: MergePlan
     as_delta: bool
@@ -252,21 +245,17 @@ def plan(
         >>> plan.problems
         ()
     """
-    points = make_points(_opened(recipe, options), vary)
+    document = open_recipe(recipe, tensors_of_base)
+    if options.allow_outside_links:
+        document = document.with_values({"allow.outside_links": True}, "--")
+    points = make_points(document, vary)
     made = _made(points, out, as_delta, options)
     return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
-
-
-def _opened(recipe: AnyRecipe, options: Options) -> Document:
-    """The document of a recipe, with what the options allow."""
-    document = open_recipe(recipe, tensors_of_base)
-    return document.with_values({"allow.outside_links": True}, "--") if options.allow_outside_links else document
 
 
 def _made(
     points: Sequence[Point], out: str | Path | None, as_delta: bool, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
-    """The plan of checked merges."""
     place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
     made = make_plan(points, place, options, in_memory=in_memory, as_delta=as_delta)
@@ -287,8 +276,6 @@ def _carried_out(
     listen: Listener,
     on_tensor: Callable[[MergedTensor], None] | None = None,
 ) -> tuple[Record, ...]:
-    if options.ray is not None:
-        made = _with_room(made)
     if made.problems:
         tidy(made.out)
         raise PlanError(made.problems)
@@ -300,35 +287,7 @@ def _carried_out(
         made.resources.block_elements,
     )
     with chosen_executor(options.ray, made.resources.workers, made.resources.memory_of) as executor:
-        return execute(made, executor, _Logged(listen), on_tensor, fresh=options.fresh)
-
-
-class _Logged:
-    """Passes events on, and logs when a stage begins and ends."""
-
-    def __init__(self, listen: Listener) -> None:
-        self._listen = listen
-        self._began: dict[str, float] = {}
-
-    def __call__(self, event: Progress) -> None:
-        if _LOG.isEnabledFor(logging.DEBUG):
-            self._log(event)
-        self._listen(event)
-
-    def _log(self, event: Progress) -> None:
-        if event.stage not in self._began:
-            self._began[event.stage] = time.monotonic()
-            _LOG.debug("%s: begins, %d %s", event.stage, event.total, event.unit)
-        if event.done >= event.total:
-            seconds = time.monotonic() - self._began[event.stage]
-            _LOG.debug("%s: %d %s done after %.2f s", event.stage, event.done, event.unit, seconds)
-
-
-def _with_room(made: MergePlan) -> MergePlan:
-    """With the problem that the staging directory is too small, if it is: tasks on Ray do not know what was sent."""
-    if made.out is None or isinstance(made.out, Path) or made.below is not None:
-        return made
-    return replace(made, problems=(*made.problems, *remote_output.room_problems(made.out, made.bytes_written)))
+        return execute(made, executor, listen, on_tensor, fresh=options.fresh)
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ class Setting(NamedTuple):
         help: what it does.
         metavar: what its value is called; None for an option without a value.
         repeats: whether the option is given once for each entry.
-        folder: whether its value is a folder.
         kind: of its value on the command line.
         choices: the only values, where there are few.
     """
@@ -33,7 +32,6 @@ class Setting(NamedTuple):
     help: str
     metavar: str | None = None
     repeats: bool = False
-    folder: bool = False
     kind: type = str
     choices: tuple[str, ...] = ()
 
@@ -76,7 +74,6 @@ class Upload:
             "The local folder in which files of a remote output wait for their upload; default: in the user's cache "
             "folder. On a Ray cluster, all nodes must see it.",
             "FOLDER",
-            folder=True,
         ),
     )
     public: bool = field(

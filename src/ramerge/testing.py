@@ -146,7 +146,6 @@ def _refuses(recipe: Mapping[str, Any], parameter: str, value: Any) -> bool:
 
 
 def _bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
-    """Each parameter, with values at its bounds, and values that it must not have."""
     schema = method.parameters.model_json_schema()["properties"]
     for name, field in schema.items():
         inside, outside = [field["default"]], [["nonsense"], {"nobody": 1}]
@@ -189,7 +188,6 @@ def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dic
 
 
 def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Values]]]:
-    """The numbers of the base and of the agents, which move different shares of it."""
     draw = np.random.default_rng(1234)
     base = {tensor: draw.normal(0, 0.02, shape).astype(np.float32) for tensor, shape in _SHAPES.items()}
     agents = {}

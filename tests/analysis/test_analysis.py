@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 import ramerge
 from ramerge.analysis.analyze import carry_out, plan_analysis
+from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally
-from ramerge.engine.execute import observe
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.files import write_files
 from ramerge.kernels import fixed

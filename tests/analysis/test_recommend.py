@@ -13,10 +13,11 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.analysis import recommend
+from ramerge.analysis.outputs import named_inputs
 from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
 from ramerge.engine.warn import AboutMethod
-from ramerge.flags.read import named_inputs, read_recipe
+from ramerge.flags.read import read_recipe
 from ramerge.foundation.words import read_varied
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.registry import METHODS

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation import pace, screen
-from ramerge.foundation.events import Progress
+from ramerge.foundation import progress
+from ramerge.foundation.progress import Progress
 from tests.checkpoints import floats, recipe, write_checkpoint
 
 GB = 10**9
@@ -31,8 +31,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    for module in (pace, screen):
-        monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(progress, "time", clock)
     return clock
 
 
@@ -44,7 +43,7 @@ class Terminal(io.StringIO):
 def heard(stream: io.StringIO, clock: Clock, events: list[tuple[float, Progress]], patch: pytest.MonkeyPatch) -> str:
     patch.setattr(sys, "stderr", stream)
     patch.setenv("COLUMNS", "120")
-    with screen.shown(screen.stage, quiet=False) as listen:
+    with progress.shown(quiet=False) as listen:
         for second, event in events:
             clock.now = 100.0 + second
             listen(event)
@@ -75,9 +74,10 @@ def test_a_short_stage_has_no_rate(
 
 @pytest.mark.parametrize(("total", "left"), [(100, "90 s left"), (1000, "16 min left"), (10_000, "3 h left"), (10, "")])
 def test_time_left_has_the_unit_that_suits(total: int, left: str, clock: Clock) -> None:
-    counted = pace.Pace(0)
-    clock.now += 10
-    assert counted.left(10, total) == left
+    figures = progress._Figures()
+    figures(Progress("merging", 1, total))
+    clock.now += 9
+    assert figures(Progress("merging", 10, total)).endswith(left)
 
 
 @pytest.mark.parametrize("stream", [io.StringIO, Terminal])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramerge.foundation.launchers import warn_of_launcher
+from ramerge.foundation.terminal import warn_of_launcher
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 import ramerge
 from ramerge.engine.checkpoint_output import CHECKPOINT, spec
-from ramerge.engine.kinds import OUTPUT_KINDS, OutputKind, kind_of
+from ramerge.engine.outputs import OUTPUT_KINDS, OutputKind, kind_of
 from tests.checkpoints import recipe, write_simple
 from tests.plans import planned
 

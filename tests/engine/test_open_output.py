@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ramerge.engine.journal import FOLDER
-from ramerge.engine.open_output import OutputSpec, open_output
+from ramerge.engine.outputs import OutputSpec, open_output
 from ramerge.foundation.errors import ContinueNote
 from ramerge.output.staging import SPOOL, hidden_folder
 

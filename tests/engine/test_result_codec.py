@@ -9,7 +9,7 @@ import pytest
 
 import ramerge
 from ramerge.engine.result_codec import BlockResult, ResultCodec, blank
-from ramerge.methods.base import Counted
+from ramerge.methods.base import Statistic
 from ramerge.planning.build import make_plan
 from ramerge.planning.model import Block, MergePlan
 from ramerge.recipe.points import make_points
@@ -25,7 +25,7 @@ def plan(tmp_path: Path) -> MergePlan:
     return make_plan(make_points(open_recipe(source)), options=ramerge.Options(cache=False))
 
 
-def statistics_of(plan: MergePlan) -> tuple[Counted, ...]:
+def statistics_of(plan: MergePlan) -> tuple[Statistic, ...]:
     return plan.method.statistics(plan.points[0].parameters[0], plan.agents)
 
 

@@ -22,7 +22,6 @@ from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.engine.uploads import _AHEAD
 from ramerge.foundation.errors import OutputWarning, SendError
-from ramerge.planning import sample
 from ramerge.planning.model import MergePlan
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.objects import Bucket
@@ -331,15 +330,6 @@ def test_an_arrived_shard_that_has_changed_restarts_the_merge(tmp_path: Path) ->
         execute(planned(source, out), ThreadExecutor(2))
     execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
     assert as_written_here(out.files()) == weights(tmp_path / "here")
-
-
-def test_a_second_pass_is_not_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A prediction that is refuted would upload everything twice, so none is made."""
-    monkeypatch.setattr(sample, "_WORTH_A_SAMPLE", 1)
-    source = recipe(tmp_path, write_simple(tmp_path), method="ties")
-    assert ramerge.plan(source, tmp_path / "here", options=ramerge.Options(cache=False)).details.predicted
-    monkeypatch.setattr("ramerge.output.targets.open_upload", lambda *_, **__: Place(tmp_path / "stage"))
-    assert not ramerge.plan(source, "s3://memory/model", options=ramerge.Options(cache=False)).details.predicted
 
 
 def test_uploading_begins_before_merging_ends(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def interval(cell: Any) -> tuple[float, float] | None:
 def test_paper_rows_fit_the_layouts(name: str) -> None:
     columns = [column for column in layouts.find(name, []).columns if column.task]
     assert all(all(column.titles) and column.metric for column in columns)
-    for quoted in layouts.quoted(name):
+    for quoted in layouts.printed(name)["rows"]:
         assert len(quoted["values"]) == len(columns)
         assert all(0 <= value <= 100 for value in quoted["values"])
 
@@ -126,7 +126,9 @@ def test_paper_rows_fit_the_layouts(name: str) -> None:
     ],
 )
 def test_cells_of_the_paper(table: str, name: str, column: int, value: float) -> None:
-    assert next(quoted for quoted in layouts.quoted(table) if quoted["name"] == name)["values"][column] == value
+    assert (
+        next(quoted for quoted in layouts.printed(table)["rows"] if quoted["name"] == name)["values"][column] == value
+    )
 
 
 def test_the_papers_averages_are_means_over_columns() -> None:
@@ -134,17 +136,17 @@ def test_the_papers_averages_are_means_over_columns() -> None:
     unlike = [
         (table, quoted["name"])
         for table in PAPER_TABLES
-        for quoted in layouts.quoted(table)
+        for quoted in layouts.printed(table)["rows"]
         if "average" in quoted and abs(fmean(quoted["values"]) - quoted["average"]) > 0.00501
     ]
     assert unlike == [("table8", "TIES"), ("table8", "DARE+TA")]
-    assert "TIES (72.71) and DARE+TA (76.50)" in " ".join(layouts.inconsistencies("table8"))
+    assert "TIES (72.71) and DARE+TA (76.50)" in " ".join(layouts.printed("table8")["inconsistencies"])
 
 
 def test_the_papers_differences_to_the_base() -> None:
     table = build([ifeval("mine", [1, 0])], "table3", reference=True)
     quoted = [list(cells.itertuples()) for _, cells in table.cells[table.cells.quoted].groupby("line")]
-    for shown, source in zip(quoted, layouts.quoted("table3"), strict=True):
+    for shown, source in zip(quoted, layouts.printed("table3")["rows"], strict=True):
         differences = [None if np.isnan(cell.difference) else round(cell.difference, 2) for cell in shown]
         assert differences == source.get("differences", [None] * 4)
     assert {row[0].section.split(":")[0] for row in quoted} == {"Qwen2.5-7B-Instruct", "Llama-3.2-3B-Instruction"}
@@ -372,7 +374,7 @@ def test_every_table_with_the_papers_rows_in_every_format(name: str, form: str) 
     mine = model({"name": "mine", "record": record(agents={})}, tasks)
     text = render(build([mine], name, reference=True), form)
     assert "mine" in text and "50.0" in text
-    assert text.count("(paper)") >= len(layouts.quoted(name))
+    assert text.count("(paper)") >= len(layouts.printed(name)["rows"])
     assert "2601.13572" in text
 
 

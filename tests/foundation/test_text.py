@@ -11,10 +11,9 @@ import pytest
 import ramerge
 from ramerge.analysis.tables import csv_files
 from ramerge.foundation.errors import CheckpointError, RamergeError
-from ramerge.foundation.events import Progress
 from ramerge.foundation.files import write_files
 from ramerge.foundation.jsontext import JsonLimits, dumped, parse
-from ramerge.foundation.screen import shown, stage
+from ramerge.foundation.progress import Progress, shown
 from ramerge.foundation.text import (
     MOST,
     brief,
@@ -136,7 +135,7 @@ class Terminal(io.StringIO):
 def test_bars_show_names_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
-    with shown(stage, quiet=False) as listen:
+    with shown(quiet=False) as listen:
         listen(Progress("[red]x[/red]", 1, 2))
     assert "[red]x[/red]" in screen.getvalue()
 

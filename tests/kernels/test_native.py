@@ -18,7 +18,7 @@ import pytest
 
 import ramerge
 from ramerge.foundation import store
-from ramerge.foundation.events import Progress
+from ramerge.foundation.progress import Progress
 from ramerge.kernels import native
 from ramerge.kernels import ram as kernel
 from tests.checkpoints import recipe, write_simple

@@ -392,7 +392,6 @@ def test_weights_multiply_task_vectors(method):
     same(found, merged(method, [-0.5 * taus[0], 3 * taus[1]]))
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("method", SPECTRAL)
 @pytest.mark.parametrize("shape", [(30, 200), (60, 40), (40, 60)])
 def test_float32_loses_little(method, shape):

@@ -179,7 +179,10 @@ def test_linear() -> None:
     found = said({**plain, "base_model": "org/start@v1", "parameters": {"weight": 3}})
     assert found["agents"] == {"code": "org/code", "tool": "./tool", "start": "org/start@v1"}
     assert found["parameters"]["weights"] == {"code": 0.5, "tool": 1.0, "start": 3.0}
-    assert "base_model: mergekit merges the base model too" in problems({**plain, "base_model": "base"})[0]
+    assert (
+        "base_model: weight is missing, and mergekit merges this model, too"
+        in problems({**plain, "base_model": "base"})[0]
+    )
 
 
 def test_what_a_model_has_goes_before_what_all_have() -> None:
@@ -434,16 +437,16 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (sliced(residual_scale=0.5), "slices: are not supported"),
         (sliced() | {"slices": sliced()["slices"] * 2}, "slices: are not supported"),
         (sliced() | {"models": MODELS}, "slices: cannot be used together with models"),
-        (recipe(merge_method=None), "merge_method: is missing; supported: linear, task_arithmetic, ties"),
-        (recipe("nearswap"), "mergekit's nearswap is not supported; supported: linear"),
+        (recipe(merge_method=None), "merge_method: is missing; known: linear, task_arithmetic, ties"),
+        (recipe("nearswap"), "merge_method: unknown method 'nearswap'"),
         (recipe("slerp", models=[{"model": "a"}]), "parameters: t is missing"),
         (recipe("slerp", base_model=None, models=[{"model": "a"}]), "base_model: is missing; slerp needs it"),
         (recipe("passthrough"), "unknown parameter of passthrough 'weight'"),
         (recipe("passthrough", models=[{"model": "a"}]), "models: passthrough takes exactly 1 model, not 2"),
         (recipe("slerp", models=[{"model": "a"}], parameters={"t": 1.5}), "parameters.t: must be from 0 to 1, not 1.5"),
-        (recipe("tis"), "unknown method 'tis'; did you mean 'ties'? supported: linear"),
-        (recipe("xyz"), "unknown method 'xyz'; supported: linear"),
-        (recipe(merge_method=5), "merge_method: must be text, not 5"),
+        (recipe("tis"), "unknown method 'tis'; did you mean 'ties'?"),
+        (recipe("xyz"), "unknown method 'xyz'; known: linear"),
+        (recipe(merge_method=5), "merge_method: unknown method '5'"),
         (recipe(base_model=None), "base_model: is missing; ties needs it"),
         (recipe(base_model=5), "base_model: must be a path or a hub id, not 5"),
         (recipe("ram", base_model="", models=[{"model": "a"}]), "base_model: is missing; ram needs it"),

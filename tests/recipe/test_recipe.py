@@ -6,7 +6,7 @@ from ruamel.yaml import YAML
 import ramerge
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.limits import parse_size
-from ramerge.foundation.yamltext import parse_scalar
+from ramerge.foundation.words import parse_scalar
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import read_document
 from ramerge.recipe.model import Recipe, Rule
@@ -96,7 +96,7 @@ allow: {nonfinite: true}
         ("- a\n- b", "is a mapping"),
         ("a: [", "not valid YAML"),
         ("a: b: c", "not valid YAML"),
-        ("method: ram\nparameters: {r: -" + "1_2" * 2500 + "}", ":2: holds a number of more than 4,300 digits\n"),
+        ("method: ram\nparameters: {r: -" + "1_2" * 2500 + "}", "not valid YAML: Exceeds the limit (4300 digits)"),
         ("method: ram\nbase: b\nagents: {a: x}\nmethod: ram+", "'method' is given twice"),
         ("method: ram\nbase: b\nagents:\n  a: x\n  a: y", "'a' is given twice"),
         ("method: ramm\nbase: b\nagents: {a: x}", "did you mean 'ram'"),

@@ -15,7 +15,7 @@ import pytest
 
 import ramerge
 from ramerge.foundation.errors import OutputWarning, SendError
-from ramerge.foundation.events import Progress
+from ramerge.foundation.progress import Progress
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.objects import open_bucket
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple

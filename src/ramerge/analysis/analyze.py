@@ -8,20 +8,20 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ramerge.analysis.findings import finding_of_broken, findings_of
+from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
 from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
-from ramerge.engine.chosen import chosen_executor
-from ramerge.engine.execute import observe
+from ramerge.engine.executors import chosen_executor
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.result_codec import Results
 from ramerge.engine.warn import advice, effects, inspect, refuse, spoiled, warnings_of
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.machine import peak_memory
+from ramerge.foundation.progress import Listener, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts

@@ -7,16 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.flags.options import DTYPE, LIMITS, METHOD, MODELS, ROUNDING, TALK
-from ramerge.foundation.completion import files
-from ramerge.foundation.launchers import warn_of_launcher
-from ramerge.foundation.options import OUT, PATH, as_json, command, option, options, run_options
-from ramerge.foundation.terminal import reminder, say, warn
+from ramerge.foundation.options import (
+    DTYPE,
+    LIMITS,
+    METHOD,
+    MODELS,
+    OUT,
+    PATH,
+    ROUNDING,
+    TALK,
+    as_json,
+    command,
+    option,
+    options,
+    run_options,
+)
+from ramerge.foundation.terminal import reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.options import Options
 
-_RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", shell_complete=files)
+_RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", type=click.Path())
 _FILES = (
     option("output", "--html", type=PATH, help="Write a page with all figures to a file; -: print it."),
     option("output", "--figures", type=PATH, help="Write the figures to a folder, PNG and SVG."),
@@ -39,21 +50,21 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.outputs import advice, check_outputs, models_of, prints, write_outputs
+    from ramerge.analysis.outputs import advice, check_outputs, models_of, prints, read_numbers, write_outputs
     from ramerge.analysis.text import summary
-    from ramerge.flags.read import read_numbers, read_recipe
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.flags.read import read_recipe
+    from ramerge.foundation.progress import shown
 
     document = read_recipe(paths, flags)
     check_outputs(flags, models_of(document))
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     warn_of_launcher()
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         analysis = run(document, epsilons=asked, options=options, on_progress=listen)
     warn(analysis.warnings)
     if not quiet and not prints(flags):
         say([*summary(analysis), *reminder(analysis.warnings)])
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         lines = advice(analysis, paths, flags, document) if flags["html"] is not None else []
         write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
 
@@ -71,10 +82,10 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.analysis.recommend import warnings_for
     from ramerge.flags.read import read_recipe
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
 
     document = read_recipe(paths, flags)
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis)
     warn(warnings_for(analysis, found.method))
@@ -92,19 +103,19 @@ def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.outputs import advice, check_outputs, prints, write_outputs
     from ramerge.analysis.text import summary
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.recipe.read import open_recipe
 
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}
     check_outputs(chosen)
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
     speaks = not quiet and not prints(chosen)
     if speaks:
         say(summary(analysis))
-    with shown(stage, quiet=quiet) as listen:
+    with shown(quiet=quiet) as listen:
         named = {"base": None, "dtype": None, "agents": (), "settings": ()}
         lines = advice(analysis, [str(recipe)], named, open_recipe(recipe))
         text = recipe.read_text(encoding="utf-8")

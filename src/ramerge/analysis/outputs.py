@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,20 @@ from ramerge.analysis.recommend import Recommendation, recommend, summary
 from ramerge.analysis.report.write import figure_files, render, require_extra
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
-from ramerge.flags.read import named_inputs
-from ramerge.foundation import files
+from ramerge.flags.read import is_model
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.events import Listener
-from ramerge.foundation.files import STANDARD_OUTPUT
+from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Listener
+from ramerge.foundation.words import parse_scalar
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
 from ramerge.recipe.mergekit.translate import is_mergekit
+from ramerge.recipe.paths import parts_of
 from ramerge.recipe.read import open_recipe
+
+# Keys of a recipe that may fit no other method.
+_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 
 
 def recommended(found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], document: Document) -> list[str]:
@@ -51,12 +57,43 @@ def check_outputs(flags: Mapping[str, Any], models: Sequence[Path] = ()) -> None
         raise RecipeError("--json and --html - both print; give --html a file")
     texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
     folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
-    files.check_outputs(texts, folders)
+    _check_places(texts, folders)
     for path in (*texts.values(), *folders.values()):
         if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model.resolve()) for model in models):
             raise RecipeError(f"{path}: is inside a model that is read; choose another place")
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
+
+
+def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
+    """Check outputs before there is anything to write: each by itself, and each together with the others.
+
+    Args:
+        files: flags to what `write_texts` shall write.
+        folders: flags to folders; several may share one.
+
+    Raises:
+        RecipeError: two name the same, or one needs a folder where another makes a file, or as for `check_file`.
+        OutputError: likewise.
+    """
+    for path in files.values():
+        if path != STANDARD_OUTPUT:
+            check_file(path)
+    for path in folders.values():
+        check_folder(path)
+    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
+        if first.resolve() == second.resolve() and not (one in folders and other in folders):
+            raise RecipeError(f"{one} and {other}: both name {first}")
+        for flag, inner, outer in ((one, first, second), (other, second, first)):
+            if outer in files.values() and outer.resolve() in inner.resolve().parents:
+                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a folder in which no file can be written, as `check_file` does for a file."""
+    if path == STANDARD_OUTPUT:
+        raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
+    check_beside(path / "file", path)
 
 
 def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]:
@@ -87,6 +124,86 @@ def write_outputs(
         texts.append((flags["html"], render(analysis.to_dict(), record, recipe, listen, advice)))
     if flags["figures"] is not None:
         texts += figure_files(analysis.to_dict(), flags["figures"], listen)
-    files.write_texts(texts)
+    write_texts(texts)
     if flags["as_json"]:
         click.echo(analysis.to_json(), nl=False)
+
+
+def read_numbers(flag: str, text: str) -> list[float]:
+    """Numbers with commas between them.
+
+    Raises:
+        RecipeError: something else.
+    """
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError as error:
+        raise RecipeError(
+            f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of each "
+            "agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
+        ) from error
+
+
+def named_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
+) -> tuple[list[str], list[str]]:
+    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
+
+    They name the recipe itself where every key that stays goes with any method. A recipe in mergekit's form takes no
+    other method, and rules, presets and importances are those of one method: then they name base and agents.
+
+    Args:
+        paths, options: of the command line, as for `read_recipe`.
+        recipe: what was read, in ramerge's own form.
+        translated: whether it was written in mergekit's form.
+    """
+    present = _keys(recipe)
+    own: list[str] = [key for key in _OF_A_METHOD if key in present]
+    bound = [key for key in own if key not in ("method", "parameters")]
+    if paths and (bound or translated or is_model(paths[0])):
+        return _spelled_out(recipe), own
+    words = [f"./{path}" if path.startswith("-") else path for path in paths]
+    if paths and "parameters" in own:  # they may be those of the recipe's method only
+        words += ["--set", "parameters={}"]
+    for flag, values in (
+        ("--base", [options["base"]] if options["base"] else []),
+        ("--agent", options["agents"]),
+        ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
+        ("--dtype", [options["dtype"]] if options["dtype"] else []),
+    ):
+        words += [word for value in values for word in (flag, value)]
+    return words, bound
+
+
+def _keys(recipe: Document) -> set[str]:
+    """The keys of a recipe that have a value, with `importance` if an agent has one."""
+    agents = recipe.values.get("agents")
+    models = agents.values() if isinstance(agents, Mapping) else ()
+    weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
+    return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
+
+
+def _spelled_out(recipe: Document) -> list[str]:
+    """Flags for base, agents and all keys that go with any method, with paths that lead there from here."""
+    values, words = recipe.values, []
+    if values.get("base") is not None:
+        words += ["--base", _from_recipe(values["base"], recipe.folder)]
+    for name, agent in values["agents"].items():
+        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+        parts = [model] if isinstance(model, str) else model
+        words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]
+    for key in ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow"):
+        if values.get(key) is not None:
+            words += ["--set", f"{key}={_as_yaml(values[key])}"]
+    return words
+
+
+def _from_recipe(model: str, folder: Path) -> str:
+    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    return "+".join(map(str, parts_of(model, folder)))
+
+
+def _as_yaml(value: Any) -> str:
+    """The text of which `--set` makes the value."""
+    plain = isinstance(value, str) and parse_scalar(value) == value
+    return value if plain else dumped(value, indent=None).strip()

@@ -19,8 +19,8 @@ from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
 from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError
-from ramerge.foundation.events import Listener
 from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Listener
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.registry import FAMILIES, METHODS, listed
 from ramerge.options import Options

@@ -47,12 +47,12 @@ def fisher_command(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ramerge.calibration.estimate import fisher
     from ramerge.calibration.record import FisherSettings
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.foundation.words import one_agent
 
     _, model = one_agent(agents)
 
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         record = fisher(model, data, out, settings=FisherSettings(**settings), options=options, on_progress=listen)
     if as_json:
         click.echo(record.to_json(), nl=False)

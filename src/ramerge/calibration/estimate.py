@@ -28,9 +28,9 @@ from ramerge.formats.open import open_checkpoint, open_stacked
 from ramerge.formats.sidecars import companion_files
 from ramerge.foundation.dtypes import FLOATS, INTEGERS, full_dtype
 from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
-from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
 from ramerge.foundation.limits import ResourceLimits, read_limits
+from ramerge.foundation.progress import Listener, Progress, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.options import Options

@@ -13,25 +13,30 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.cli import texts
-from ramerge.flags import completion as complete
-from ramerge.flags.options import (
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.options import (
     AS_DELTA,
+    BASE,
+    DEBUG,
     DTYPE,
     LIMITS,
     MERGE,
+    PATH,
     RECIPE,
     ROUNDING,
     SHARD_SIZE,
     TALK,
+    as_json,
+    command,
+    option,
+    options,
+    run_options,
 )
-from ramerge.foundation.completion import files, folders
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.launchers import warn_of_launcher
-from ramerge.foundation.options import BASE, DEBUG, PATH, as_json, command, option, options, run_options
-from ramerge.foundation.terminal import fail, reminder, say, warn
+from ramerge.foundation.terminal import fail, reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.options import Options
+    from ramerge.recipe.document import Document
 
 
 @command(short_help="Merge agents into a checkpoint.")
@@ -42,18 +47,24 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name or
     hub:owner/name@branch).
     """
-    from ramerge.api import plan as make
     from ramerge.flags.read import read_inputs
-    from ramerge.foundation.screen import shown, stage
 
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
+    _carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
+
+
+def _carry_out(
+    document: Document, out: str, options: Options, *, as_delta: bool = False, quiet: bool, as_json: bool
+) -> None:
+    from ramerge.api import plan as make
+    from ramerge.foundation.progress import shown
 
     warn_of_launcher()
     made = make(document, out, as_delta=as_delta, options=options)
     warn(made.warnings)  # before the work, so that it can be stopped
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)
     warn(warning for warning in record.warnings if warning not in made.warnings)
     if as_json:
@@ -69,7 +80,6 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     "--vary",
     metavar="KEY=V,V,...",
     multiple=True,
-    shell_complete=complete.parameters,
     required=True,
     help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
 )
@@ -80,14 +90,14 @@ def sweep(
     from ramerge.api import sweep as run
     from ramerge.flags.read import read_inputs
     from ramerge.foundation.jsontext import dumped
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.foundation.words import read_varied
 
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: ramerge sweep RECIPE OUT --vary parameters.r=0,0.1,0.2")
     warn_of_launcher()
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         records = run(document, out, vary=read_varied(vary), options=options, on_progress=listen)
     warnings = [warning for record in records for warning in record.warnings]
     warn(warnings)
@@ -105,7 +115,6 @@ def sweep(
     "recipe_file",
     metavar="FILE",
     type=PATH,
-    shell_complete=files,
     help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form; -: print it.",
 )
 def plan(
@@ -143,8 +152,8 @@ def plan(
 
 
 @command(short_help="Write a model of any format as safetensors.")
-@click.argument("model", metavar="MODEL", shell_complete=folders)
-@click.argument("out", metavar="OUT", shell_complete=folders)
+@click.argument("model", metavar="MODEL", type=click.Path())
+@click.argument("out", metavar="OUT", type=click.Path())
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_json("the record"), *TALK, MERGE)
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
     """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
@@ -153,28 +162,18 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     weights, or any other format that merging reads. --base names the model that an adapter changes; for other models it
     gives names, dtypes and files of the output.
     """
-    from ramerge.api import plan as make
     from ramerge.flags.read import read_model
-    from ramerge.foundation.screen import shown, stage
 
-    warn_of_launcher()
-    made = make(read_model(model, flags), out, options=options)
-    with shown(stage, quiet=quiet or as_json) as listen:
-        record = made.merge(on_progress=listen)
-    warn(record.warnings)
-    if as_json:
-        click.echo(record.to_json(), nl=False)
-    elif not quiet:
-        say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+    _carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
 
 
 @command(short_help="List the merging methods, or describe some.")
-@click.argument("names", nargs=-1, metavar="[METHOD]...", shell_complete=complete.methods)
+@click.argument("names", nargs=-1, metavar="[METHOD]...")
 @as_json("them")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
     from ramerge.foundation.text import unknown
-    from ramerge.methods.registry import METHODS, describe, listed, reads_of
+    from ramerge.methods.registry import METHODS, describe, listed
 
     if wrong := [name for name in names if name not in METHODS]:
         raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
@@ -187,8 +186,8 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     else:
         click.echo(f"{'method':<16} reads  what it is")
         for name, method in described.items():
-            click.echo(f"{name:<16}{reads_of(method):>6}  {method['title']}")
-        click.echo("\nreads: of all inputs, with default parameters; 1 or 3: 1 if a sample shows what must be counted")
+            click.echo(f"{name:<16}{method['reads']:>6}  {method['title']}")
+        click.echo("\nreads: of all inputs, with default parameters")
         click.echo("`ramerge methods ram+` shows formula, parameters, presets and source of a method.")
 
 
@@ -204,7 +203,6 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
     "--models",
     metavar="FOLDER",
     type=click.Path(path_type=Path),
-    shell_complete=folders,
     help="Only copy the tiny models to this folder, as base, coder (adds), tool (reverses) and memory (sorts).",
 )
 @DEBUG

@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import click
 
-from ramerge.cli.mergekit_flags import hint
 from ramerge.foundation.errors import (
     ContinueNote,
     DownloadNote,
@@ -62,12 +61,6 @@ def cli() -> None:
     ramerge plan --base BASE --agent code=PATH --agent tool=PATH
     ramerge merge --base BASE --agent code=PATH --agent tool=PATH OUT
     ramerge merge recipe.yaml OUT
-
-    \b
-    Completion, by a line in ~/.bashrc, ~/.zshrc or ~/.config/fish/config.fish:
-    eval "$(_RAMERGE_COMPLETE=bash_source ramerge)"
-    eval "$(_RAMERGE_COMPLETE=zsh_source ramerge)"
-    _RAMERGE_COMPLETE=fish_source ramerge | source
     """
     check_limits()
 
@@ -123,7 +116,6 @@ def _choose_warnings(session: Session) -> None:
 
 
 def _run(session: Session) -> int:
-    """Run the command, print a message for what it raises, and return the exit code."""
     try:
         code = int(cli(standalone_mode=False, obj=session) or 0)
         sys.stdout.flush()
@@ -133,7 +125,7 @@ def _run(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            complain("error", f"{error.format_message()}{hint(error)}")
+            complain("error", error.format_message())
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -146,7 +138,6 @@ def _run(session: Session) -> int:
 
 
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:
-    """The messages for an error, and the exit code."""
     if isinstance(error, RamergeError):
         return error.problems, error.exit_code
     if isinstance(error, FileNotFoundError) and _working_folder_is_gone():

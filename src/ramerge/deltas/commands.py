@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.foundation.completion import folders
-from ramerge.foundation.launchers import warn_of_launcher
 from ramerge.foundation.options import (
     AGENT,
     BASE,
@@ -20,7 +18,7 @@ from ramerge.foundation.options import (
     options,
     run_options,
 )
-from ramerge.foundation.terminal import say, warn
+from ramerge.foundation.terminal import say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.deltas.codec import Compression
@@ -60,21 +58,21 @@ def delta(
     ramerge delta --base BASE --agent code=PATH OUT
     """
     from ramerge.deltas.run import delta as run
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
     from ramerge.foundation.words import one_agent
 
     _, agent = one_agent(agents)
     if base is None:
         raise click.UsageError("no base: give it with --base MODEL")
     warn_of_launcher()
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         record = run(base, agent, out, compression=compression, options=options, on_progress=listen)
     warn(record.warnings)
     _tell(record, f"{out}: a delta of", quiet=quiet, as_json=as_json)
 
 
 @command(short_help="Turn deltas back into the model.")
-@click.argument("deltas", metavar="DELTA...", nargs=-1, shell_complete=folders)
+@click.argument("deltas", metavar="DELTA...", nargs=-1)
 @OUT_ANYWHERE
 @options(BASE, as_json("what was written"), QUIET, DEBUG)
 @run_options("threads", "max_memory", "allow_outside_links", "overwrite", "upload")
@@ -90,9 +88,9 @@ def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_j
     if base is None or not deltas:
         raise click.UsageError("three names are needed: --base MODEL, at least one DELTA, and OUT, the folder to write")
     from ramerge.deltas.run import apply as run
-    from ramerge.foundation.screen import shown, stage
+    from ramerge.foundation.progress import shown
 
-    with shown(stage, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         record = run(base, deltas, out, options=options, on_progress=listen)
     _tell(record, f"{out}: made from", quiet=quiet, as_json=as_json)
 

@@ -16,10 +16,10 @@ from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.engine import fingerprint
 from ramerge.engine.executors.executor import Executor, Processed, in_runs
-from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.outputs import OpenOutput, OutputSpec
 from ramerge.foundation.dtypes import BITS, itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.events import Listener, Progress, silence
+from ramerge.foundation.progress import Listener, Progress, silence
 from ramerge.foundation.text import quoted
 from ramerge.output.targets import OutputTarget
 from ramerge.storage.location import Location, Remote

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
@@ -11,12 +12,11 @@ from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
 from ramerge.deltas.spool import spool_of, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.engine.card import model_card
-from ramerge.engine.dependencies import fingerprint_of
-from ramerge.engine.execute import Passes, records_of
-from ramerge.engine.kinds import OutputKind
-from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.fingerprint import fingerprint_of
+from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
-from ramerge.engine.sidecars import files_of
+from ramerge.engine.sidecars import files_of, records_of
 from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
 
@@ -36,9 +36,20 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
         passes.merge(patches)
         with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
             collect(spool, writer, plan.below, COMPRESSION)
-            records = records_of(plan, passes, writer.written, seen, began)
-            _write_others(plan, records[0], writer, output.staging)
-    return records
+            (record,) = records_of(plan, passes, writer.written, seen, began)
+            record = replace(record, notes=(*record.notes, _saved(plan, writer.written)))
+            _write_others(plan, record, writer, output.staging)
+    return (record,)
+
+
+def _saved(plan: MergePlan, size: int) -> str:
+    assert plan.below is not None
+    whole = sum(tensor.bytes_written for tensor in plan.tensors)
+    share = size / whole if whole else 0.0
+    return (
+        f"written as a delta on {plan.below.directory}: {size:,} bytes, {share:.1%} of the {whole:,} of the model; "
+        "ramerge apply gives the model"
+    )
 
 
 def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
@@ -50,8 +61,19 @@ def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging:
     for name, content in files_of(plan, plan.points[0], record):
         writer.companion(name, content, theirs.get(name))
     writer.finish()
-    staging.write("README.md", model_card(plan, plan.points[0], record, is_delta=True))
+    staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, record)))
     staging.write("ramerge.json", record.to_json())
+
+
+def _usage(plan: MergePlan, record: Record) -> str:
+    size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
+    return f"""This folder is a delta: it holds what the model has changed of its base. It takes
+{size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
+
+```sh
+ramerge apply --base BASE THIS_FOLDER MODEL
+```
+"""
 
 
 DELTA = OutputKind(spec, write)

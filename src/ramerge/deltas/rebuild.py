@@ -18,8 +18,8 @@ from ramerge.formats.safetensors import INDEX as MODEL_INDEX
 from ramerge.formats.safetensors import ONE_FILE
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.pool import Pool
+from ramerge.foundation.progress import Listener, Progress, silence
 from ramerge.foundation.text import quoted
 from ramerge.output.staging import StagingDir
 from ramerge.output.write import Shard, Writer, lay_out

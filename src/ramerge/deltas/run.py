@@ -20,13 +20,13 @@ from ramerge.deltas.make import compare, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
-from ramerge.engine.chosen import chosen_executor
-from ramerge.engine.open_output import open_output
+from ramerge.engine.executors import chosen_executor
+from ramerge.engine.outputs import open_output
 from ramerge.formats.open import open_stacked
 from ramerge.foundation.dtypes import full_name, widest
 from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.events import Listener, silence
 from ramerge.foundation.limits import ResourceLimits, read_limits
+from ramerge.foundation.progress import Listener, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.options import Options
 from ramerge.output import remote_output

@@ -17,8 +17,8 @@ from ramerge.api import merge
 from ramerge.demo.tasks import TASKS
 from ramerge.engine.record import Record
 from ramerge.foundation.errors import PlanError
-from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
+from ramerge.foundation.progress import Progress
 from ramerge.options import Options
 
 AGENTS = Path(__file__).with_name("agents")

@@ -22,56 +22,43 @@ from ramerge.storage.delta_index import COMPANIONS
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: MergePlan, point: Point, record: Record, *, is_delta: bool = False) -> str:
+def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "") -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
 
     Args:
         plan: the plan that was carried out.
         point: the merge.
         record: its record.
-        is_delta: whether the card is for a delta that gives the model, and not for the model.
+        usage: how the folder is used; by default as a model of transformers.
     """
-    relation = {"base_model_relation": "merge"} if plan.method.combines else {}
-    tags = ["merge", "model-merging", "ramerge", _tag(plan.method.name)] if plan.method.combines else ["ramerge"]
-    base = {"base_model": _base_models(plan)} if plan.method.combines or plan.base.hub_id else {}
-    front: dict[str, Any] = {
-        **base,
-        **relation,
-        "library_name": "transformers",
-        "tags": tags,
-    }
+    front: dict[str, Any] = {}
+    if plan.method.combines or plan.base.hub_id:
+        front["base_model"] = _base_models(plan)
+    if plan.method.combines:
+        front["base_model_relation"] = "merge"
+    method = plan.method.name.replace("+", "-plus").replace("_", "-")
+    tags = ["merge", "model-merging", "ramerge", method] if plan.method.combines else ["ramerge"]
     stream = io.StringIO()
-    yaml = YAML()
-    yaml.dump(front, stream)
+    YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = literal = point.name or (plan.out.name if plan.out else "merged")
-    if plan.below is not None and not is_delta:
+    if plan.below is not None and not usage:
         name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
     literal = dumped(literal).strip()
+    rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
     return f"""---
 {stream.getvalue()}---
 
 # {markdown(name)}
 
 {_made(plan, record)}
-Inputs: {inputs}. Output: {record.dtype}{_rounded(record)}.{_spared(plan)}
+Inputs: {inputs}. Output: {record.dtype}{rounded}.
 
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
-{_unpacking(plan, record) if is_delta else _loading(literal, plan.companions)}
-The recipe is in `{f"{COMPANIONS}/" if is_delta else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
+{usage or _loading(literal, plan.companions)}
+The recipe is in `{f"{COMPANIONS}/" if usage else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
 """
-
-
-def _rounded(record: Record) -> str:
-    return "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
-
-
-def _spared(plan: MergePlan) -> str:
-    if plan.bytes_in_full == plan.bytes_read:
-        return ""
-    share = plan.bytes_read / plan.bytes_in_full
-    return f"\nAgents that are deltas: {share:.0%} of the bytes of whole checkpoints were read."
 
 
 def _loading(literal: str, companions: Collection[str]) -> str:
@@ -87,17 +74,6 @@ model = AutoModelForCausalLM.from_pretrained({literal}){tokenizer}
 """
 
 
-def _unpacking(plan: MergePlan, record: Record) -> str:
-    size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
-    return f"""This folder is a delta: it holds what the model has changed of its base. It takes
-{size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
-
-```sh
-ramerge apply --base BASE THIS_FOLDER MODEL
-```
-"""
-
-
 def _made(plan: MergePlan, record: Record) -> str:
     if not plan.method.combines:
         return (
@@ -108,10 +84,6 @@ def _made(plan: MergePlan, record: Record) -> str:
         f"Merged with ramerge {record.ramerge_version} by **{plan.method.name}**\n"
         f"({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}."
     )
-
-
-def _tag(method: str) -> str:
-    return method.replace("+", "-plus").replace("_", "-")
 
 
 def columns_of(record: Record) -> tuple[Column, ...]:

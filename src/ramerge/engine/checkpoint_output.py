@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import closing
 
-from ramerge.engine.dependencies import fingerprint_of
-from ramerge.engine.execute import Passes, records_of
-from ramerge.engine.kinds import OutputKind
-from ramerge.engine.open_output import OpenOutput, OutputSpec
+from ramerge.engine.fingerprint import fingerprint_of
+from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
-from ramerge.engine.sidecars import write_sidecars
+from ramerge.engine.sidecars import records_of, write_sidecars
 from ramerge.engine.sinks import Shards, all_shards
 from ramerge.engine.uploads import UploadedShards
 from ramerge.output.remote_output import RemoteStagingDir
@@ -26,9 +25,8 @@ def spec(plan: MergePlan) -> OutputSpec:
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     with closing(shards_of(plan, output)) as shards:
-        if not passes.merge_predicted(shards):
-            passes.count()
-            passes.merge(shards)
+        passes.count()
+        passes.merge(shards)
         written = shards.finish(passes.listen)
     records = records_of(plan, passes, written, seen, began)
     write_sidecars(plan, records, output.staging)

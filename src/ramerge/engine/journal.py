@@ -65,68 +65,50 @@ class Codec(Protocol[Given, Coded]):
         ...
 
 
-class UnrecordedPass(Generic[Block, Result]):
-    """A pass without a journal: all blocks are to be done.
+class PassJournal(Generic[Block, Result]):
+    """One pass in a journal: which blocks remain, and where results are written. Without a journal, all remain.
 
     Args:
         runs: what a worker takes at a stretch.
-    """
-
-    def __init__(self, runs: Sequence[Sequence[Block]]) -> None:
-        numbers = count()
-        self._runs: list[NumberedRun[Block]] = [[(next(numbers), block) for block in run] for run in runs]
-
-    def earlier(self) -> Iterator[Result]:
-        """Results of blocks that an earlier run has done. Taken before `remaining` is asked."""
-        return iter(())
-
-    def remaining(self) -> Sequence[NumberedRun[Block]]:
-        """The blocks that are to be done, with their numbers."""
-        return self._runs
-
-    def record(self, number: int, result: Result) -> None:
-        """A block is done."""
-
-
-class JournalPass(UnrecordedPass[Block, Result]):
-    """One pass in a journal: which blocks remain, and where results are written.
-
-    Args:
+        codec: of the results; None without a journal.
         number: of the pass.
-        runs: what a worker takes at a stretch.
-        codec: of the results.
         readers: of the journals of earlier runs.
         writer: of this run's.
     """
 
     def __init__(
         self,
-        number: int,
         runs: Sequence[Sequence[Block]],
-        codec: Codec[Block, Result],
-        readers: Sequence[JournalReader],
-        writer: JournalWriter,
+        codec: Codec[Block, Result] | None = None,
+        number: int = 0,
+        readers: Sequence[JournalReader] = (),
+        writer: JournalWriter | None = None,
     ) -> None:
-        super().__init__(runs)
-        self._number, self._codec, self._readers, self._writer = number, codec, readers, writer
+        numbers = count()
+        self._runs: list[NumberedRun[Block]] = [[(next(numbers), block) for block in run] for run in runs]
+        self._codec, self._number, self._readers, self._writer = codec, number, readers, writer
         self._done: set[int] = set()
-        writer.append(_PASS, number, sum(map(len, runs)))
+        if writer is not None:
+            writer.append(_PASS, number, sum(map(len, runs)))
 
     def earlier(self) -> Iterator[Result]:
+        """Results of blocks that an earlier run has done. Taken before `remaining` is asked."""
         blocks = [block for run in self._runs for _, block in run]
         for record in (record for reader in self._readers for record in reader.take(self._number)):
-            if record.index < len(blocks) and record.index not in self._done:
+            if record.index < len(blocks) and record.index not in self._done and self._codec is not None:
                 self._done.add(record.index)
                 yield self._codec.decode(blocks[record.index], record.payload)
 
     def remaining(self) -> Sequence[NumberedRun[Block]]:
+        """The blocks that are to be done, with their numbers."""
         left = [[(number, block) for number, block in run if number not in self._done] for run in self._runs]
         return [run for run in left if run]
 
     def record(self, number: int, result: Result) -> None:
-        """Called from any thread."""
-        data, amount = self._codec.encode(result)
-        self._writer.append(_BLOCK, self._number, number, amount, data)
+        """A block is done; called from any thread."""
+        if self._writer is not None and self._codec is not None:
+            data, amount = self._codec.encode(result)
+            self._writer.append(_BLOCK, self._number, number, amount, data)
 
 
 class Journal:
@@ -275,12 +257,12 @@ class Journal:
         writer = self._writer
         return writer.before_sync() if writer is not None else lambda: None
 
-    def open_pass(self, runs: Sequence[Sequence[Block]], codec: Codec[Block, Result]) -> JournalPass[Block, Result]:
+    def open_pass(self, runs: Sequence[Sequence[Block]], codec: Codec[Block, Result]) -> PassJournal[Block, Result]:
         """The next pass: what earlier runs have recorded of it, and where its results are recorded."""
         assert self._writer is not None
         number = self._passes
         self._passes += 1
-        return JournalPass(number, runs, codec, self._readers, self._writer)
+        return PassJournal(runs, codec, number, self._readers, self._writer)
 
 
 def left_in(work: Path) -> Mapping[str, str]:

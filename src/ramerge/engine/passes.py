@@ -11,11 +11,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import cast
 
+from typing_extensions import override
+
 from ramerge.engine.executors.executor import in_runs
-from ramerge.engine.result_codec import BlockResult, ResultCodec, Results
+from ramerge.engine.result_codec import BlockResult, Results
 from ramerge.engine.worker import Message, Sink, Task, Worker, worker
-from ramerge.foundation.typing import override
-from ramerge.methods.base import Counted, Statistic
+from ramerge.methods.base import Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
 from ramerge.tensors.reader import Files
 
@@ -28,7 +29,7 @@ class PlanPass:
         plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
         files: the inputs.
         label: what the progress is called.
-        batches: the blocks, in the order in which they are begun.
+        batches: the blocks, in the order in which they are begun; a worker takes those of a run at a stretch.
         counted: the statistics that the pass counts, by the tensor's index.
     """
 
@@ -36,15 +37,7 @@ class PlanPass:
     files: Files
     label: str
     batches: tuple[Run, ...]
-    counted: Mapping[int, Sequence[Counted]]
-
-    def runs(self) -> Sequence[Run]:
-        """What a worker takes at a stretch, block by block."""
-        return self.batches
-
-    def codec(self) -> ResultCodec:
-        """Results as bytes, for a journal."""
-        return ResultCodec(self.plan, self.counted)
+    counted: Mapping[int, Sequence[Statistic]]
 
     def limits(self) -> AbstractContextManager[object]:
         """Holds BLAS to one thread where workers solve for whole matrices.
@@ -64,6 +57,10 @@ class PlanPass:
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
         """A worker is about to process a run."""
         worker.expect(run)
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Do the work of a block."""
+        raise NotImplementedError
 
     def settle(self) -> None:
         """Bring to the disk what was written, before another node reports it."""
@@ -87,25 +84,6 @@ class CountPass(PlanPass):
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs and count."""
         return worker.count(batch, self.counted[batch[0].tensor], self.results)
-
-
-@dataclass(frozen=True)
-class ObservePass(PlanPass):
-    """Merges for the first point without writing, and counts statistics of inputs and results.
-
-    Attributes:
-        results: of earlier passes.
-        tasks: how each tensor is merged.
-    """
-
-    counted: Mapping[int, Sequence[Statistic]]
-    results: Results
-    tasks: Sequence[tuple[Task, ...]]
-
-    def process(self, worker: Worker, batch: Batch) -> BlockResult:
-        """Read the block of all inputs, merge it, and count."""
-        tensor = batch[0].tensor
-        return worker.observe(batch[0], self.counted[tensor], self.results, self.tasks[tensor][0])
 
 
 @dataclass(frozen=True)

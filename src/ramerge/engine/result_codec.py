@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ramerge.kernels.piece import no_counts
-from ramerge.methods.base import Counted, Counts
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan
 
-# bytes that were read, elements, number of statistics, of entries of `wrong` or -1, of `unequal`, whether roundings are
-# counted
-_HEAD = struct.Struct("<QQHiHB")
-# index of the statistic, number of entries that are not 0, or _ALL
-_COUNTED = struct.Struct("<HI")
-_ALL = 2**32 - 1
+_LENGTH = struct.Struct("<I")
 # Of histograms, which are nearly empty for a block, only the entries that are not 0 are kept.
 _LARGE = 4096
 
 
-Results = Mapping[tuple[Counted, str], Any]
+Results = Mapping[tuple[Statistic, str], Any]
 """Results of statistics, by statistic and part of the model."""
 
 
@@ -46,7 +43,7 @@ class BlockResult:
     block: Block
     elements: int
     bytes_read: int
-    counted: Mapping[Counted, Counts] = field(default_factory=dict)
+    counted: Mapping[Statistic, Counts] = field(default_factory=dict)
     rounding: Counts | None = None
     wrong: tuple[int, ...] | None = None
     unequal: tuple[int, ...] = ()
@@ -65,7 +62,7 @@ class ResultCodec:
         wanted: what the pass counts, by the tensor's index.
     """
 
-    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Counted]]) -> None:
+    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]]) -> None:
         self._wanted = wanted
         self._blanks = {each: each.blank(len(plan.agents)) for counted in wanted.values() for each in counted}
         self._rounding = blank(plan)
@@ -73,28 +70,22 @@ class ResultCodec:
     def encode(self, result: BlockResult) -> tuple[bytes, int]:
         """A result, and how many bytes of input were read for it."""
         wanted = self._wanted.get(result.block.tensor, ())
-        wrong = result.wrong if result.wrong is not None else ()
-        counts = len(wrong) if result.wrong is not None else -1
-        rounded = result.rounding is not None
-        parts = [
-            _HEAD.pack(result.bytes_read, result.elements, len(result.counted), counts, len(result.unequal), rounded),
-            struct.pack(f"<{len(wrong)}q{len(result.unequal)}I", *wrong, *result.unequal),
-        ]
-        if result.rounding is not None:
-            parts.append(result.rounding.tobytes())
-        for statistic, counted in result.counted.items():
-            parts += _packed(wanted.index(statistic), counted)
-        return b"".join(parts), result.bytes_read
+        arrays: list[NDArray[Any]] = [] if result.rounding is None else [result.rounding]
+        counted: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are kept
+        for statistic, counts in result.counted.items():
+            places = _places(counts)
+            counted.append((wanted.index(statistic), None if places is None else places.size))
+            arrays += [counts] if places is None else [places, counts.reshape(-1)[places]]
+        bare = (result.bytes_read, result.elements, result.wrong, result.unequal, result.rounding is not None, counted)
+        head = json.dumps(bare).encode()
+        return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)]), result.bytes_read
 
     def decode(self, batch: Batch, data: bytes) -> BlockResult:
         """The result of blocks that were done together."""
-        bytes_read, elements, statistics, counts, differ, rounded = _HEAD.unpack_from(data)
-        position = _HEAD.size
-        numbers = struct.unpack_from(f"<{max(counts, 0)}q{differ}I", data, position)
-        position += 8 * max(counts, 0) + 4 * differ
-        wrong, unequal = numbers[: max(counts, 0)], numbers[max(counts, 0) :]
+        position = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        bytes_read, elements, wrong, unequal, rounded, entries = json.loads(data[_LENGTH.size : position])
 
-        def array(dtype: Any, size: int) -> np.ndarray[Any, Any]:
+        def array(dtype: Any, size: int) -> NDArray[Any]:
             nonlocal position
             found = np.frombuffer(data, dtype, size, position)
             position += found.nbytes
@@ -102,24 +93,22 @@ class ResultCodec:
 
         like = self._rounding
         rounding = array(like.dtype, like.size).reshape(like.shape) if rounded else None
-        counted: dict[Counted, Any] = {}
-        for _ in range(statistics):
-            index, entries = _COUNTED.unpack_from(data, position)
-            position += _COUNTED.size
+        counted: dict[Statistic, Any] = {}
+        for index, kept in entries:
             statistic = self._wanted[batch[0].tensor][index]
             like = self._blanks[statistic]
-            if entries == _ALL:
+            if kept is None:
                 counted[statistic] = array(like.dtype, like.size).reshape(like.shape)
             else:
-                places, counted[statistic] = array(np.uint32, entries), np.zeros_like(like)
-                counted[statistic].reshape(-1)[places] = array(like.dtype, entries)
-        return BlockResult(batch[0], elements, bytes_read, counted, rounding, wrong if counts >= 0 else None, unequal)
+                places, counted[statistic] = array(np.uint32, kept), np.zeros_like(like)
+                counted[statistic].reshape(-1)[places] = array(like.dtype, kept)
+        known = tuple(wrong) if wrong is not None else None
+        return BlockResult(batch[0], elements, bytes_read, counted, rounding, known, tuple(unequal))
 
 
-def _packed(index: int, counted: Counts) -> list[bytes]:
-    if counted.nbytes > _LARGE:
-        flat = counted.reshape(-1)
-        places = np.flatnonzero(flat != 0)  # far faster than of the numbers
-        if places.size * (4 + flat.itemsize) < counted.nbytes:
-            return [_COUNTED.pack(index, places.size), places.astype(np.uint32).tobytes(), flat[places].tobytes()]
-    return [_COUNTED.pack(index, _ALL), counted.tobytes()]
+def _places(counts: Counts) -> NDArray[np.uint32] | None:
+    """Where large counts are not 0, if that is shorter; else None."""
+    if counts.nbytes <= _LARGE:
+        return None
+    places = np.flatnonzero(counts.reshape(-1) != 0)  # far faster than of the numbers
+    return places.astype(np.uint32) if places.size * (4 + counts.itemsize) < counts.nbytes else None

@@ -87,7 +87,6 @@ def _largest(tensor: Tensor, reader: Reader) -> float:
 
 
 def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
-    """Warnings about agents that are probably not of this base, or are the wrong checkpoints."""
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
         return ()
@@ -274,7 +273,6 @@ def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:
 
 
 def _mean_cosine(sample: _Sample, k: int, others: Sequence[int]) -> float:
-    """The mean cosine between the differences from one model to pairs of others."""
     dots = sample.dots
     found = []
     for i, j in combinations(others, 2):

@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ramerge.engine.card import model_card
+from ramerge.engine.reads import Passes
 from ramerge.engine.record import AgentStatistics, Record, Sweep
 from ramerge.engine.result_codec import Results
-from ramerge.engine.warn import advice, effects, spoiled, warnings_of
+from ramerge.engine.warn import advice, effects, refuse, spoiled, warnings_of
 from ramerge.formats.safetensors import INDEX, ONE_FILE
 from ramerge.formats.sidecars import companions_of
+from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
@@ -23,11 +25,8 @@ from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 
-if TYPE_CHECKING:  # which write records
-    from ramerge.engine.execute import Passes
 
-
-def make_records(
+def records_of(
     plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
     """A record for each point.
@@ -38,6 +37,9 @@ def make_records(
         bytes_written: bytes of weights that were written, of all points.
         seen: warnings from a sample of the weights.
         began: `time.monotonic` at the beginning.
+
+    Raises:
+        WeightsError: the plan is strict, and there are warnings.
     """
     results, rounding = passes.results, passes.rounding
     warnings = [*seen, *passes.overflowing, *spoiled(passes.non_finite)]
@@ -48,7 +50,7 @@ def make_records(
     statistics = [
         _statistics(plan, point, counts, results) for point, counts in zip(plan.points, rounding, strict=True)
     ]
-    return tuple(
+    records = tuple(
         Record(
             ramerge_version=__version__,
             point=point.varied,
@@ -57,9 +59,15 @@ def make_records(
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts,
-            notes=(*plan.notes, *_saved(plan, bytes_written), *_remarks(point, agents), *advice(plan, counts)),
+            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
-                *warnings_of(plan, warnings, counts, point.parameters[0], _densities(agents)),
+                *warnings_of(
+                    plan,
+                    warnings,
+                    counts,
+                    point.parameters[0],
+                    {agent.name: agent.density for agent in agents if "density" in agent.values},
+                ),
                 *filter(None, [point.method.warning([agent.values for agent in agents])]),
             ),
             input_dtypes=plan.input_dtypes,
@@ -80,17 +88,12 @@ def make_records(
         )
         for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
     )
-
-
-def _saved(plan: MergePlan, bytes_written: int) -> list[str]:
-    if plan.below is None:
-        return []
-    whole = sum(tensor.bytes_written for tensor in plan.tensors)
-    share = bytes_written / whole if whole else 0.0
-    return [
-        f"written as a delta on {plan.below.directory}: {bytes_written:,} bytes, {share:.1%} of the "
-        f"{whole:,} of the model; ramerge apply gives the model"
-    ]
+    try:
+        refuse(plan, (warning for record in records for warning in record.warnings))
+    except WeightsError:
+        passes.keep()
+        raise
+    return records
 
 
 def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:
@@ -105,17 +108,12 @@ def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Result
     )
 
 
-def _densities(statistics: Sequence[AgentStatistics]) -> dict[str, float]:
-    return {agent.name: agent.density for agent in statistics if "density" in agent.values}
-
-
 def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
     said = [(agent.name, point.method.remarks(agent.values)) for agent in statistics if agent.values]
     return [f"{name}: {text}" for name, text in said if text]
 
 
 def _parts(plan: MergePlan, point: Point, results: Results) -> dict[str, dict[str, dict[str, Any]]]:
-    """Figures of every part; empty if there is only one part."""
     agents = tuple(plan.agents)
     found = _reported(plan, point, results)
     if len(found) < 2:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.dtypes import NUMPY_DTYPES, torch_dtypes
-from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.progress import Listener, silence
 from ramerge.output.write import Shard, Writer
 from ramerge.planning.model import Block, MergePlan
 

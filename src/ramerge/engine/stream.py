@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TypeAlias
 
 from ramerge.engine.record import Record
 from ramerge.engine.sinks import MergedTensor
-from ramerge.foundation.events import Listener, Progress
+from ramerge.foundation.progress import Listener, Progress
 
 Work: TypeAlias = Callable[[Callable[[MergedTensor], None], Listener], tuple[Record, ...]]
 """Passes tensors to the first function, and progress to the second."""
@@ -34,33 +34,18 @@ class TensorStream(Iterator[MergedTensor]):
 
     def __init__(self, work: Work, listen: Listener) -> None:
         self.records: tuple[Record, ...] = ()
-        self._work = work
-        self._listen = listen
-        self._channel: _Channel | None = None
+        self._tensors = _tensors(work, listen)
 
     def __next__(self) -> MergedTensor:
-        if self._channel is None:
-            self._channel = _Channel()
-            threading.Thread(target=self._channel.run, args=(self._work,), name="ramerge-tensors", daemon=True).start()
-        else:
-            self._channel.resume()
-        while True:
-            found = self._channel.events.get()
-            if isinstance(found, MergedTensor):
-                return found
-            if isinstance(found, Progress):
-                self._listen(found)
-                continue
-            self._channel.events.put(())  # a further call ends as well
-            if isinstance(found, BaseException):
-                raise found
-            self.records = self.records or found
-            raise StopIteration
+        try:
+            return next(self._tensors)
+        except StopIteration as end:
+            self.records = self.records or end.value or ()
+            raise
 
     def close(self) -> None:
         """Stop the merge, if it has not ended."""
-        if self._channel is not None:
-            self._channel.close()
+        self._tensors.close()
 
     def __enter__(self) -> TensorStream:
         return self
@@ -70,45 +55,46 @@ class TensorStream(Iterator[MergedTensor]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        self.close()
-
 
 class _ClosedError(Exception):
     """The loop takes no further tensors."""
 
 
-class _Channel:
-    """What the thread that merges and the loop that takes share. The thread does not hold the stream itself."""
+def _tensors(work: Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
+    """The tensors, and then the records. The thread that merges does not hold the stream."""
+    events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
+    used, closed = threading.Semaphore(0), threading.Event()
 
-    def __init__(self) -> None:
-        self.events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
-        self._taken = threading.Semaphore(0)
-        self._ended = threading.Event()
-        self._closed = False
-
-    def run(self, work: Work) -> None:
-        try:
-            self.events.put(work(self._give, self._report))
-        except BaseException as error:
-            self.events.put(error)
-        finally:
-            self._ended.set()
-
-    def resume(self) -> None:
-        """The last tensor is used no more."""
-        self._taken.release()
-
-    def close(self) -> None:
-        self._closed = True
-        self._taken.release()
-        self._ended.wait()
-
-    def _give(self, tensor: MergedTensor) -> None:
-        self._report(tensor)
-        self._taken.acquire()
-
-    def _report(self, event: MergedTensor | Progress) -> None:
-        if self._closed:
+    def report(event: MergedTensor | Progress) -> None:
+        if closed.is_set():
             raise _ClosedError
-        self.events.put(event)
+        events.put(event)
+
+    def give(tensor: MergedTensor) -> None:
+        report(tensor)
+        used.acquire()
+
+    def run() -> None:
+        try:
+            events.put(work(give, report))
+        except BaseException as error:
+            events.put(error)
+
+    merging = threading.Thread(target=run, name="ramerge-tensors", daemon=True)
+    merging.start()
+    try:
+        while True:
+            found = events.get()
+            if isinstance(found, MergedTensor):
+                yield found
+                used.release()
+            elif isinstance(found, Progress):
+                listen(found)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                return found
+    finally:
+        closed.set()
+        used.release()
+        merging.join()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +15,14 @@ from ramerge.engine.passes import PlanPass
 from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.engine.worker import Message, Solving
 from ramerge.foundation.errors import WeightsError
-from ramerge.foundation.events import Listener, Progress
-from ramerge.methods.base import Counted, Counts
+from ramerge.foundation.progress import Listener, Progress
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.findings import listed
 from ramerge.planning.model import Block, MergePlan, Source, TensorPlan, share_of
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.tensor import Tensor
 
+_LOG = logging.getLogger("ramerge")
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
@@ -31,7 +34,7 @@ class Statistics:
     """
 
     def __init__(
-        self, plan: MergePlan, wanted: Mapping[int, Sequence[Counted]], results: Results, blocks: Iterable[Block]
+        self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]], results: Results, blocks: Iterable[Block]
     ) -> None:
         """Prepare to count.
 
@@ -42,11 +45,11 @@ class Statistics:
             blocks: what will be counted.
         """
         self._plan = plan
-        self._totals: dict[tuple[Counted, str], NDArray[np.int64]] = {}
-        self._elements: dict[tuple[Counted, str], int] = {}
-        self._before: dict[tuple[Counted, str], Any] = {}
-        self.results: dict[tuple[Counted, str], Any] = {}
-        self.by_tensor: dict[tuple[Counted, str], NDArray[np.int64]] = {}
+        self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
+        self._elements: dict[tuple[Statistic, str], int] = {}
+        self._before: dict[tuple[Statistic, str], Any] = {}
+        self.results: dict[tuple[Statistic, str], Any] = {}
+        self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         for index, statistics in wanted.items():
             tensor = plan.tensors[index]
             for statistic in statistics:
@@ -75,12 +78,12 @@ class Statistics:
             if not self._missing[key]:
                 self._finish(key)
 
-    def _total(self, key: tuple[Counted, str], like: Counts) -> NDArray[np.int64]:
+    def _total(self, key: tuple[Statistic, str], like: Counts) -> NDArray[np.int64]:
         if key not in self._totals:
             self._totals[key] = np.zeros(like.shape, np.int64)
         return self._totals[key]
 
-    def _finish(self, key: tuple[Counted, str]) -> None:
+    def _finish(self, key: tuple[Statistic, str]) -> None:
         statistic, _ = key
         total = self._total(key, statistic.blank(len(self._plan.agents)))
         self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
@@ -128,6 +131,8 @@ class PassTally:
         self._solving: dict[Block, int] = {}
         self._kernels_begun = self._kernels_done = 0
         self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
+        self._began = time.monotonic()
+        _LOG.debug("%s: begins, %d bytes", self._label, self._total)
         self._show()
 
     def _show(self) -> None:
@@ -160,6 +165,7 @@ class PassTally:
             CheckpointError: a file has changed.
             WeightsError: see `Refusals.refuse`.
         """
+        _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done, time.monotonic() - self._began)
         check_unchanged(self._plan.files)
         self._refusals.refuse()
         assert self.done == self._total, f"{self._label} read {self.done:,} bytes of {self._total:,}"
@@ -191,7 +197,7 @@ class Refusals:
         Raises:
             WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
         """
-        problems = [*self._bad_values(), *self._bad_results(), *self._differences()]
+        problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False), *self._differences()]
         if problems:
             raise WeightsError(problems)
 
@@ -218,17 +224,15 @@ class Refusals:
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
                 continue
+            codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if source.tensor.encoding else ""
             what, why = (
                 (_BAD_IMPORTANCES, "they must be squared gradients or similar")
                 if source.is_importance
-                else ("NaN or Inf", f"{_why(source.tensor)} ({_allowed(tensor)})")
+                else ("NaN or Inf", f"{codes}the training diverged or the file is damaged ({_allowed(tensor)})")
             )
             groups.setdefault((source.owner, what, why), []).append((source.tensor, count))
         for (owner, what, why), found in groups.items():
             yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
-
-    def _bad_results(self) -> list[str]:
-        return list(self._overflowing(allow_nonfinite=False))
 
     def overflowing(self) -> tuple[str, ...]:
         """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
@@ -268,8 +272,3 @@ def _allowed(tensor: TensorPlan) -> str:
         f"allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
         "too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor as it is"
     )
-
-
-def _why(tensor: Tensor) -> str:
-    codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if tensor.encoding else ""
-    return f"{codes}the training diverged or the file is damaged"

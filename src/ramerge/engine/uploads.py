@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.engine.sinks import Shards, shard_name
-from ramerge.foundation.events import Listener, Progress, silence
+from ramerge.foundation.progress import Listener, Progress, silence
 from ramerge.output.remote_output import RemoteStagingDir
 from ramerge.output.write import Writer
 from ramerge.planning.model import Block, MergePlan

@@ -17,7 +17,7 @@ from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import notifying_compilation
 from ramerge.kernels.piece import Piece, PieceResult, count_negative, words_of
 from ramerge.kernels.work import notifying_work
-from ramerge.methods.base import Counted, Counts, Statistic
+from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.reader import Files, Reader, Span
@@ -58,12 +58,11 @@ class Task:
 
     Attributes:
         prepared: the method's prepared values for `merge`.
-        on_the_way: the statistic that is counted during merging: what the method reports, or what tells whether
-            `prepared` was predicted well.
+        on_the_way: the statistic that is counted during merging: what the method reports.
     """
 
     prepared: Any
-    on_the_way: Counted | None
+    on_the_way: Statistic | None
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ class Worker:
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
         tensor = self._plan.tensors[blocks[0].tensor]
-        counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
         wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, results) for block in blocks]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
@@ -122,7 +121,7 @@ class Worker:
         tensor: TensorPlan,
         piece: Piece,
         statistics: Sequence[Statistic],
-        counted: Mapping[Counted, Counts],
+        counted: Mapping[Statistic, Counts],
         results: Results,
     ) -> tuple[int, ...]:
         """Count a piece; for each source how many of its elements are not finite."""
@@ -140,7 +139,7 @@ class Worker:
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
         self._merge(0, tensor, piece, task, None, rounding[0])
-        counted: dict[Counted, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
         wrong = self._count(tensor, piece, statistics, counted, results)
         return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
@@ -155,7 +154,7 @@ class Worker:
             self._write(tensor, block, piece, PieceResult(flagged), range(len(self._plan.points)), sink)
             wrong = self._wrong(tensor, piece)
             return BlockResult(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
-        counted: dict[Counted, Counts] = {}
+        counted: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
         with self._told_of(block):

@@ -8,23 +8,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from ramerge.foundation.completion import matching, named_folders
 from ramerge.foundation.errors import EndpointError, EvaluationError, StoppedError
-from ramerge.foundation.options import AGENT, BASE, DATA, DEBUG, PATH, QUIET, SERVE_ARGS, as_json, command, option
+from ramerge.foundation.options import AGENT, BASE, DEBUG, PATH, QUIET, Decorator, as_json, command, option
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
     from ramerge.evaluation.logs import Model
     from ramerge.evaluation.tables.scores import Table
 
-_OURS = ("coding", "tool", "memory", "search", "ifeval", "math", "rewards")
 _FORMATS = ("text", "markdown", "html", "csv")
 
-
-def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-    return matching([f"ramerge/{name}" for name in _OURS], begun)
+SERVE_ARGS: Decorator = option(
+    "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
+)
+DATA: Decorator = option(
+    "score",
+    "--data",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
+)
 
 
 @command("eval", short_help="Score models on benchmarks.")
@@ -35,7 +39,6 @@ def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     "tasks",
     metavar="TASK",
     multiple=True,
-    shell_complete=_tasks,
     help="A task of Inspect's: ramerge/NAME (see above), inspect_evals/NAME, or FILE.py@NAME; repeat for more.",
 )
 @BASE
@@ -46,7 +49,6 @@ def _tasks(_context: click.Context, _parameter: click.Parameter, begun: str) -> 
     "models",
     metavar="NAME=MODEL",
     multiple=True,
-    shell_complete=named_folders,
     help="A further model to score, such as a merge; repeat for each.",
 )
 @option(
@@ -144,7 +146,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     Raises:
         EvaluationError: they have another form, or a name comes twice.
     """
-    from ramerge.foundation.yamltext import parse_scalar
+    from ramerge.foundation.words import parse_scalar
 
     split = [text.partition("=") for text in texts]
     problems = [f"{option} {''.join(each)}: must be NAME=VALUE" for each in split if not each[0] or not each[1]]

@@ -5,18 +5,15 @@ Sources: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 1
 (paired resampling of a test set).
 
 A metric is a ratio of sums over samples, so a replicate is that ratio over n samples drawn from the n with
-replacement. Drawing samples one by one and drawing how often each distinct sample comes (a multinomial) is the same
-distribution; the second is done where samples have few distinct values, as right and wrong answers have. Everything is
-deterministic in the seed and does not depend on the order of the samples.
-
-All values are ratios, not per cent.
+replacement. Where samples have few distinct values, as right and wrong answers have, what is drawn is how often each
+comes (a multinomial), which is the same distribution. Everything is deterministic in the seed and does not depend on
+the order of the samples. All values are ratios, not per cent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,29 +33,26 @@ Floats = NDArray[np.float64]
 
 def ratio(samples: ArrayLike) -> float | None:
     """A metric's value over samples, each a numerator and a denominator; None where the denominators sum to 0."""
-    numerator, denominator = _pairs(samples).sum(axis=0)
+    numerator, denominator = np.asarray(samples, dtype=np.float64).reshape(-1, 2).sum(axis=0)
     return float(numerator / denominator) if denominator else None
 
 
-def interval(
-    samples: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
-) -> tuple[float, float] | None:
-    """The percentile bootstrap interval of a ratio of sums.
+def interval(samples: ArrayLike, *, seed: int = 0, resamples: int = RESAMPLES) -> tuple[float, float] | None:
+    """Low and high of the percentile bootstrap interval of a ratio of sums.
 
     Samples that are all alike give an interval of no width: the bootstrap knows only what it has seen. Replicates whose
     denominators sum to 0 have no value and are left out.
 
     Args:
         samples: for each sample its numerator and denominator.
-        level: the interval's coverage.
 
     Returns:
-        Low and high; None where there are fewer than two samples, or the denominators sum to 0.
+        None where there are fewer than two samples, or the denominators sum to 0.
     """
-    pairs = _pairs(samples)
+    pairs = np.asarray(samples, dtype=np.float64).reshape(-1, 1, 2)
     if len(pairs) < 2 or ratio(pairs) is None:
         return None
-    return percentiles(replicates(pairs[:, None], seed=seed, resamples=resamples)[:, 0], level)
+    return percentiles(replicates(pairs, seed=seed, resamples=resamples)[:, 0])
 
 
 def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int = RESAMPLES) -> Floats:
@@ -76,29 +70,17 @@ def replicates(samples: Floats, *, seed: int | Sequence[int] = 0, resamples: int
     few = len(distinct) * _TIMES_AS_FAST < n
     generator = np.random.default_rng(seed)
     sums = np.empty((resamples, 2 * metrics))
+    columns = np.ascontiguousarray(np.repeat(distinct, counts, axis=0).T)
     step = max(1, _NUMBERS_AT_ONCE // (len(distinct) if few else n))
     for start in range(0, resamples, step):
         part = sums[start : start + step]
-        part[:] = (
-            generator.multinomial(n, counts / n, size=len(part)) @ distinct
-            if few
-            else _drawn(generator, np.repeat(distinct, counts, axis=0), len(part))
-        )
+        if few:
+            part[:] = generator.multinomial(n, counts / n, size=len(part)) @ distinct
+        else:
+            drawn = generator.integers(0, n, size=(len(part), n), dtype=np.min_scalar_type(n - 1))
+            part.T[:] = [column[drawn].sum(axis=1) for column in columns]
     numerators, denominators = sums[:, ::2], sums[:, 1::2]
     return np.divide(numerators, denominators, out=np.full_like(numerators, np.nan), where=denominators != 0)
-
-
-def _drawn(generator: np.random.Generator, samples: Floats, size: int) -> Floats:
-    """Sums over samples drawn one by one, `size` times."""
-    n = len(samples)
-    indices = generator.integers(0, n, size=(size, n), dtype=np.min_scalar_type(n - 1))
-    return np.stack(
-        [
-            np.full(size, n * column[0]) if (column == column[0]).all() else column[indices].sum(axis=1)
-            for column in np.ascontiguousarray(samples.T)
-        ],
-        axis=1,
-    )
 
 
 def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float]:
@@ -107,8 +89,7 @@ def percentiles(values: Floats, level: float = LEVEL) -> tuple[float, float]:
     return float(low), float(high)
 
 
-@dataclass(frozen=True)
-class Difference:
+class Difference(NamedTuple):
     """The first model's value less the second's, with its interval and two-sided p-value."""
 
     value: float
@@ -117,9 +98,9 @@ class Difference:
     p: float
 
 
-def difference(value: float, drawn: Floats, level: float = LEVEL) -> Difference:
+def difference(value: float, drawn: Floats) -> Difference:
     """What replicates of a difference say about it."""
-    return Difference(value, *percentiles(drawn, level), p_value(drawn))
+    return Difference(value, *percentiles(drawn), p_value(drawn))
 
 
 def p_value(drawn: Floats) -> float:
@@ -135,8 +116,3 @@ def p_value(drawn: Floats) -> float:
     known = np.round(drawn[~np.isnan(drawn)], _ROUNDING)
     rarer = min(np.count_nonzero(known <= 0), np.count_nonzero(known >= 0))
     return float(min(1.0, 2 * (rarer + 1) / (len(known) + 1)))
-
-
-def _pairs(samples: ArrayLike) -> Floats:
-    pairs: NDArray[Any] = np.asarray(samples, dtype=np.float64)
-    return pairs.reshape(-1, 2)

@@ -20,7 +20,7 @@ from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import shown
 from ramerge.foundation.version import __version__
-from ramerge.foundation.yamltext import parse_scalar
+from ramerge.foundation.words import parse_scalar
 
 if TYPE_CHECKING:
     from inspect_ai.model import Model

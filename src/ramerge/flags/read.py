@@ -9,27 +9,20 @@ from typing import Any
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
-from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.text import unknown
-from ramerge.foundation.words import pairs
-from ramerge.foundation.yamltext import parse_scalar
+from ramerge.foundation.words import named, pairs, parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
-from ramerge.recipe.paths import parts_of, portable
+from ramerge.recipe.paths import portable
 from ramerge.storage.schemes import is_remote, is_remote_output
 
 _YAML = (".yaml", ".yml")
-# Keys of a recipe that may fit no other method.
-_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
     """The document that rewrites one model, with the flags of `convert`."""
     document = document_of(from_here(model), "MODEL")
-    for key in ("base", "dtype", "rounding", "shard_size"):
-        if options[key] is not None:
-            value = from_here(options[key]) if key == "base" else options[key]
-            document.set((key,), value, f"--{key.replace('_', '-')}")
+    _set(document, options, "base", "dtype", "rounding", "shard_size")
     return document
 
 
@@ -61,91 +54,11 @@ def write_recipe(recipe: Recipe, path: Path) -> None:
     write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
 
 
-def named_inputs(
-    paths: Sequence[str], options: Mapping[str, Any], recipe: Document, *, translated: bool
-) -> tuple[list[str], list[str]]:
-    """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
-
-    They name the recipe itself where every key that stays goes with any method. A recipe in mergekit's form takes no
-    other method, and rules, presets and importances are those of one method: then they name base and agents.
-
-    Args:
-        paths, options: of the command line, as for `read_recipe`.
-        recipe: what was read, in ramerge's own form.
-        translated: whether it was written in mergekit's form.
-    """
-    present = _keys(recipe)
-    own: list[str] = [key for key in _OF_A_METHOD if key in present]
-    bound = [key for key in own if key not in ("method", "parameters")]
-    if paths and (bound or translated or _is_model(paths[0])):
-        return _spelled_out(recipe), own
-    words = [f"./{path}" if path.startswith("-") else path for path in paths]
-    if paths and "parameters" in own:  # they may be those of the recipe's method only
-        words += ["--set", "parameters={}"]
-    for flag, values in (
-        ("--base", [options["base"]] if options["base"] else []),
-        ("--agent", options["agents"]),
-        ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
-        ("--dtype", [options["dtype"]] if options["dtype"] else []),
-    ):
-        words += [word for value in values for word in (flag, value)]
-    return words, bound
-
-
-def _keys(recipe: Document) -> set[str]:
-    """The keys of a recipe that have a value, with `importance` if an agent has one."""
-    agents = recipe.values.get("agents")
-    models = agents.values() if isinstance(agents, Mapping) else ()
-    weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
-    return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
-
-
-def _spelled_out(recipe: Document) -> list[str]:
-    """Flags for base, agents and all keys that go with any method, with paths that lead there from here."""
-    values, words = recipe.values, []
-    if values.get("base") is not None:
-        words += ["--base", _from_recipe(values["base"], recipe.folder)]
-    for name, agent in values["agents"].items():
-        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
-        parts = [model] if isinstance(model, str) else model
-        words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]
-    for key in ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow"):
-        if values.get(key) is not None:
-            words += ["--set", f"{key}={_as_yaml(values[key])}"]
-    return words
-
-
-def _from_recipe(model: str, folder: Path) -> str:
-    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
-    return "+".join(map(str, parts_of(model, folder)))
-
-
-def _as_yaml(value: Any) -> str:
-    """The text of which `--set` makes the value."""
-    plain = isinstance(value, str) and parse_scalar(value) == value
-    return value if plain else dumped(value, indent=None).strip()
-
-
 def _read(path: str, options: Mapping[str, Any]) -> Document:
     """A recipe's document. A single model is taken for a recipe with only that agent."""
-    if not _is_model(path):
+    if not is_model(path):
         return read_document(path)
     return document_of(from_here(path), "MODEL", None if options["base"] or options.get("method") else "passthrough")
-
-
-def read_numbers(flag: str, text: str) -> list[float]:
-    """Numbers with commas between them.
-
-    Raises:
-        RecipeError: something else.
-    """
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError as error:
-        raise RecipeError(
-            f"{flag} {text}: must be numbers with commas between them, such as 1e-4,1e-5; a threshold in units of each "
-            "agent's root mean square is the recipe's own: `--set parameters.epsilon.relative=1`"
-        ) from error
 
 
 def read_inputs(
@@ -168,7 +81,7 @@ def read_inputs(
     if len(paths) > 2:
         raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
     by_flags = bool(options["base"] or options["agents"])
-    if or_model and paths and not options["agents"] and _is_model(paths[0]):
+    if or_model and paths and not options["agents"] and is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
         document, rest = _read_document(paths[0], may_be_out=by_flags and len(paths) == 1), paths[1:]
@@ -191,7 +104,7 @@ def _read_document(path: str, *, may_be_out: bool) -> Document:
         raise RecipeError([*error.problems, text]) from error
 
 
-def _is_model(path: str) -> bool:
+def is_model(path: str) -> bool:
     """Whether a word is a model's folder, local or remote, or a model with adapters (`checkpoint.hub`)."""
     return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
@@ -204,34 +117,28 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
     """Set the values of flags in a document. A preset replaces the document's parameters."""
     if options.get("preset") is not None:
         document.values.pop("parameters", None)
-    for key in ("method", "base", "preset", "dtype", "rounding", "shard_size"):
-        if options.get(key) is not None:
-            value = from_here(options[key]) if key == "base" else options[key]
-            document.set((key,), value, f"--{key.replace('_', '-')}")
-    agents = pairs("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
-    names = [name for name, _ in agents]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise RecipeError([f"--agent: the agent {name!r} is given twice" for name in twice])
-    for name, model in agents:
+    _set(document, options, "method", "base", "preset", "dtype", "rounding", "shard_size")
+    agents = named("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
-    importances = pairs(
+    importances = named(
         "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
     )
-    _refuse_wrong_names(document, [name for name, _ in importances])
-    for name, model in importances:
+    given = document.values.get("agents")
+    known = list(given) if isinstance(given, dict) else []
+    if wrong := [name for name in importances if name not in known]:
+        raise RecipeError(f"--importance {name}: {unknown('agent', name, known)}" for name in wrong)
+    for name, model in importances.items():
         document.set(("agents", name, "importance"), from_here(model), f"--importance {name}")
     for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 
 
-def _refuse_wrong_names(document: Document, names: Sequence[str]) -> None:
-    agents = document.values.get("agents")
-    known = list(agents) if isinstance(agents, dict) else []
-    problems = [f"--importance {name}: {unknown('agent', name, known)}" for name in names if name not in known]
-    problems += [f"--importance {name}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    if problems:
-        raise RecipeError(problems)
+def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if options.get(key) is not None:
+            value = from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
 
 
 def from_here(model: str) -> str:

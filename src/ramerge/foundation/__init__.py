@@ -3,12 +3,12 @@
 errors                        all errors that ramerge raises on purpose
 text, jsontext, typedjson     untrusted text: checked against limits, and made safe to show
 files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
-events, pace, screen          progress, and how it is shown
-terminal, options, completion parts that commands share
+progress                      events of long work, and how they are shown
+terminal, options             parts that commands share
 extras                        the commands that install extras
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail
-dtypes, yamltext              names of element types; values of a command line
+dtypes                        names of element types
 process                       signals and standard streams, before all other imports
 version                       the version of this package
 """

@@ -34,27 +34,6 @@ from ramerge.foundation.text import message
 AGAIN = "copy or download it again"
 """What to do about a file that is damaged."""
 
-__all__ = [
-    "AGAIN",
-    "CheckpointError",
-    "ContinueNote",
-    "DownloadNote",
-    "EndpointError",
-    "EvaluationError",
-    "InputError",
-    "OutputError",
-    "OutputWarning",
-    "PlanError",
-    "PluginError",
-    "PluginWarning",
-    "RamergeError",
-    "RayError",
-    "RecipeError",
-    "SendError",
-    "StoppedError",
-    "WeightsError",
-]
-
 _MOST_PROBLEMS = 1000
 
 

@@ -12,9 +12,8 @@ import os
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from itertools import combinations
 from pathlib import Path
 
 from ramerge.foundation.errors import OutputError, RamergeError, RecipeError, StoppedError, reason
@@ -77,7 +76,6 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
 
 
 def _begin(path: Path, data: bytes, written: list[tuple[Path, int]], made: list[Path]) -> None:
-    """Write a file's content under its hidden name, and note what was made for it."""
     partial = hidden_beside(path, "partial")
     try:
         made += [folder for folder in path.parents if not folder.exists()]
@@ -97,7 +95,6 @@ def _begin(path: Path, data: bytes, written: list[tuple[Path, int]], made: list[
 
 
 def _put(path: Path) -> None:
-    """Put what was written in its place."""
     partial = hidden_beside(path, "partial")
     try:
         partial.replace(path)
@@ -188,7 +185,6 @@ def check_own(folder: Path) -> None:
 
 
 def _is_foreign(status: os.stat_result, folder: Path) -> bool:
-    """Whether something in `folder` belongs to another user."""
     return status.st_uid != user_id() and status.st_uid != new_file_status(folder).st_uid
 
 
@@ -213,31 +209,6 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-def check_outputs(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
-    """Check outputs before there is anything to write: each by itself, and each together with the others.
-
-    Args:
-        files: flags to what `write_texts` shall write.
-        folders: flags to folders; several may share one.
-
-    Raises:
-        RecipeError: two name the same, or one needs a folder where another makes a file; or as for `check_file` and
-            `check_folder`.
-        OutputError: likewise.
-    """
-    for path in files.values():
-        if path != STANDARD_OUTPUT:
-            check_file(path)
-    for path in folders.values():
-        check_folder(path)
-    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
-        if first.resolve() == second.resolve() and not (one in folders and other in folders):
-            raise RecipeError(f"{one} and {other}: both name {first}")
-        for flag, inner, outer in ((one, first, second), (other, second, first)):
-            if outer in files.values() and outer.resolve() in inner.resolve().parents:
-                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
-
-
 def check_file(path: Path) -> None:
     """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
 
@@ -249,17 +220,11 @@ def check_file(path: Path) -> None:
         raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
     if path.exists() and path.suffix != ".html" and any(path.parent.glob("*.safetensors")):
         raise RecipeError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
-    _check_beside(path, path)
+    check_beside(path, path)
 
 
-def check_folder(path: Path) -> None:
-    """Refuse a folder in which no file can be written, as `check_file` does for a file."""
-    if path == STANDARD_OUTPUT:
-        raise RecipeError("-: standard output takes one text, not a folder of files; name a folder")
-    _check_beside(path / "file", path)
-
-
-def _check_beside(file: Path, named: Path) -> None:
+def check_beside(file: Path, named: Path) -> None:
+    """Refuse a file that cannot be made; messages are about `named`."""
     probe = hidden_beside(file, "partial")
     try:
         with held():

@@ -6,10 +6,10 @@ import re
 from dataclasses import dataclass
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.machine import check_threads
 
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
 _NO_SIZE_BYTES = 1000
+_MOST_THREADS = 1024
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLi
     Raises:
         RecipeError: a value is not possible.
     """
-    check_threads(threads)
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
     try:
         return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)
     except ValueError as error:

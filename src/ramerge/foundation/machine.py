@@ -8,14 +8,13 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from ramerge.foundation.errors import PlanError, RecipeError
+from ramerge.foundation.errors import PlanError
 from ramerge.foundation.systems import address_space, machine_memory, peak_resident
 
 # Measured: a merge that compiles its kernels maps two thirds of this, and uses a fifth of what it maps.
 _LEAST_BYTES = 1_250_000_000
 # The stack and the buffers of a thread of OpenBLAS. NumPy and SciPy each start a thread for each processor.
 _THREAD_BYTES = 100_000_000
-_MOST_THREADS = 1024
 
 
 def check_limits() -> None:
@@ -74,13 +73,3 @@ def peak_memory() -> int:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     return peak_resident()
-
-
-def check_threads(threads: int | None) -> None:
-    """Refuse a number of threads that makes no sense; None is for the default.
-
-    Raises:
-        RecipeError: it is not 1 to 1,024.
-    """
-    if threads is not None and not 1 <= threads <= _MOST_THREADS:
-        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")

@@ -1,4 +1,4 @@
-"""Options that several commands have, and commands whose `--help` shows options in groups."""
+"""Options of commands, each defined once, and commands whose `--help` shows options in groups."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from ramerge.foundation.completion import folders, named_folders
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.terminal import complain
 from ramerge.options import Options, Ray, Setting, Upload, settings_of
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -77,22 +77,7 @@ def run_options(*names: str) -> Decorator:
             given = {key: flags.pop(key.replace(".", "_")) for key in chosen}
             function(*args, options=_read_options(given), **flags)
 
-        return options(*(_made_option(key, *about) for key, about in chosen.items()))(collected)
-
-    return decorate
-
-
-def settings_options(cls: type, argument: str) -> Decorator:
-    """Options for all fields of a class of settings; the command gets them as one argument."""
-    chosen = {name: (default, setting) for name, default, setting in settings_of(cls)}
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @wraps(function)
-        def collected(*args: Any, **flags: Any) -> None:
-            made = cls(**{name: flags.pop(name) for name in chosen})
-            function(*args, **{argument: made}, **flags)
-
-        return options(*(_made_option(name, *about) for name, about in chosen.items()))(collected)
+        return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
 
     return decorate
 
@@ -107,7 +92,8 @@ def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
             yield from ((f"{name}.{key}", tuple(about)) for key, *about in settings_of(_PARTS[name]))
 
 
-def _made_option(key: str, default: Any, setting: Setting) -> Decorator:
+def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
+    """The option of a field, by its name."""
     words = (setting.flag, key.replace(".", "_"))
     more: dict[str, Any] = {"help": setting.help}
     if setting.metavar is None:
@@ -116,7 +102,7 @@ def _made_option(key: str, default: Any, setting: Setting) -> Decorator:
     more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": kind}
     if not setting.repeats:
         more |= {"default": default, "show_default": default is not None}
-    return option(setting.group, *words, shell_complete=folders if setting.folder else None, **more)
+    return option(setting.group, *words, **more)
 
 
 def _read_options(given: Mapping[str, Any]) -> Options:
@@ -141,8 +127,7 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
     Raises:
         RecipeError: not of that form.
     """
-    from ramerge.foundation.words import pairs
-    from ramerge.foundation.yamltext import parse_scalar
+    from ramerge.foundation.words import pairs, parse_scalar
 
     made: dict[str, Any] = {}
     in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
@@ -173,7 +158,6 @@ class _Path(click.Path):
         super().__init__(path_type=kind)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The path."""
         return (
             super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
         )
@@ -184,7 +168,7 @@ PATH = _Path()
 OUT: Decorator = click.argument("out", type=PATH)
 OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
 BASE: Decorator = option(
-    "models", "--base", metavar="MODEL", shell_complete=folders, help="Folder or hub id of the base model."
+    "models", "--base", metavar="MODEL", type=click.Path(), help="Folder or hub id of the base model."
 )
 AGENT: Decorator = option(
     "models",
@@ -192,18 +176,7 @@ AGENT: Decorator = option(
     "agents",
     metavar="NAME=MODEL",
     multiple=True,
-    shell_complete=named_folders,
     help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
-)
-SERVE_ARGS: Decorator = option(
-    "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
-)
-DATA: Decorator = option(
-    "score",
-    "--data",
-    metavar="NAME=PATH",
-    multiple=True,
-    help="Your copy of a data set; the guide on evaluation says which; repeat for each.",
 )
 QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show warnings and errors only.")
 
@@ -224,10 +197,19 @@ class Session:
 def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
     session = context.ensure_object(Session)
     if value and not session.debug:
-        from ramerge.foundation.logs import show_logs
+        import logging  # here, because `--help` does without
+
+        class TerminalHandler(logging.Handler):
+            """Lines on standard error, in which untrusted text is escaped: seconds since the start, and the message."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
 
         session.debug = True
-        show_logs()
+        log = logging.getLogger("ramerge")
+        log.setLevel(logging.DEBUG)
+        log.addHandler(TerminalHandler())
+        log.propagate = False
 
 
 DEBUG: Decorator = option(
@@ -255,3 +237,60 @@ def options(*decorators: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+
+METHOD: Decorator = option(
+    "method", "--method", metavar="NAME", help="A method that `ramerge methods` lists; default: the recipe's, or ram+."
+)
+SET: Decorator = option(
+    "method",
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
+)
+PRESET: Decorator = option(
+    "method", "--preset", metavar="NAME", help="A named set of parameters, such as paper, instead of the recipe's."
+)
+IMPORTANCE: Decorator = option(
+    "models",
+    "--importance",
+    "importances",
+    metavar="NAME=MODEL",
+    multiple=True,
+    help="An agent's importances, for the method fisher; repeat for each.",
+)
+DTYPE: Decorator = option(
+    "output", "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each base tensor's own."
+)
+ROUNDING: Decorator = option(
+    "output",
+    "--rounding",
+    metavar="HOW",
+    help="How results are rounded to the output's dtype: nearest, the default, or stochastic.",
+)
+SHARD_SIZE: Decorator = option(
+    "output", "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
+)
+AS_DELTA: Decorator = option(
+    "output", "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
+)
+TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
+
+MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
+"""What says which models, for commands that need no method."""
+KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, IMPORTANCE, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
+"""What says everything that a recipe can."""
+RECIPE: tuple[Decorator, ...] = (
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
+    *KEYS,
+    as_json("the result"),
+    *TALK,
+)
+LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
+"""Fields of `Options` that every command takes that reads models."""
+MERGE: Decorator = run_options(*LIMITS, "cache", "overwrite", "fresh", "upload", "ray")

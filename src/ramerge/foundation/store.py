@@ -92,7 +92,6 @@ def _read_own(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Write next to `path`, then rename, so that no reader sees half a file."""
     handle, metadata_folder = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:

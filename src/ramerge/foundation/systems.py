@@ -11,12 +11,10 @@ import os
 import signal
 import sys
 import threading
-from contextlib import suppress
 from importlib import import_module
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
-    import subprocess
     from collections.abc import Callable
     from typing import Any
 
@@ -147,17 +145,6 @@ def after_fork_in_child(function: Callable[[], object]) -> None:
     """Have a function called in every child that is forked."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=function)
-
-
-def end_group(process: subprocess.Popen[bytes], *, kill: bool) -> None:
-    """Ask a process that leads a group, and all of the group, to end, or kill them. Otherwise, only the process."""
-    with suppress(ProcessLookupError, PermissionError):
-        if hasattr(os, "killpg"):
-            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
-        elif kill:
-            process.kill()
-        else:
-            process.terminate()
 
 
 def address_space() -> int | None:

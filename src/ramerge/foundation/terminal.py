@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 
 import click
@@ -16,6 +16,9 @@ _LONGEST_LINE = 20_000
 _MOST_PROBLEMS = 25
 _COLORS = {"error": "red", "warning": "yellow", "note": "cyan", "debug": "bright_black"}
 _GAP = "  "
+# Number of processes that torchrun, mpirun and srun set. Slurm sets its own also for a script that starts no ranks, so
+# only the one of a step is asked.
+_LAUNCHED = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
 def say(lines: str | Iterable[str], *, err: bool = False) -> None:
@@ -46,6 +49,14 @@ def warn(warnings: Iterable[str]) -> None:
     """Print warnings on standard error, each once. `--quiet` does not hide them."""
     for warning in dict.fromkeys(warnings):
         complain("warning", warning)
+
+
+def warn_of_launcher(environment: Mapping[str, str] = os.environ) -> None:
+    """Warn if a launcher has started this command several times: each process would do all of the work."""
+    several = [name for name in _LAUNCHED if environment.get(name, "1").strip() not in ("", "0", "1")]
+    for name in several[:1]:
+        text = "a launcher has started this command several times, and each process does all of the work; start it once"
+        warn([f"{name}={environment[name]}: {text}, and use --ray for several machines"])
 
 
 def reminder(warnings: Iterable[str]) -> list[str]:
@@ -90,7 +101,6 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
 
 
 def _blocks(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    """The columns of each block."""
     block = [0]
     for column in range(1, len(widths)):
         if len(block) > 1 and sum(widths[each] + len(_GAP) for each in block) + widths[column] > width:

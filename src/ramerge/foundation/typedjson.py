@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -50,7 +51,8 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
         ValueError: values are missing or have a wrong type; the message lists the first problems.
     """
     try:
-        return _adapter(kind).validate_python(values)
+        made: T = _adapter(cast(Hashable, kind)).validate_python(values)
+        return made
     except ValidationError as error:
         found = error.errors(include_url=False, include_context=False)
         shown = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in found[:_MOST_PROBLEMS]]
@@ -58,11 +60,6 @@ def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
         raise ValueError("; ".join([*shown, *more])) from error
 
 
-_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[T]) -> TypeAdapter[T]:
-    """The adapter of a class. Making one takes milliseconds, so it is made once."""
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
+@cache  # making one takes milliseconds
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

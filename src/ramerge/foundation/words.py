@@ -1,12 +1,22 @@
-"""Words of a command line that hold keys and values."""
+"""Words of a command line that hold keys, values, and values written in YAML."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
 
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.yamltext import parse_scalar
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return text
 
 
 def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
@@ -15,13 +25,8 @@ def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
     Raises:
         RecipeError: not of that form, or a key is given twice.
     """
-    given = pairs("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2")
-    keys = [key for key, _ in given]
-    twice = sorted({key for key in keys if keys.count(key) > 1})
-    if twice:
-        raise RecipeError([f"--vary {key}: is given twice" for key in twice])
     varied: dict[str, list[Any]] = {}
-    for key, text in given:
+    for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
         values = parse_scalar(text) if text.startswith("[") else None
         parts = text.split(",")
         if not isinstance(values, list) and not all(part.strip() for part in parts):
@@ -46,6 +51,19 @@ def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
     if wrong:
         raise RecipeError(wrong)
     return [(left, right) for _, left, _, right in parts]
+
+
+def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
+    """Values by key, as `pairs` has them.
+
+    Raises:
+        RecipeError: as for `pairs`, or a key is given twice.
+    """
+    given = pairs(flag, texts, form)
+    keys = [key for key, _ in given]
+    if twice := [f"{flag} {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise RecipeError(twice)
+    return dict(given)
 
 
 def one_agent(texts: Iterable[str]) -> tuple[str, str]:

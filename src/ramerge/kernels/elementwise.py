@@ -90,7 +90,6 @@ class ElementFormula:
         agents: how many there are.
         base: whether the first input is the base.
         importances: whether agents' importances follow the agents.
-        bounds: which of `given` magnitudes are compared with, as float32, where they are counted.
         beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
             rounding.
     """
@@ -100,7 +99,6 @@ class ElementFormula:
     agents: int
     base: bool = True
     importances: bool = False
-    bounds: int = 0
     beyond: tuple[float, ...] = (0.0,)
 
     @property
@@ -116,7 +114,6 @@ def merge(
     out: Words,
     drop: Drop | None = None,
     rounding: NDArray[np.int64] | None = None,
-    ranks: NDArray[np.int64] | None = None,
 ) -> bool:
     """Write what a formula gives for every element to `out`.
 
@@ -128,21 +125,19 @@ def merge(
         drop: random draws; `start` must be even where words hold two elements.
         rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
             erases, as `kernels.rounding` has it.
-        ranks: int64, shape (2, N): where to count each agent's magnitudes that lie above its bound, and that reach it.
 
     Returns:
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
     limits = formula.beyond if rounding is not None else ()
-    ranked = formula.bounds if ranks is not None else None
     kinds = tuple(map(_kind, formula.given))
-    kernel = _merge(formula.element, loop, formula.inputs, kinds, drop is not None, len(limits), ranked)
+    kernel = _merge(formula.element, loop, formula.inputs, kinds, drop is not None, len(limits))
     numbers = [number for value in formula.given for number in _flat(value)]
     numbers += [*(drop.scales if drop else ()), *limits]
-    counts = [array.reshape(-1) if array is not None else _NOTHING for array in (rounding, ranks)]
+    counts = _NOTHING if rounding is None else rounding.reshape(-1)
     with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
         rounded = np.array(numbers, loop.out.real)
-    found = kernel(*inputs, out, rounded, *counts, *_draws(drop))
+    found = kernel(*inputs, out, rounded, counts, *_draws(drop))
     # a task vector is infinite where an input is, and where a difference of finite ones overflows
     return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
 
@@ -222,12 +217,10 @@ def _merge(
     kinds: tuple[str | bool, ...],
     drops: bool,
     rounds: int,
-    ranks: int | None,
 ) -> Any:
     """Write out and compile.
 
-    kinds: of what is given. rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0. ranks:
-    which of what is given magnitudes are compared with, if they are.
+    kinds: of what is given. rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0.
     """
     form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
     limits = names_of("beyond", rounds, which.agents)
@@ -240,7 +233,6 @@ def _merge(
         if rounds:
             body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
         body += _dropped(loop, agents, part) if drops else []
-        body += _ranked(counters, ranks) if ranks is not None else []
         if which.importances:
             # a negative importance is reported like an infinite one
             body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
@@ -248,24 +240,24 @@ def _merge(
         body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
         body += counters.survey(loop, form.name, f"r{part}") if rounds else []
     body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
-    counted = {"counts": ROWS if rounds else (), "ranks": _RANKS if ranks is not None else ()}
+    counted = ROWS if rounds else ()
     source = filled(
         _LOOP,
-        arguments=", ".join([*which.names, "out", "numbers", "counts", "ranks", "draws", "start"]),
+        arguments=", ".join([*which.names, "out", "numbers", "counts", "draws", "start"]),
         real=_real(form),
         bits=form.bits,
         before=_numbers(agents, kinds, drops, limits[:rounds]),
         first=which.names[0],
         chunk=CHUNK_WORDS,
-        reset=[line for names in counted.values() for line in counters.clear(names)],
+        reset=counters.clear(counted),
         body=body,
-        flush=[line for array, names in counted.items() for line in counters.flush(array, names)],
+        flush=counters.flush("counts", counted),
         wrong=_WRONG,
         doubtful=_DOUBTFUL,
         infinity=form.infinity,
         overflow=form.overflow,
     )
-    types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "i64[]", "u32[]", "u64"]
+    types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "u32[]", "u64"]
     scope = {"element": element, **({"threefry": threefry} if drops else {})}
     return native.load("loop", source, tuple(types), "u32", scope)
 
@@ -370,18 +362,6 @@ def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
     """Task vectors of element number `part` of the word, after dropping."""
     draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
-
-
-_RANKS = ("above", "least")
-
-
-def _ranked(counters: Counters, row: int) -> list[str]:
-    """Count the magnitudes that lie above each agent's number of what is given, and those that reach it."""
-    return [
-        counters.add(name, t, f"np.float32(abs(tau{t})) {compared} e{row}_{t}")
-        for name, compared in zip(_RANKS, (">", ">="), strict=True)
-        for t in counters.agents
-    ]
 
 
 def _argument(index: int, kind: str | bool, agents: range) -> str:

@@ -137,8 +137,8 @@ def names_agent(parameters: type[BaseModel], name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Counted(ABC):
-    """Something that is counted over the inputs. Subclasses are frozen dataclasses.
+class Statistic(ABC):
+    """Something to count before the inputs can be merged. Subclasses are frozen dataclasses.
 
     What is equal is counted once, however many merges need it, so all that it depends on must be a field.
 
@@ -170,27 +170,9 @@ class Counted(ABC):
         """
         return None
 
-
-@dataclass(frozen=True)
-class Statistic(Counted):
-    """Something to count before the inputs can be merged."""
-
     @abstractmethod
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
         """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
-
-    def predict(self, sampled: Any) -> Counted | None:
-        """What tells whether the result of a sample is the result of everything, so that a merge need not wait for it.
-
-        The method's `merge` counts it, given `sampled`. Its `finish` gives the result of this statistic, or None if
-        that is another one. None where a sample cannot say it. Only asked if `predictable`.
-        """
-        return None
-
-    @property
-    def predictable(self) -> bool:
-        """Whether `predict` may give something."""
-        return False
 
     @property
     def reads(self) -> int:
@@ -267,7 +249,7 @@ class Method:
         prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
         merge: `merge(piece, prepared, counts, allow_nonfinite)` writes a piece's result, and says what it found; if
             `allow_nonfinite`, numbers that are not finite are computed with. Where `counts` is given, it counts what
-            `reported` would, or what tells whether a statistic was predicted well.
+            `reported` would.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
         noted: whether with these parameters that makes results so different that plans say so.

@@ -17,9 +17,9 @@ class Formula(elementwise.ElementFormula):
     drop_mask: DropMask | None = None
 
 
-def merge(piece: Piece, prepared: Formula, counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
+def merge(piece: Piece, prepared: Formula, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
     drop = prepared.drop_mask.drop(piece) if prepared.drop_mask else None
     return piece.compute(
-        lambda loop, inputs, out, rounding: elementwise.merge(prepared, loop, inputs, out, drop, rounding, counts),
+        lambda loop, inputs, out, rounding: elementwise.merge(prepared, loop, inputs, out, drop, rounding),
         beyond=prepared.beyond,
     )

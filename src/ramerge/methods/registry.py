@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ramerge.methods.base import Method, Statistic, conditions
+from ramerge.methods.base import Method, conditions
 from ramerge.registry import Registry
 
 METHODS: Registry[Method] = Registry("ramerge.methods", Method)
@@ -36,16 +36,15 @@ def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> di
 def describe(method: Method) -> dict[str, Any]:
     """A method as plain values: title, formula, source, presets, and each parameter's default, range and meaning.
 
-    `reads` are those of the inputs that a merge with default parameters takes, and `predicted` whether one read and a
-    sample can be enough.
+    `reads` are those of the inputs that a merge with default parameters takes.
     """
+    counted = method.statistics(method.parameters(), ("code", "tool")[: method.most])
     schema = method.parameters.model_json_schema()["properties"]
     return {
         "title": method.title,
         "formula": method.formula,
         "source": method.source,
-        "reads": 1 + max((statistic.reads for statistic in _counted(method)), default=0),
-        "predicted": any(statistic.predictable for statistic in _counted(method)),
+        "reads": 1 + max((statistic.reads for statistic in counted), default=0),
         "differs": method.differs,
         "parameters": {
             name: {
@@ -58,16 +57,6 @@ def describe(method: Method) -> dict[str, Any]:
         },
         "presets": {name: dict(values) for name, values in method.presets.items()},
     }
-
-
-def reads_of(described: Mapping[str, Any]) -> str:
-    """How often a method reads the inputs, from what `describe` says."""
-    return f"1 or {described['reads']}" if described["predicted"] else str(described["reads"])
-
-
-def _counted(method: Method) -> tuple[Statistic, ...]:
-    """What a merge of two agents with default parameters must count first."""
-    return method.statistics(method.parameters(), ("code", "tool")[: method.most])
 
 
 def _range(field: Mapping[str, Any]) -> str:

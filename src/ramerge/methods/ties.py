@@ -48,7 +48,7 @@ def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMa
     found = thresholds(parameters, agents, drop_mask)
     least = results[found].thresholds if found else (0.0,) * len(agents)
     given = (for_each(parameters.weights, agents), least, parameters.scale, float(parameters.normalize))
-    return Formula(element, given, len(agents), drop_mask=drop_mask, bounds=1)
+    return Formula(element, given, len(agents), drop_mask=drop_mask)
 
 
 def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:

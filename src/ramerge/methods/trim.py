@@ -4,16 +4,12 @@ A magnitude is |tau| as float32, whose bits order as the numbers do. A first rea
 in which bin the k-th largest lies; a second one counts the lower 16 bits of that bin. All counts are integers, so the
 threshold does not depend on blocks or threads, and the task vector is never held. k = max(1, floor(density * d)) of d
 elements, or none for a density of 0; what equals the threshold is kept.
-
-Where many magnitudes are equal, a sample shows the threshold, and the merge itself counts whether that was right
-(`Proof`).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,16 +17,13 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.elementwise import COARSE_BINS, FINE_BINS, INFINITY, ONE, ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
-from ramerge.methods.base import Counted, Counts, Statistic
+from ramerge.methods.base import Counts, Statistic
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.moved import Epsilon, factor, measured, thresholds
 
 # The bin of infinity, where `shared` puts what lies outside of the shared region.
 _OUTSIDE = 0x7F80
 _INFINITE = 0x7F800000
-# How far inside of a run of equal magnitudes a sample must find a threshold, as a share of the rank.
-_MARGIN = 0.02
-_DEVIATIONS = 4
 
 
 @dataclass(frozen=True)
@@ -43,14 +36,12 @@ class Trimmed:
         asked: elements that were asked for.
         kept: elements that are kept: more than were asked for where several equal the threshold, which formats of few
             bits make many; with a threshold of 0, those that are not 0.
-        above: elements of larger magnitude than the threshold.
     """
 
     elements: int
     thresholds: tuple[float, ...]
     asked: tuple[int, ...]
     kept: tuple[int, ...]
-    above: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -129,62 +120,14 @@ class Fine(Statistic):
         return self.after.tally(piece, counts, [found.index for found in required.bins], required.beyond)
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Trimmed:
-        thresholds, kept, above = [], [], []
+        thresholds, kept = [], []
         for row, upper in zip(total, required.bins, strict=True):
             lower = find(row, upper.rank)
             bits = upper.index << 16 | lower.index if upper.rank else _INFINITE
             thresholds.append(float(np.uint32(bits).view(np.float32)))
-            above.append(upper.above + lower.above if upper.rank else 0)
             kept.append(upper.above + int(row[lower.index if bits else 1 :].sum()) if upper.rank else 0)
         asked = tuple(upper.above + upper.rank for upper in required.bins)
-        return Trimmed(elements, tuple(thresholds), asked, tuple(kept), tuple(above))
-
-    @property
-    def predictable(self) -> bool:
-        """Thresholds of the whole model; those of layers or tensors are too many for all predictions to be right."""
-        return self.scope == "model" and self.after.shared_beyond is None
-
-    def predict(self, sampled: Trimmed) -> Proof | None:
-        """Formats of few bits have few magnitudes, so many elements equal a threshold, and a sample finds it.
-
-        Only if all agents' thresholds lie well inside of such a run of equal magnitudes.
-        """
-        for threshold, kept, above, asked in zip(
-            sampled.thresholds, sampled.kept, sampled.above, sampled.asked, strict=True
-        ):
-            last = kept if threshold else math.inf
-            margin = max(_MARGIN * asked, _DEVIATIONS * math.sqrt(asked))
-            if asked and not above + margin < asked < last - margin:
-                return None
-        return Proof(self.scope, thresholds=sampled.thresholds, trimming=self.after)
-
-
-@dataclass(frozen=True)
-class Proof(Counted):
-    """Whether predicted thresholds are those of trimming: `Trimmed` if they are, None otherwise.
-
-    Attributes:
-        thresholds: the prediction, one for each agent.
-        trimming: what is trimmed.
-    """
-
-    thresholds: tuple[float, ...] = ()
-    trimming: CoarseMagnitudes = field(default_factory=lambda: CoarseMagnitudes("model"))
-
-    def blank(self, agents: int) -> Counts:
-        return np.zeros((2, agents), np.int64)
-
-    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Trimmed | None:
-        asked = self.trimming.asked(elements)
-        above, least = (tuple(map(int, row)) for row in total)
-        for threshold, rank, more, reaching in zip(self.thresholds, asked, above, least, strict=True):
-            if (rank == 0) != (threshold == INFINITY) or (rank and not more < rank <= reaching):
-                return None
-        kept = tuple(
-            more if threshold == 0 else reaching
-            for threshold, more, reaching in zip(self.thresholds, above, least, strict=True)
-        )
-        return Trimmed(elements, self.thresholds, asked, kept, above)
+        return Trimmed(elements, tuple(thresholds), asked, tuple(kept))
 
 
 def find(row: NDArray[np.int64], rank: int) -> Bin:

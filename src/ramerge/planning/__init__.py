@@ -2,15 +2,13 @@
 
 build            from a checked recipe to a plan
 inputs           finds and opens the models
-rename           gives agents' tensors the base's names, by the recipe's rules
-name_mappings    and by what libraries usually do
-match, names     compares agents with the base: missing, extra and tied tensors, and why names differ
+name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
+match            compares agents with the base: missing, extra and tied tensors
 configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
 vocabulary       embeddings with different numbers of rows, and rows with different tokens
 tokens           reads tokens and chat templates
 layout           the tensors and files of the output
 rounds           reads before the merging pass
-sample           a part of the weights, from which a merge may predict what they would count
 cached_counts    counts of earlier reads
 resources        threads, blocks and memory
 duration         how long solving for matrices takes

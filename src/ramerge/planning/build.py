@@ -23,10 +23,9 @@ from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
 from ramerge.planning.match import match, match_importance
 from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
-from ramerge.planning.rename import fitted_agents
+from ramerge.planning.name_mappings import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.planning.rounds import rounds
-from ramerge.planning.sample import bytes_of, predicted
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
@@ -67,8 +66,7 @@ def make_plan(
     inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
     sends = out is not None and not isinstance(out, Path)
-    can_repeat = not (in_memory or observed or as_delta or sends)  # what was sent is not sent again
-    contents = _contents(points, inputs, findings, observed, cache=options.cache, can_repeat=can_repeat)
+    contents = _contents(points, inputs, findings, observed, cache=options.cache)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
@@ -78,13 +76,12 @@ def make_plan(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
-    disk_free = _check_output(out, points, inputs, contents, findings, overwrite=options.overwrite, as_delta=as_delta)
+    disk_free = _check_output(out, points, inputs, contents, findings, options=options, as_delta=as_delta)
     raised = findings.warnings if options.strict else []
     return MergePlan(
         points=tuple(points),
         out=out,
         overwrite=options.overwrite,
-        in_memory=in_memory,
         base=inputs.base,
         agents=inputs.agents,
         importances=inputs.importances,
@@ -101,7 +98,6 @@ def make_plan(
 
 
 def _opened(points: Sequence[Point], findings: Findings) -> OpenedInputs:
-    """The inputs, after what the recipe itself is worth a word."""
     recipe = points[0].recipe
     checks.note_methods(points, findings)
     findings.warnings += recipe.document.warnings
@@ -118,7 +114,7 @@ def _check_output(
     contents: PlannedContents,
     findings: Findings,
     *,
-    overwrite: bool,
+    options: Options,
     as_delta: bool,
 ) -> int | None:
     """The free bytes where the output is built; None if there is no output. Notes what would make writing fail."""
@@ -127,12 +123,15 @@ def _check_output(
     # how large a delta becomes is known when it is made
     if isinstance(out, Path):
         needed = 0 if as_delta else contents.bytes_written
-        for text in problems_of(out, inputs.folders, needed, overwrite=overwrite):
+        for text in problems_of(out, inputs.folders, needed, overwrite=options.overwrite):
             findings.problem(text)
         return free_bytes(out)
     largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
-    needed = 0 if as_delta else remote_output.needed_of(contents.bytes_written, largest)
-    for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=overwrite):
+    # tasks on Ray do not wait for uploads
+    at_once = (
+        remote_output.needed_of(contents.bytes_written, largest) if options.ray is None else contents.bytes_written
+    )
+    for text in remote_output.problems_of(out, inputs.folders, 0 if as_delta else at_once, overwrite=options.overwrite):
         findings.problem(text)
     return remote_output.free_here(out)
 
@@ -144,12 +143,8 @@ def _contents(
     observed: Sequence[Statistic],
     *,
     cache: bool,
-    can_repeat: bool,
 ) -> PlannedContents:
-    """The tensors of the output, and what is read for them. Empty if an input could not be opened.
-
-    `can_repeat` says whether the merging pass can be done a second time, so that a statistic may be predicted.
-    """
+    """The tensors of the output, and what is read for them. Empty if an input could not be opened."""
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
@@ -167,16 +162,10 @@ def _contents(
     digest = cached_counts.digest_of(tensors, inputs.files) if cache else None
     known = cached_counts.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
-    predictions = can_repeat and predicted(counted, tensors)
-    reads = [*([tensors[index] for index in wanted] for wanted in counted if not predictions), tensors]
-    bytes_read = (
-        sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties)
-        + sum(tensor.bytes_read for read in reads for tensor in read)
-        + (len(counted) * bytes_of(tensors) if predictions else 0)
+    reads = [*([tensors[index] for index in wanted] for wanted in counted), tensors]
+    bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties) + sum(
+        tensor.bytes_read for read in reads for tensor in read
     )
-    deltas = [name for name, agent in inputs.opened_agents.items() if agent.delta is not None]
-    spared = sum(tensor.bytes_in_full(deltas) - tensor.bytes_read for read in reads for tensor in read)
-    checks.note_deltas(deltas, bytes_read, bytes_read + spared, findings)
     return PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),
@@ -184,13 +173,11 @@ def _contents(
         companions=companions,
         files={**identify(companions.values()), **inputs.files},
         rounds=tuple(counted),
-        predicted=predictions,
         digest=digest,
         vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
         untied=base.untied,
         remembered=known,
         bytes_read=bytes_read,
-        bytes_in_full=bytes_read + spared,
         bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
         dequantized_to=base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
         stated=stated_dtype(base.config),
@@ -200,7 +187,6 @@ def _contents(
 def _check_models(
     points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, findings: Findings
 ) -> None:
-    """What tokenizers, configurations and adapters say of each other."""
     recipe, agents = points[0].recipe, inputs.opened_agents
     check_same_tokens(base, agents, recipe, findings)
     checks.note_one_agent(points[0], findings)
@@ -212,7 +198,6 @@ def _check_models(
 def _check_tensors(
     base: Checkpoint, tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings
 ) -> None:
-    """What the recipe asks of tensors that cannot be, or that is worth a note."""
     checks.check_like_base(base, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
@@ -239,7 +224,6 @@ def _matched(
 
 
 def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
-    """The tensors of the base that the method merges."""
     rules = (None, *recipe.rules)
     found = {}
     for name, tensor in base.tensors.items():

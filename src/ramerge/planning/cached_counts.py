@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation import store
-from ramerge.methods.base import Counted, Statistic
+from ramerge.methods.base import Statistic
 from ramerge.planning.model import TensorPlan
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
@@ -64,7 +64,6 @@ def fingerprint(value: Any, named: Callable[[Location], object]) -> object:
 
 @cache
 def _names_of(kind: Any) -> tuple[str, ...]:
-    """The fields of a dataclass."""
     return tuple(field.name for field in fields(kind))
 
 
@@ -75,13 +74,13 @@ def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
 
 def recall(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
-) -> dict[tuple[Counted, str], Any]:
+) -> dict[tuple[Statistic, str], Any]:
     """Results that are already known, by statistic and part of the model."""
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
     counted = merged(tensors)
-    found: dict[tuple[Counted, str], Any] = {}
+    found: dict[tuple[Statistic, str], Any] = {}
     for statistic, rules in _wanted(points).items():
         totals = _read(inputs, statistic, len(counted), agents)
         if totals is not None:
@@ -101,7 +100,7 @@ def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
     return wanted
 
 
-def _results(statistic: Statistic, totals: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Counted, str], Any]:
+def _results(statistic: Statistic, totals: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Statistic, str], Any]:
     sums: dict[str, Totals] = {}
     elements: dict[str, int] = {}
     for tensor, total in totals:
@@ -119,7 +118,7 @@ def _read(inputs: bytes, statistic: Statistic, tensors: int, agents: int) -> Tot
     return np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
 
 
-def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Counted, str], Totals]) -> None:
+def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:
     """Store the counts of each tensor, by statistic and the tensor's name."""
     if inputs is None:
         return
@@ -130,5 +129,5 @@ def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tu
             store.write(KIND, _key(inputs, statistic), rows.tobytes())
 
 
-def _key(inputs: bytes, statistic: Counted) -> bytes:
+def _key(inputs: bytes, statistic: Statistic) -> bytes:
     return hashlib.sha256(inputs + str(statistic.kept).encode()).digest()

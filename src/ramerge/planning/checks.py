@@ -54,7 +54,8 @@ def check_configs(
         warned = {key: text for key, text in found.warned.items() if key not in allowed}
         if refused:
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
-            if tie := next((tie for tie in ties if tie.agent == name and _has_tie(refused)), None):
+            unties = any(key.endswith("tie_word_embeddings") for key in refused)
+            if tie := next((tie for tie in ties if tie.agent == name and unties), None):
                 accept += f" if {tie.head.name!r} equals {tie.embedding.name!r}; if not, {tie.untie}"
             text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)} ({accept})"
             findings.problem(f"{agent.metadata_folder}/{text}", name)
@@ -91,10 +92,6 @@ def _architecture(checkpoint: Checkpoint) -> str:
     kind, classes = (checkpoint.config.get(key) for key in ("model_type", "architectures"))
     found = classes[0] if isinstance(classes, list) and classes else kind
     return brief(one_line(str(found) if found == kind else f"{found} ({kind})"), 200)
-
-
-def _has_tie(keys: Iterable[str]) -> bool:
-    return any(key.endswith("tie_word_embeddings") for key in keys)
 
 
 def _pairs(differences: Mapping[str, str]) -> str:
@@ -304,15 +301,6 @@ def find_companions(
         for text in error.problems:
             findings.problem(text)
         return {}
-
-
-def note_deltas(deltas: Sequence[str], bytes_read: int, in_full: int, findings: Findings) -> None:
-    """Say what agents that are deltas save."""
-    if deltas and in_full:
-        share = f"{bytes_read / in_full:.0%}"
-        findings.notes.append(
-            f"with deltas {bytes_read:,} bytes are read, {share} of the {in_full:,} of whole checkpoints"
-        )
 
 
 def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:

@@ -80,12 +80,8 @@ def key_table() -> _KeyTable:
     """The table of keys and defaults."""
     text = files("ramerge.planning").joinpath("config_keys.json").read_text(encoding="utf-8")
     values = json.loads(text)
-    unimportant, harmless = (_any_of(values[key]) for key in ("unimportant", "harmless"))
+    unimportant, harmless = (re.compile("|".join(map(translate, values[key]))) for key in ("unimportant", "harmless"))
     return _KeyTable(unimportant, harmless, frozenset(values["derived"]), values["defaults"], values["models"])
-
-
-def _any_of(patterns: list[str]) -> re.Pattern[str]:
-    return re.compile("|".join(map(translate, patterns)))
 
 
 def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
@@ -204,7 +200,6 @@ def contradictions(model: Checkpoint) -> list[str]:
 
 
 def _sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
-    """Sizes that tensors do not have."""
     heads, groups, size = map(partial(_number, config), ("num_attention_heads", "num_key_value_heads", "hidden_size"))
     if any(_OTHER_HEADS.match(key) for key in config):
         heads = groups = None
@@ -231,7 +226,6 @@ def _depth(config: Mapping[str, Any], layers: int) -> Iterator[str]:
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The part of a configuration that is for the text model."""
     inner = config.get("text_config")
     return inner if isinstance(inner, Mapping) and "hidden_size" in inner else config
 

@@ -28,7 +28,6 @@ class _Speed:
     decompositions: float
 
     def seconds(self, work: Work) -> float:
-        """The time of a thread."""
         return work.products / self.products + work.decompositions / self.decompositions
 
 

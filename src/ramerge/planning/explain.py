@@ -40,19 +40,11 @@ def explain(made: MergePlan) -> list[str]:
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
-            (
-                "read",
-                f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"
-                + (" and a sample" if made.predicted else ""),
-            ),
+            ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
             ("write", _bytes(values["bytes_written"]) + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             ("runs on", values["runs_on"]),
-            *(
-                [("time", f"about {_duration(values['solving_seconds'])} to solve")]
-                if values["solving_seconds"]
-                else []
-            ),
+            *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]
     if made.disk_free is not None:
@@ -73,7 +65,6 @@ def _many(count: int, what: str, ending: str = "s") -> str:
 
 
 def _duration(seconds: float) -> str:
-    """A rough time."""
     if seconds < 90:
         return f"{seconds:.0f} s" if seconds >= 1 else "a second"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"

@@ -14,7 +14,6 @@ from ramerge.foundation.text import enumerated
 from ramerge.planning.findings import Findings
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
-from ramerge.recipe.paths import remote
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve, resolve_all
 from ramerge.tensors.checkpoint import Checkpoint
@@ -150,15 +149,8 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
     try:
         return resolve_all(texts, recipe.folder)
     except CheckpointError as error:
-        _report(error, texts, name, findings)
+        findings.error(error, name)
         return FoundModel("+".join(texts), None)
-
-
-def _report(error: CheckpointError, texts: Sequence[str], name: str, findings: Findings) -> None:
-    """Add the problems of a model, and where a part of it would be found from another folder."""
-    hints = [hint for text in texts if (hint := remote(findings.document, text))]
-    for problem in error.problems:
-        findings.problem("; ".join([problem, *hints]), name)
 
 
 def _open_all(
@@ -175,30 +167,24 @@ def _open(
         return None
     agent = recipe.agents.get(name)
     try:
-        opened = _stacked(model, base, recipe, only_deltas=agent is not None and agent.delta is not None)
+        opened = open_stacked(
+            [part.folder for part in model.parts],
+            base=base,
+            only_deltas=agent is not None and agent.delta is not None,
+            allow_outside_links=recipe.allow.outside_links,
+            ignore_quantization="quantization_config" in recipe.allow.config,
+        )
         findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
         for text in opened.warnings:
             findings.warn(text, name)
         _check_arithmetic(name, opened, findings)
         return opened
     except CheckpointError as error:
-        _report(error, [part.written for part in model.parts], name, findings)
+        findings.error(error, name)
         return None
 
 
-def _stacked(model: FoundModel, base: Checkpoint | None, recipe: Recipe, *, only_deltas: bool) -> Checkpoint:
-    """See `open_stacked`."""
-    return open_stacked(
-        [part.folder for part in model.parts],
-        base=base,
-        only_deltas=only_deltas,
-        allow_outside_links=recipe.allow.outside_links,
-        ignore_quantization="quantization_config" in recipe.allow.config,
-    )
-
-
 def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
-    """Refuse dtypes for which merging has no arithmetic."""
     dtypes: dict[str, list[Tensor]] = {}
     for tensor in checkpoint.tensors.values():
         dtypes.setdefault(tensor.dtype, []).append(tensor)
@@ -217,7 +203,6 @@ def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel], fi
 
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) -> None:
-    """Warn of agents that are the same folder, which is rarely intended."""
     found: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:

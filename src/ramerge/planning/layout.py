@@ -174,7 +174,6 @@ def _quantized(tensor: Tensor, matched: Matched) -> _Output:
 
 
 def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
-    """A tensor's dtype in the output."""
     if wanted in (None, LIKE_BASE) or not tensor.is_float:
         return tensor.usual_dtype
     if wanted == "widest":
@@ -185,7 +184,6 @@ def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
 def _treatment(
     tensor: Tensor, output: _Output, rule: Rule | None, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
-    """The action for a tensor, or for some rows of it, and the sources that are read for it."""
     base = Source("base", tensor)
     if output.is_extra or (rule is not None and rule.keep is not None):
         return "copy", (base,)
@@ -210,7 +208,6 @@ def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]
 
 
 def _unit(tensor: Tensor, points: Sequence[Point], rule: int) -> int:
-    """How many elements of a tensor must lie in one block, for all points."""
     if all(point.method.elementwise for point in points):
         return 1
     layer = Layer(tensor.name, tensor.shape)

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Tie
-from ramerge.planning.names import explain
 from ramerge.planning.vocabulary import is_vocabulary
 from ramerge.recipe.model import Allow
 from ramerge.tensors.checkpoint import Checkpoint
@@ -16,6 +15,7 @@ from ramerge.tensors.tensor import Tensor
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
 _LITTLE = 0.01
+_RENAME = "if it has the same tensors under other names, `rename` in the recipe maps these to the base's"
 _KEEP = "allow.vocabulary: common in the recipe merges the common rows and keeps the others"
 
 
@@ -38,15 +38,14 @@ def match(
     heads = {tie.head.name for tie in ties}
     missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
     extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors and key not in heads]
-    why = explain(_shapes(missing), _shapes(extra), base.tensors) if missing and extra else None
     lacks = _Difference("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's")
     has = _Difference("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them")
-    _report(name, agent, (lacks, has), why, findings)
+    _report(name, agent, (lacks, has), findings)
     for tensor in missing:
         found[tensor.name] = tensor
     _compare(name, base, agent, found, allow, findings)
     sources = {key: found[key] for key in base.tensors}
-    _check_used(name, agent, sources, why, findings)
+    _check_used(name, agent, sources, findings)
     return sources, ties
 
 
@@ -80,41 +79,30 @@ class _Difference:
     policy: str
 
 
-def _report(
-    name: str, agent: Checkpoint, differences: Sequence[_Difference], why: str | None, findings: Findings
-) -> None:
-    """Note allowed differences. Others are problems, with the reason if the names show it."""
+def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference], findings: Findings) -> None:
     refused = []
     for difference in differences:
         if difference.tensors and difference.allowed:
             findings.notes.append(f"{name}: {difference.what} {len(difference.tensors)} tensors ({difference.policy})")
         elif difference.tensors:
             names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in difference.tensors])
-            refused.append(f"{difference.what} {names}" + ("" if why else f" (allow.{difference.policy})"))
-    if refused and why:
-        findings.problem(f"{agent.directory}: {'; it '.join(refused)}; {why}", name)
-    else:
-        for text in refused:
-            findings.problem(f"{agent.directory}: {text}", name)
+            refused.append(f"{difference.what} {names} (allow.{difference.policy})")
+    hint = f"; {_RENAME}" if len(refused) > 1 else ""
+    for text in refused:
+        findings.problem(f"{agent.directory}: {text}{hint}", name)
 
 
-def _shapes(tensors: Sequence[Tensor]) -> dict[str, tuple[int, ...]]:
-    return {tensor.name: tensor.shape for tensor in tensors}
-
-
-def _check_used(
-    name: str, agent: Checkpoint, sources: Mapping[str, Tensor], why: str | None, findings: Findings
-) -> None:
-    """Refuse an agent that adds nothing, and warn of one that adds almost nothing."""
+def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor], findings: Findings) -> None:
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
     total, taken = (sum(tensor.elements for tensor in tensors) for tensors in (stored, used))
-    more = f"; {why}" if why else ""
     if not used:
-        findings.problem(f"{agent.directory}: no tensor of it is used, so it adds nothing to the merge{more}", name)
+        findings.problem(
+            f"{agent.directory}: no tensor of it is used, so it adds nothing to the merge; {_RENAME}", name
+        )
     elif taken < _LITTLE * total:
-        text = f"only {taken:,} of its {total:,} elements are used, less than {_LITTLE:.0%}; others are dropped{more}"
+        text = f"only {taken:,} of its {total:,} elements are used, less than {_LITTLE:.0%}; others are dropped"
         findings.warn(f"{agent.directory}: {text}", name)
 
 
@@ -177,7 +165,6 @@ def _rows(base: Tensor, agent: Tensor) -> int:
 
 
 def _resize(rows: int) -> str:
-    """Advice about vocabularies of different sizes."""
     if rows > 0:
         cut = f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
         return f"{_KEEP}; or {cut}"

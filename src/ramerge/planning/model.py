@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
@@ -13,7 +13,7 @@ from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Counted, Layer, Method, Statistic
+from ramerge.methods.base import Layer, Method, Statistic
 from ramerge.methods.moved import ORDERED, absolute
 from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
@@ -148,15 +148,7 @@ class TensorPlan:
     @cached_property
     def bytes_read(self) -> int:
         """Bytes of one read of all sources. What several of them need, such as the base's, is read once."""
-        return _stored_bytes(self._read)
-
-    def bytes_in_full(self, deltas: Collection[str]) -> int:
-        """What `bytes_read` were if the agents in `deltas` were whole checkpoints."""
-        whole = [source.tensor for source in self.sources if source.owner in deltas and not source.is_importance]
-        if not whole:
-            return self.bytes_read
-        others = [tensor for tensor in self._read if not any(tensor is one for one in whole)]
-        return sum(tensor.nbytes for tensor in whole) + _stored_bytes(others)
+        return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
 
     @property
     def _read(self) -> list[Tensor]:
@@ -179,12 +171,14 @@ class TensorPlan:
     def buffer_bytes(self, block: int) -> int:
         """Bytes that a worker needs for a block, given the size of blocks in general."""
         elements = min(self.block(block), self.base.elements)
+        # inputs, output, and widened copies of both where they are made
+        each = sum(itemsize(source.tensor.dtype) for source in self.sources) + itemsize(self.dtype) + sum(self.scratch)
         arrays = room(1) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
         quantized = 0
         if self.quantized is not None:
             quantized = room(4 * elements) + scaled.scratch_of(self.quantized, elements)
-        return elements * self.buffer_bytes_per_element + arrays + max(scratch, quantized)
+        return elements * each + arrays + max(scratch, quantized)
 
     def part(self, scope: str) -> str:
         """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
@@ -194,12 +188,6 @@ class TensorPlan:
     def bytes_written(self) -> int:
         """Bytes of the tensor in the output."""
         return sum(part.nbytes for part in self.parts)
-
-    @property
-    def buffer_bytes_per_element(self) -> int:
-        """Bytes that a worker holds for an element: inputs, output, and widened copies of both where they are made."""
-        held = sum(itemsize(source.tensor.dtype) for source in self.sources) + itemsize(self.dtype)
-        return held + sum(self.scratch)
 
     @property
     def scratch(self) -> tuple[int, ...]:
@@ -238,11 +226,6 @@ def share_of(tensor: TensorPlan, block: Block) -> int:
     return total * block.stop // elements - total * block.start // elements
 
 
-def _stored_bytes(tensors: Iterable[Tensor]) -> int:
-    """Bytes that are read for tensors; what several of them need is read once."""
-    return sum(leaf.nbytes for leaf in {leaf for tensor in tensors for leaf in tensor.origin.leaves()})
-
-
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     """How many tensors each rule of a recipe catches."""
     counts = Counter(tensor.rule for tensor in tensors)
@@ -250,7 +233,6 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
 
 
 def _stored_dtype(tensor: Tensor) -> str:
-    """The dtype in which an input stores a tensor."""
     return tensor.encoding or tensor.dtype
 
 
@@ -317,14 +299,11 @@ class PlannedContents:
         companions: relative name to source of the files that are copied.
         files: the identities of all input files before they were read.
         rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
-        predicted: whether the merging pass comes first, with what a sample says that they will count; they are only
-            counted if that proves wrong.
         digest: the key for storing counts of these inputs; None if counts are not stored.
         vocabulary: rows of the embeddings if models have different numbers of them.
         untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
-        bytes_read: bytes of weights that are read, in all passes together; of a `predicted` plan, if it is right.
-        bytes_in_full: what `bytes_read` were if all agents were whole checkpoints; the same if none is a delta.
+        bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
         below: the model on which the output is a delta; None if the output is a checkpoint.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
@@ -338,13 +317,11 @@ class PlannedContents:
     companions: Mapping[str, Location] = field(default_factory=dict, repr=False)
     files: Mapping[Location, Identity] = field(default_factory=dict, repr=False)
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
-    predicted: bool = False
     digest: bytes | None = field(default=None, repr=False)
     vocabulary: int | None = None
     untied: bool = False
-    remembered: Mapping[tuple[Counted, str], Any] = field(default_factory=dict, repr=False)
+    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
-    bytes_in_full: int = 0
     bytes_written: int = 0
     below: Checkpoint | None = field(default=None, repr=False)
     dequantized_to: str | None = None
@@ -359,7 +336,6 @@ class MergePlan(PlannedContents):
         points: the merges; one, or those of a sweep.
         out: the output folder, local or remote, if it is known.
         overwrite: whether an existing checkpoint there is replaced.
-        in_memory: whether merged tensors are passed to a function instead.
         base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
         importances: by the agent's name, for agents that have importances.
@@ -376,7 +352,6 @@ class MergePlan(PlannedContents):
     points: tuple[Point, ...]
     out: OutputTarget | None
     overwrite: bool
-    in_memory: bool
     base: FoundModel
     agents: Mapping[str, FoundModel]
     importances: Mapping[str, FoundModel]
@@ -407,7 +382,7 @@ class MergePlan(PlannedContents):
     @property
     def passes(self) -> int:
         """Number of reads of the inputs: one for each round of counting, and one for merging."""
-        return 1 if self.predicted else len(self.rounds) + 1
+        return len(self.rounds) + 1
 
     @property
     def counts(self) -> str:
@@ -426,7 +401,6 @@ class MergePlan(PlannedContents):
 
     @property
     def _stored(self) -> dict[str, str]:
-        """The dtype of every tensor of the output's files, by name."""
         return {part.name: part.dtype for tensor in self.tensors for part in tensor.parts}
 
     @property
@@ -591,7 +565,6 @@ class MergePlan(PlannedContents):
             "passes": self.passes,
             "counts": self.counts,
             "bytes_read": self.bytes_read,
-            "bytes_in_full": self.bytes_in_full,
             "bytes_written": self.bytes_written,
             "disk_free": self.disk_free,
             "workers": self.resources.workers,

@@ -1,4 +1,4 @@
-"""Finds an agent's tensors under other names and in other arrangements than the base's.
+"""An agent's tensors under the base's names: first by the recipe's own rules, then by conventions.
 
 A trainer stores the names of its modules, `save_pretrained` the names of files, a text model lacks the prefix that the
 same model has inside of a vision model, and experts are one tensor here and many there. Each of these conventions is a
@@ -11,15 +11,75 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
+from time import monotonic
 
 from ramerge.foundation.text import quoted
+from ramerge.planning.findings import Findings, listed
 from ramerge.recipe.layers import counts_of, layer_of
+from ramerge.recipe.model import Recipe, Rename
+from ramerge.recipe.patterns import replace_all
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.name_aliases import TOWERS, interleaves_gates, name_aliases
 from ramerge.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, reshaped
 from ramerge.tensors.tensor import Tensor
+
+# For all names of an agent; a hundred thousand names take a fraction of a second.
+_SECONDS = 5
+
+
+def fitted_agents(
+    recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint], findings: Findings
+) -> dict[str, Checkpoint]:
+    """The agents, with the base's names where the recipe or a convention gives them. The plan's notes say so.
+
+    Args:
+        recipe: its rules apply first, one after another.
+        base: gives the names.
+        agents: by name.
+        findings: gets notes, rules that catch nothing, and names that are not clear.
+    """
+    caught: Counter[int] = Counter()
+    fitted = {}
+    for name, agent in agents.items():
+        renamed = _renamed(name, agent, recipe.rename, caught, findings)
+        found = fit(base, renamed)
+        findings.notes += [f"{name}: {note}" for note in found.notes]
+        for text in found.problems:
+            findings.problem(f"{agent.directory}: {text}", name)
+        fitted[name] = replace(agent, tensors=found.tensors)
+    for number, rule in enumerate(recipe.rename):
+        if not caught[number]:
+            who = rule.agent or "any agent"
+            text = f"{quoted(rule.pattern)}: matches no name of a tensor of {who}"
+            findings.problems.append(findings.document.where(("rename", str(number)), text))
+    return fitted
+
+
+def _renamed(
+    name: str, agent: Checkpoint, rules: Sequence[Rename], caught: Counter[int], findings: Findings
+) -> Checkpoint:
+    names = {old: old for old in agent.tensors}
+    deadline = monotonic() + _SECONDS
+    for number, rule in enumerate(rules):
+        if rule.agent in (None, name):
+            try:
+                changed = {old: replace_all(rule.pattern, rule.to, new, deadline) for old, new in names.items()}
+            except ValueError as error:
+                text = findings.document.where(("rename", str(number)), f"{quoted(rule.pattern)}: {error}")
+                findings.problems.append(text)
+                caught[number] += 1
+                return agent
+            caught[number] += sum(names[old] != new for old, new in changed.items())
+            names = changed
+    twice = [new for new, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        text = f"{agent.directory}: rename gives several tensors the name {listed([quoted(new) for new in twice])}"
+        findings.problem(text, name)
+        return agent
+    tensors = {new: agent.tensors[old] for old, new in names.items()}
+    return replace(agent, tensors={new: t if t.name == new else replace(t, name=new) for new, t in tensors.items()})
 
 
 @dataclass(frozen=True)
@@ -47,17 +107,6 @@ class Fusion:
         return [part.format(stem=stem, expert=expert) for part in self.parts]
 
 
-@dataclass(frozen=True)
-class Absence:
-    """Tensors that agents lack because training does not load them; the base's are used.
-
-    It applies if an agent has none of them.
-    """
-
-    pattern: str
-    why: str
-
-
 _EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
 _ROWS = "projections in one tensor, or each its own"
 _EXPERT = "{stem}.experts.{expert}"
@@ -74,9 +123,10 @@ FUSIONS = (
     ),
 )
 
+# Tensors that agents lack because training does not load them: the base's are used if an agent has none of them.
 ABSENCES = (
-    Absence(r"(^|\.)mtp\.", "heads for several tokens at once, which transformers does not load"),
-    Absence(rf"^(?:model\.)?(?:{TOWERS})\.", "the parts for images and sound, which a text model lacks"),
+    (r"(^|\.)mtp\.", "heads for several tokens at once, which transformers does not load"),
+    (rf"^(?:model\.)?(?:{TOWERS})\.", "the parts for images and sound, which a text model lacks"),
 )
 _BEYOND = "layers beyond those that config.json counts, which transformers does not load"
 
@@ -173,11 +223,9 @@ class _Spelled:
         return [tensor for tensor, reasons in found if len(reasons) == least]
 
     def reason(self, name: str, tensor: Tensor) -> str:
-        """Why a tensor may have a name."""
         return "; ".join(dict.fromkeys(self._found[name][tensor.name][1]))
 
     def use(self, tensor: Tensor, wanted: Tensor, why: str) -> Tensor:
-        """Note that a tensor was used for one of the base's."""
         self.used[tensor.name] = None
         self._counts[why] += 1
         self._examples.setdefault(why, f"{quoted(tensor.name)} is the base's {quoted(wanted.name)}")
@@ -185,7 +233,6 @@ class _Spelled:
 
     @property
     def notes(self) -> list[str]:
-        """What was used, by reason."""
         return [
             f"{count:,} tensor{'s' if count > 1 else ''} under other names ({why}): {self._examples[why]}"
             for why, count in self._counts.items()
@@ -220,7 +267,6 @@ def _is_square(shape: tuple[int, ...]) -> bool:
 
 
 def _experts(fusion: Fusion, stem: str, tensors: Mapping[str, Tensor]) -> int:
-    """How many experts have the first part."""
     count = 0
     while fusion.names(stem, count)[0] in tensors:
         count += 1
@@ -287,7 +333,6 @@ class _Span:
 
 
 def _taken_out(fusion: Fusion, span: _Span, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
-    """The base's part, out of the agent's one tensor."""
     found = spelled.get(fusion.whole.format(stem=span.stem))
     if len(found) != 1 or not wanted.shape:
         return
@@ -339,12 +384,11 @@ def _turn(base: Checkpoint, fitted: Fitted) -> None:
 
 
 def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:
-    """Use the base's tensors where training does not load them."""
     if not missing:
         return
     absent = {tensor.name for tensor in missing}
     rows: list[tuple[str, list[str]]] = [
-        (row.why, [name for name in base.tensors if re.search(row.pattern, name)]) for row in ABSENCES
+        (why, [name for name in base.tensors if re.search(pattern, name)]) for pattern, why in ABSENCES
     ]
     rows.append((_BEYOND, _beyond(base)))
     for why, names in rows:

@@ -81,7 +81,10 @@ def cut(
         fewest: elements of the smallest useful blocks.
     """
     agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.importances)
-    fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
+    fixed = _fixed(inputs, contents, observed, sends=sends)
+    if in_memory:  # the present merged tensor, and the next
+        largest = max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
+        fixed += 2 * len(points) * largest
     # of each worker one set of counts that it fills, and one that waits to be added up
     partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
@@ -107,30 +110,24 @@ def cut(
         workers -= 1
     made = resources(workers, block)
     if limits.memory and made.peak_memory_bytes > limits.memory:
-        needed = _megabytes(made.peak_memory_bytes)
+        needed = f"{-(-made.peak_memory_bytes // 1_000_000)}MB"  # rounded up, so that it is enough
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
         findings.problem(f"{given}; give at least {needed}")
-    # a worker that solves for a matrix would let the answers to its requests wait
-    return replace(made, run_bytes=_run(models, tensors, workers)) if remote and not scratch else made
+    if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
+        return made
+    return replace(made, run_bytes=min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS)))
 
 
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
-    """Bytes that do not depend on the number of workers."""
     agents, tensors = len(inputs.agents), contents.tensors
     models = 1 + agents + len(inputs.importances)
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += _kept(tensors, observed, agents) + _sums(contents, observed, agents)
+    fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return fixed + (_BYTES_OF_SENDING if sends else 0)
 
 
-def _run(models: int, tensors: Sequence[TensorPlan], workers: int) -> int:
-    """Bytes that a worker reads one after another, of remote inputs."""
-    return min(models * _RUN, sum(tensor.bytes_read for tensor in tensors) // (workers * _RUNS))
-
-
 def _largest_block(inputs: OpenedInputs) -> int:
-    """The most useful elements of a block."""
     if any(isinstance(path, Remote) for path in inputs.files):
         return _LARGEST_REMOTE_BLOCK
     has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
@@ -138,20 +135,13 @@ def _largest_block(inputs: OpenedInputs) -> int:
 
 
 def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimits, *, solves: bool) -> int:
-    """The most useful workers."""
     if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
         return 1  # a GPU takes one matrix after another
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
     return limits.threads or processors() + (0 if solves else _SPARE)
 
 
-def _kept(tensors: Sequence[TensorPlan], observed: Sequence[Statistic], agents: int) -> int:
-    """Bytes of the results of observed statistics, which exist for each tensor."""
-    return len(tensors) * sum(statistic.blank(agents).nbytes for statistic in observed)
-
-
 def _counts(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
-    """The most bytes of all counts of one block."""
     groups = [group for wanted in contents.rounds for group in set(wanted.values())]
     return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
 
@@ -194,13 +184,3 @@ def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int
         ),
         default=0,
     )
-
-
-def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
-    """Bytes of the merged tensors in memory: the present one, and the next."""
-    return 2 * len(points) * max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
-
-
-def _megabytes(size: int) -> str:
-    """A size in MB, rounded up, so that a limit copied from a message is enough."""
-    return f"{-(-size // 1_000_000)}MB"

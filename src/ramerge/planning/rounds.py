@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from ramerge.methods.base import Counted, Statistic
+from ramerge.methods.base import Statistic
 from ramerge.planning.model import TensorPlan
 from ramerge.recipe.points import Point
 
 
 def rounds(
-    tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Counted, str]] = ()
+    tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Statistic, str]] = ()
 ) -> list[dict[int, tuple[Statistic, ...]]]:
     """For each read: the statistics to count, by the tensor's index. A statistic of several points is counted once.
 

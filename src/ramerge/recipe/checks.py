@@ -103,23 +103,23 @@ def _parameter_problems(
 def _agent_problems(document: Document) -> list[str]:
     """Unknown names of agents, missing importances, and importances that the method does not use."""
     values = document.values
-    agents, chosen, rules = values.get("agents"), values.get("companions"), values.get("rules")
+    agents, chosen = values.get("agents"), values.get("companions")
     if not isinstance(agents, dict):
         return []
     problems = []
-    if isinstance(chosen, str) and chosen not in agents and chosen != "base":
-        problems.append(document.unknown(("companions",), "agent", chosen, list(agents)))
-    for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
-        taken = rule.get("take") if isinstance(rule, dict) else None
-        if isinstance(taken, str) and taken not in agents:
-            problems.append(document.unknown(("rules", str(index), "take"), "agent", taken, list(agents)))
-        if isinstance(rule, dict) and rule.get("keep") is not None and values.get("base") is None:
-            problems.append(document.where(("rules", str(index), "keep"), "the recipe has no base; add one"))
-    renames = values.get("rename")
-    for index, rename in enumerate(renames if isinstance(renames, list | tuple) else ()):
-        meant = rename.get("agent") if isinstance(rename, dict) else None
-        if isinstance(meant, str) and meant not in agents:
-            problems.append(document.unknown(("rename", str(index), "agent"), "agent", meant, list(agents)))
+    meant: list[tuple[Key, Any]] = [(("companions",), chosen if chosen != "base" else None)]
+    for list_key, key in (("rules", "take"), ("rename", "agent")):
+        entries = values.get(list_key)
+        for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
+            if isinstance(entry, dict):
+                meant.append(((list_key, str(index), key), entry.get(key)))
+                if entry.get("keep") is not None and values.get("base") is None:
+                    problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
+    problems += [
+        document.unknown(key, "agent", name, list(agents))
+        for key, name in meant
+        if isinstance(name, str) and name not in agents
+    ]
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
     if method is not None and agents and not method.fewest <= len(agents) <= (method.most or len(agents)):
         problems.append(document.where(("agents",), f"{method.name} takes {method.takes}, not {len(agents)}"))

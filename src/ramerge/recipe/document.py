@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
@@ -126,7 +125,6 @@ _NUMBERED = {"rules": "rule", "rename": "rename"}
 
 
 def _name_of(key: Key) -> str:
-    """What messages call the value at a key."""
     if len(key) > 1 and key[0] in _NUMBERED and key[1].isdecimal():
         entry = f"{_NUMBERED[key[0]]} {int(key[1]) + 1}"
         return ": ".join([entry, *([".".join(key[2:])] if key[2:] else [])])
@@ -189,9 +187,7 @@ def read_document(
         if "single document" in str(error.context):
             raise RecipeError(f"{path}:{line}: {_SEVERAL}") from error
         raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
-    except ValueError as error:
-        raise RecipeError(_long_number(path, text) or f"{path}: not valid YAML: {error}") from error
-    except (YAMLError, LookupError, TypeError, AttributeError, RecursionError) as error:
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{path}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
         raise RecipeError(f"{path}: {form}")
@@ -201,15 +197,6 @@ def read_document(
     except RecursionError as error:
         raise RecipeError(f"{path}: nested too deeply for a recipe") from error
     return document
-
-
-def _long_number(path: Path, text: str) -> str | None:
-    """The message for a number of more digits than Python reads; None if there is none."""
-    most = sys.get_int_max_str_digits()
-    for number, line in enumerate(text.splitlines(), 1):
-        if most and any(len(digits.replace("_", "")) > most for digits in re.findall(r"[\d_]+", line)):
-            return f"{path}:{number}: holds a number of more than {most:,} digits\n    {number} | {brief(line, 200)}"
-    return None
 
 
 def _check_length(path: Path, data: bytes) -> None:
@@ -249,7 +236,6 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
 
 
 def _scalar(node: Any, key: Key, document: Document) -> Any:
-    """A value or a key that is a number, text, true, false or null."""
     kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
     if kind is None and node is not None:
         raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))

@@ -46,7 +46,6 @@ def _as_patterns(value: Any) -> Any:
 
 
 def _as_layers(value: Any) -> Any:
-    """A number or a list of them as text."""
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else _as_number_text(value)
 
 

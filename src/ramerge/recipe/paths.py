@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -46,17 +45,6 @@ def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str 
     return chosen, f"relative paths start at {start}, {why}"
 
 
-def remote(document: Document, model: str) -> str | None:
-    """What to say of a model that does not exist where the recipe's paths start, but under another likely folder."""
-    if document.source is None or is_under(model, document.folder):
-        return None
-    for folder in (Path(), Path(document.source).parent):
-        if is_under(model, folder):
-            found, start = (folder / model).resolve(), document.folder.resolve()
-            return f"paths of this recipe start at {start}; {found} exists: write {os.path.relpath(found, start)}"
-    return None
-
-
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
     agents = {}
@@ -68,7 +56,6 @@ def portable(recipe: Recipe, home: Path | None) -> Recipe:
 
 
 def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:
-    """A model of a recipe in `folder` as one in `home` names it."""
     if model is None:
         return None
     return "+".join(_written(part, home) if isinstance(part, Path) else part for part in parts_of(model, folder))

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted
 from ramerge.recipe.document import Document, read_document
-from ramerge.recipe.mergekit.translate import Look, blind, is_mergekit, refuse_other_programs, translate
+from ramerge.recipe.mergekit.translate import Look, blind, is_mergekit, translate
 from ramerge.recipe.model import Recipe
 
 AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
@@ -26,12 +26,10 @@ def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:
         RecipeError: it cannot be read, or it is in mergekit's form and asks for something that ramerge does not have.
     """
     document = _written(source)
-    refuse_other_programs(document)
     return translate(document, look) if is_mergekit(document.values) else document
 
 
 def _written(source: AnyRecipe) -> Document:
-    """The document of a recipe, in the form in which it was written."""
     if isinstance(source, Recipe):
         return source.as_document()
     if isinstance(source, str | Path):

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Mapping
-from difflib import get_close_matches
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from ramerge.foundation.text import NOT_UTF8, quoted, unknown
-from ramerge.methods.registry import all_parameters
 from ramerge.recipe.document import Document, Key
 
 # The form that a value must have, by pydantic's type of error.
@@ -20,10 +18,6 @@ _FORMS = {
     "tuple_type": "a list",
     "string_type": "text",
     "bool_type": "true or false",
-}
-
-_MISSING = {
-    ("agents",): "none are given; add --agent NAME=MODEL for each, or `agents: {NAME: MODEL}` to a recipe",
 }
 
 
@@ -50,9 +44,9 @@ def describe(
 def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
-        return unknown("key", str(item["loc"][-1]), _known_keys(model, item["loc"][:-1])) + _as_parameter(item)
+        return unknown("key", str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]))
     if kind == "missing":
-        return _MISSING.get(item["loc"], "is missing")
+        return "is missing; add --agent NAME=MODEL for each" if item["loc"] == ("agents",) else "is missing"
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "literal_error" and isinstance(value, str):
@@ -70,16 +64,6 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     message = str(item["msg"]).removeprefix("Input ")
     shown = repr(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
-
-
-def _as_parameter(item: Mapping[str, Any]) -> str:
-    """How to write a parameter of the method that was given as a key of an agent."""
-    if len(item["loc"]) != 3 or item["loc"][0] != "agents":
-        return ""
-    _, agent, key = item["loc"]
-    near = get_close_matches(str(key), sorted(all_parameters()), n=1, cutoff=0.9)
-    value = item["input"] if isinstance(item["input"], int | float) else "..."
-    return f"; parameters of the method go to `parameters: {{{near[0]}: {{{agent}: {value}}}}}`" if near else ""
 
 
 def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

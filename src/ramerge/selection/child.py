@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ramerge.foundation.functions import digest, in_words, load
+from ramerge.evaluation.functions import digest, in_words, load
 
 
 def main(spec: str, descriptor: int) -> None:

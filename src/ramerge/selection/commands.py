@@ -2,32 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.flags.options import KEYS
-from ramerge.foundation.completion import files
+from ramerge.evaluation.commands import DATA, SERVE_ARGS
 from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
 from ramerge.foundation.options import (
-    DATA,
     DEBUG,
+    KEYS,
     PATH,
     QUIET,
-    SERVE_ARGS,
+    Decorator,
     as_json,
     command,
     option,
     options,
     run_options,
-    settings_options,
+    setting_option,
 )
 from ramerge.foundation.terminal import say, warn
+from ramerge.options import settings_of
 from ramerge.selection.settings import SearchSettings
 
 if TYPE_CHECKING:
-    from ramerge.foundation.screen import Bar
+    from ramerge.foundation.progress import Progress
     from ramerge.options import Options
     from ramerge.selection.run import SearchProgress
     from ramerge.selection.served import TaskScore
@@ -36,8 +38,21 @@ SERVERS = ("transformers", "vllm", "sglang")
 _PROMPTS = (".jsonl", ".json", ".parquet")
 
 
+def _settings(function: Callable[..., None]) -> Callable[..., None]:
+    """Options for all fields of `SearchSettings`; the command gets them as one argument."""
+    chosen = {name: (default, setting) for name, default, setting in settings_of(SearchSettings)}
+
+    @wraps(function)
+    def collected(*args: Any, **flags: Any) -> None:
+        made = SearchSettings(**{name: flags.pop(name) for name in chosen})
+        function(*args, search_settings=made, **flags)
+
+    made: Decorator = options(*(setting_option(name, *about) for name, about in chosen.items()))
+    return made(collected)
+
+
 @command(short_help="Find the merge that scores best.")
-@click.argument("paths", nargs=-1, metavar="[RECIPE] OUT", shell_complete=files)
+@click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
 @option(
     "score",
@@ -56,7 +71,7 @@ _PROMPTS = (".jsonl", ".json", ".parquet")
     help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
 )
 @option("method", "--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
-@settings_options(SearchSettings, "search_settings")
+@_settings
 @option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running.")
 @SERVE_ARGS
 @option(
@@ -107,7 +122,7 @@ def search(
     """
     from ramerge.flags.read import read_inputs
     from ramerge.foundation.jsontext import dumped
-    from ramerge.foundation.screen import shown
+    from ramerge.foundation.progress import shown
     from ramerge.foundation.words import read_varied
     from ramerge.selection.search import search as run
     from ramerge.selection.text import summary
@@ -116,7 +131,7 @@ def search(
     if out is None:
         raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
     score = _score(flags)
-    with shown(bar, quiet=quiet or as_json) as listen:
+    with shown(quiet=quiet or as_json) as listen:
         try:
             result = run(
                 document,
@@ -126,7 +141,7 @@ def search(
                 space=space,
                 settings=search_settings,
                 options=options,
-                on_progress=listen,
+                on_progress=lambda event: listen(progress_of(event)),
             )
         except StoppedError as stop:
             stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
@@ -173,10 +188,10 @@ def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
     return TaskScore(request, server, options["concurrency"])
 
 
-def bar(event: SearchProgress) -> Bar:
+def progress_of(event: SearchProgress) -> Progress:
     """What is shown of a search."""
-    from ramerge.foundation.screen import Bar
+    from ramerge.foundation.progress import Progress
 
     notes = [f"best {event.best:.4f}"] if event.best is not None else []
     notes += [f"{event.failed:,} failed"] if event.failed else []
-    return Bar("search", event.done, event.total, "points", tuple(notes))
+    return Progress("search", event.done, event.total, "points", ", ".join(notes))

@@ -22,11 +22,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ramerge.foundation.children import dies_with_parent, stop
+from ramerge.evaluation.functions import in_words
 from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.functions import in_words
 from ramerge.foundation.text import shown
 from ramerge.selection.child import parts_of, takes_split
+from ramerge.selection.children import dies_with_parent, stop
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26

@@ -11,7 +11,7 @@ from typing import Any
 from ramerge.api import merge
 from ramerge.engine.record import Record
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.events import Listener
+from ramerge.foundation.progress import Listener
 from ramerge.methods.registry import METHODS
 from ramerge.options import Options
 from ramerge.recipe.checks import check

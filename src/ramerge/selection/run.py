@@ -12,9 +12,9 @@ from typing import Any, TypeAlias
 
 from ramerge.api import plan
 from ramerge.foundation.errors import EvaluationError, OutputError, PlanError, RamergeError
-from ramerge.foundation.events import Progress
 from ramerge.foundation.extras import install
 from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Progress
 from ramerge.foundation.text import unknown
 from ramerge.options import Options
 from ramerge.recipe.document import Document

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ramerge.foundation.checks import check_arguments
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
@@ -17,6 +16,7 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
 from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.selection import run
+from ramerge.selection.arguments import check_arguments
 from ramerge.selection.functions import CallableScorer, FunctionScorer
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
-from ramerge.foundation.checks import check_arguments
 from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.selection.arguments import check_arguments
 from ramerge.selection.folder import Folder
 from ramerge.selection.scores import Measure, ScoreFailedError, Scores, Split, of_items
 from ramerge.selection.serving import KeptServer, ModelServer

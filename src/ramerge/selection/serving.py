@@ -18,10 +18,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.foundation.children import dies_with_parent, stop
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
 from ramerge.foundation.text import printable
+from ramerge.selection.children import dies_with_parent, stop
 
 SERVERS = ("transformers", "vllm", "sglang")
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {

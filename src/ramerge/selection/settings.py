@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
-from ramerge.foundation.checks import check_arguments
 from ramerge.options import about, documented
+from ramerge.selection.arguments import check_arguments
 
 Sampler: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]
 SAMPLERS: tuple[str, ...] = get_args(Sampler)

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import shown
-from ramerge.foundation.typing import override
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.foundation.errors import CheckpointError, RamergeError
-from ramerge.foundation.typing import override
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
 from ramerge.storage.upload import INDEX_ENDING, is_shard_of_run

@@ -124,7 +124,7 @@ def _warm_up(folder: Path, *, report: bool, fisher: bool) -> None:
     """Import and compile once for all processes to come."""
     import ramerge
     import ramerge.cli.main
-    import ramerge.foundation.screen
+    import ramerge.foundation.progress
     from tests.checkpoints import recipe
     from tests.e2e.faults.commands import AGENTS
 

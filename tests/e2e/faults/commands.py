@@ -11,9 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramerge.analysis.outputs import check_folder
 from ramerge.analysis.tables import NAMES
 from ramerge.foundation.errors import OutputError
-from ramerge.foundation.files import check_file, check_folder, write_file
+from ramerge.foundation.files import check_file, write_file
 from ramerge.output.staging import build_local, hidden_folder
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending

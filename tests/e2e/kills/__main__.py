@@ -37,7 +37,6 @@ from ramerge.engine.executors.ray import RayExecutor, connected
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.output.remote_output import _local
 from ramerge.output.staging import hidden_folder
-from ramerge.planning import sample
 from ramerge.recipe.document import document_of
 from ramerge.storage.schemes import open_upload
 from ramerge.storage.upload import is_shard_of_run
@@ -74,7 +73,7 @@ class Command:
 COMMANDS = {
     "merge, ram+": Command({"method": "ram+"}),
     "merge, ram, several shards": Command({"method": "ram", "shard_size": "2KB", "rounding": "stochastic"}),
-    "merge, ties, predicted": Command({"method": "ties"}),
+    "merge, ties": Command({"method": "ties"}),
     "sweep": Command({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
     "merge as a delta": Command({}, {"as_delta": True}),
     "merge as a delta, large": Command({}, {"as_delta": True}, large=True),
@@ -206,7 +205,6 @@ class Job:
 
     def run(self) -> None:
         """Carry it out in this process."""
-        _small_models_are_worth_a_sample()
         command, folder = COMMANDS[self.command], Path(self.folder)
         if command.agent is not None:
             self._make_delta(folder / "large" / "base", folder / "large" / command.agent)
@@ -264,10 +262,6 @@ class Job:
     def _redirect(self) -> None:
         descriptor = os.open(Path(self.folder) / "said", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(descriptor, 2)
-
-
-def _small_models_are_worth_a_sample() -> None:
-    sample._WORTH_A_SAMPLE, sample._STRETCH, sample._EVERY = 1, 16, 2
 
 
 def main() -> int:

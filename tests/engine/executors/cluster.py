@@ -16,7 +16,7 @@ import pytest
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.executor import Executor
 from ramerge.engine.executors.ray import RayExecutor
-from ramerge.foundation.events import Listener, silence
+from ramerge.foundation.progress import Listener, silence
 from tests.engine.executors.wrapped import Around
 from tests.plans import planned
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.events import Listener, Progress, silence
 from ramerge.foundation.extras import install
+from ramerge.foundation.progress import Listener, Progress, silence
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 

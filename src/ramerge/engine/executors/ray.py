@@ -1,11 +1,8 @@
 """Tasks on the nodes of a Ray cluster, with threads in each of them.
 
-A task is some consecutive runs of blocks. What it needs travels once to each node: descriptions of files, never what is
-in them. Back come results, several times a second, each after what was written for it is on the disk. So a task may be
-lost at any time: its blocks without results are given to a new task, and bytes that are written twice are equal.
-
-Ray's own retries are off. They would begin such a task from its first block, and hand over its results again in another
-order.
+A task is as many consecutive runs of blocks as take about a second. What it needs travels once to each node:
+descriptions of files, never what is in them. Back come its results, after what was written for them is on the disk.
+So a task may be lost at any time: another does the same, and bytes that are written twice are equal.
 """
 
 from __future__ import annotations
@@ -21,9 +18,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -42,12 +39,9 @@ Result = TypeVar("Result")
 # More processors in a task would save memory, but wait longer on nodes that do other work, too.
 _MOST_CPUS = 4
 _TASKS_A_NODE = 2  # at least: one works while another brings its last blocks to the disk
-# Tasks become smaller, because each of them has an end at which it waits for the disk, and the last ones end together.
-_SHARE_OF_THE_REST = 2
-_LEAST_SHARE = 16
+_SECONDS_OF_A_TASK = 1.0
 _WAITING_A_SLOT = 1
 _MOST_LOSSES = 3
-_SECONDS_BETWEEN_REPORTS = 0.5
 _SECONDS_TO_STOP = 60.0
 _SECONDS_TO_CONNECT = 10.0
 _FASTEST = -5
@@ -183,27 +177,12 @@ def lay_out(
     return RaySlots(cpus, threads, needed, count)
 
 
-def shares(blocks: Sequence[Block], slots: RaySlots) -> Iterator[Sequence[Block]]:
-    """Cut a list into the shares of tasks: each slot takes half of its share first, then half of the rest."""
-    least, first = max(-(-len(blocks) // (slots.count * _LEAST_SHARE)), slots.threads), 0
-    while first < len(blocks):
-        size = max((len(blocks) - first) // (slots.count * _SHARE_OF_THE_REST), least)
-        yield blocks[first : first + size]
-        first += size
-
-
 @dataclass
 class _Task(Generic[Block]):
-    """Runs of consecutive blocks, and which of their blocks are done."""
+    """Runs of consecutive blocks, and how often they were lost."""
 
     runs: Sequence[NumberedRun[Block]]
-    done: set[int] = field(default_factory=set)
     losses: int = 0
-
-    @property
-    def remaining(self) -> list[NumberedRun[Block]]:
-        left = [[(number, block) for number, block in run if number not in self.done] for run in self.runs]
-        return [run for run in left if run]
 
 
 class RayExecutor:
@@ -241,33 +220,39 @@ class RayExecutor:
     ) -> Generator[Processed[Result] | Any, None, None]:
         if not runs:
             return
-        ray, here, slots = self._ray, Path.cwd(), self._slots()
+        ray, here, slots = self._ray, str(Path.cwd()), self._slots()
         payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
         remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
-        waiting: deque[_Task[Block]] = deque(_Task(share) for share in shares(runs, slots))
-        running: dict[Any, _Task[Block]] = {}
+        left, lost, running = list(runs), deque[_Task[Block]](), dict[Any, _Task[Block]]()
+        size = slots.threads  # runs of a task
         try:
-            while waiting or running:
-                while waiting and len(running) < slots.count * (1 + _WAITING_A_SLOT):
-                    task = waiting.popleft()
+            while left or lost or running:
+                while (left or lost) and len(running) < slots.count * (1 + _WAITING_A_SLOT):
+                    if lost:
+                        task = lost.popleft()
+                    else:  # the last tasks are smaller, so that they end together
+                        cut = min(size, max(len(left) // (2 * slots.count), slots.threads))
+                        task, left = _Task(left[:cut]), left[cut:]
                     # in a list, because Ray would fetch an argument again for each task
-                    began = remote.remote(_versions(), [payload], task.remaining, slots.threads, str(here))
-                    running[began] = task
+                    running[remote.remote(_versions(), [payload], task.runs, slots.threads, here)] = task
                 with held():  # Ray swallows what a handler of signals raises
-                    ready = ray.wait(list(running), num_returns=1, timeout=_SECONDS_BETWEEN_REPORTS)[0]
-                for ended in ready:
-                    task = running[ended]
-                    try:
-                        with held():
-                            report = ray.get(next(ended))
-                        yield from _events(report, task, recorder)
-                    except StopIteration:
-                        del running[ended]
-                    except ray.exceptions.RayError as error:
-                        del running[ended]
-                        self._note_loss(task, error)
-                        slots = self._slots()
-                        waiting.append(task)
+                    ended = ray.wait(list(running), num_returns=1, timeout=None)[0][0]
+                task = running.pop(ended)
+                try:
+                    with held():
+                        events, failure, seconds = _unpacked_report(ray.get(ended))
+                except ray.exceptions.RayError as error:
+                    self._note_loss(task, error)
+                    slots = self._slots()
+                    lost.append(task)
+                    continue
+                for event in events:
+                    if isinstance(event, Processed):
+                        recorder.record(event.number, event.result)
+                    yield event
+                if failure is not None:
+                    raise failure
+                size = max(int(len(task.runs) * _SECONDS_OF_A_TASK / max(seconds, 1e-3)), slots.threads)
         finally:
             self._stop(list(running))
 
@@ -289,12 +274,12 @@ class RayExecutor:
 
     def _stop(self, running: list[Any]) -> None:
         """End tasks, and wait until they have ended: what they write may be removed then."""
-        ray, ended = self._ray, [task.completed() for task in running]
+        ray = self._ray
         for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
             for task in running:
                 with suppress(ray.exceptions.RayError, ValueError):
                     ray.cancel(task, force=force)
-            left = ray.wait(ended, num_returns=len(ended), timeout=seconds, fetch_local=False)[1] if ended else []
+            left = ray.wait(running, num_returns=len(running), timeout=seconds, fetch_local=False)[1] if running else []
             if not left:
                 return
 
@@ -303,24 +288,18 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _events(report: tuple[str, bytes], task: _Task[Any], recorder: Recorder[Any]) -> Iterator[Any]:
-    kind, data = report
-    if kind == "absent":
-        raise PlanError(data.decode())
-    events, failure = pickle.loads(zstandard.decompress(data))  # noqa: S301 - of a task of ours
-    for event in events:
-        if isinstance(event, Processed):
-            task.done.add(event.number)
-            recorder.record(event.number, event.result)
-        yield event
-    if failure is not None:
-        raise failure
+def _unpacked_report(report: bytes | str) -> tuple[list[Any], Exception | None, float]:
+    """The events of a task, its error, and the seconds that it took."""
+    if isinstance(report, str):
+        raise PlanError(report)
+    found: tuple[list[Any], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
+    return found
 
 
 # --- on a node --------------------------------------------------------------------------------------------------------
 
 
-def _portable() -> Callable[..., Iterator[tuple[str, bytes]]]:
+def _portable() -> Callable[..., bytes | str]:
     """The function that Ray runs. It is defined here so that it is pickled whole: the node may not have this module."""
 
     def share(versions: Any, *arguments: Any) -> Any:
@@ -329,18 +308,16 @@ def _portable() -> Callable[..., Iterator[tuple[str, bytes]]]:
         try:
             from ramerge.engine.executors.ray import run_share
         except ImportError as error:
-            text = f"node {socket.gethostname()}: ramerge {versions['ramerge']} is not installed there: {error}"
-            yield "absent", text.encode()
-            return
-        yield from run_share(versions, *arguments)
+            return f"node {socket.gethostname()}: ramerge {versions['ramerge']} is not installed there: {error}"
+        return run_share(versions, *arguments)
 
     return share
 
 
 def run_share(
     versions: Mapping[str, str], payload: Sequence[Any], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
-) -> Iterator[tuple[str, bytes]]:
-    """Process a task's blocks. Gives reports: a word, and what `_events` takes.
+) -> bytes:
+    """Process a task's blocks. Gives what `_unpacked_report` takes.
 
     Args:
         versions: what the process that began has.
@@ -350,17 +327,18 @@ def run_share(
         folder: relative names are meant from here.
     """
     _leave_if_ending()
+    began, events, failure = time.monotonic(), list[Any](), None
     try:
         _check_versions(versions)
         with _inside(Path(folder)):
-            work: Pass[Any, Any] = _unpacked(payload[0])
-            with closing(work):
-                for events in _batches(work, runs, threads):
-                    work.settle()
-                    yield _packed(events)
+            work = _unpacked(payload[0])
+            with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as found:
+                events += found
+                work.settle()
     except Exception as error:
         _leave_if_ending()
-        yield _packed([], _of_node(error))
+        events, failure = [], _of_node(error)
+    return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - began)), _FASTEST)
 
 
 def _leave_if_ending() -> None:
@@ -372,75 +350,13 @@ def _leave_if_ending() -> None:
         os._exit(1)
 
 
-@dataclass
-class _Kept:
-    """What the last tasks of this process have unpacked. Many tasks of a pass need the same."""
-
-    key: str = ""
-    value: Any = field(default=None)
-
-
-_kept = _Kept()
-
-
-def _unpacked(reference: Any) -> Any:
+@lru_cache(maxsize=1)
+def _unpacked(reference: Any) -> Pass[Any, Any]:
+    """The pass; many tasks of a process need the same."""
     import ray
 
-    if _kept.key != reference.hex():
-        _kept.key = ""
-        _kept.value = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - of the process that began
-        _kept.key = reference.hex()
-    return _kept.value
-
-
-def _batches(work: Pass[Any, Any], runs: Sequence[NumberedRun[Any]], threads: int) -> Iterator[list[Any]]:
-    """Events, in lists. This thread is never long without a moment in which Ray can stop it."""
-    queue: SimpleQueue[Any] = SimpleQueue()
-    stop, end = threading.Event(), object()
-
-    def feed() -> None:
-        try:
-            with closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as events:
-                for event in events:
-                    queue.put(event)
-                    if stop.is_set():
-                        return
-        except BaseException as error:
-            queue.put(_Failure(error))
-        finally:
-            queue.put(end)
-
-    feeder = threading.Thread(target=feed, name="ramerge-task", daemon=True)
-    feeder.start()
-    try:
-        ended, sent = False, 0.0
-        while not ended:
-            batch: list[Any] = []
-            while not ended and (not batch or time.monotonic() < sent + _SECONDS_BETWEEN_REPORTS):
-                with suppress(Empty):
-                    taken = queue.get(timeout=_SECONDS_BETWEEN_REPORTS / 5)
-                    if isinstance(taken, _Failure):
-                        raise taken.error
-                    ended = taken is end
-                    batch += [] if ended else [taken]
-            yield batch
-            sent = time.monotonic()
-    finally:
-        stop.set()
-        while feeder.is_alive():  # threads end their blocks, however often Ray interrupts
-            with suppress(KeyboardInterrupt):
-                feeder.join()
-
-
-class _Failure:
-    """The threads have failed."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error
-
-
-def _packed(events: list[Any], failure: BaseException | None = None) -> tuple[str, bytes]:
-    return "events", zstandard.compress(pickle.dumps((events, failure)), _FASTEST)
+    work: Pass[Any, Any] = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - of the one that began
+    return work
 
 
 def _of_node(error: Exception) -> Exception:

@@ -45,9 +45,9 @@ class ThreadExecutor:
                             if stop.is_set():
                                 break
             except BaseException as error:
-                results.put(_ThreadFailure(error))
+                results.put(error)
             finally:
-                results.put(_Ended())
+                results.put(None)  # it has ended
 
         threads = [
             threading.Thread(target=process_all, name=f"ramerge-{number}", daemon=True)
@@ -60,10 +60,10 @@ class ThreadExecutor:
                     running += 1
                 while running:
                     result = results.get()
-                    if isinstance(result, _Ended):
+                    if result is None:
                         running -= 1
-                    elif isinstance(result, _ThreadFailure):
-                        raise result.error
+                    elif isinstance(result, BaseException):
+                        raise result
                     else:
                         yield result
             finally:
@@ -89,14 +89,3 @@ def _join(thread: threading.Thread, results: Queue[Any]) -> None:
     while thread.is_alive():
         with suppress(Empty):
             results.get(timeout=0.01)
-
-
-class _Ended:
-    """A worker has ended."""
-
-
-class _ThreadFailure:
-    """A worker has failed."""
-
-    def __init__(self, error: BaseException) -> None:
-        self.error = error

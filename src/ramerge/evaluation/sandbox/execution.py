@@ -14,12 +14,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import IO, Literal, NamedTuple, TypeVar
 
 from ramerge.evaluation.sandbox import bubblewrap
 from ramerge.evaluation.sandbox.bubblewrap import INSTEAD, PACKAGES, Bubblewrap
@@ -32,12 +32,10 @@ T = TypeVar("T")
 
 _TICK = 0.02
 _START_SECONDS = 30.0
-_READ_BYTES = 1 << 16
 _SPARE_ADDRESSES = 256 << 20
 _OPEN_FILES = 64  # each may hold a buffer in the kernel
 _START = Path(__file__).with_name("start.py").read_text(encoding="utf-8")
-# without site, Python starts in a fraction of the time; -I would ignore the fixed seed of hashes, and there is nothing
-# of a user's to isolate from
+# without site, Python starts in a fraction of the time; -I would ignore the fixed seed of hashes
 _PYTHON = ("-S", "-s", "-X", "utf8", "-c", _START)
 _PROBE_PROCESSES = 4
 _PROBE = """
@@ -55,61 +53,28 @@ print(made)
 """
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(NamedTuple):
     """How a program ended.
 
-    Attributes:
-        status: `ok` is exit code 0; `error` another code or a signal; `time`, `memory` and `output` limits that it
-            met. An uncaught MemoryError counts as `memory`.
-        code: its exit code, 128 + n after signal n, None if it was killed at a limit.
-        stdout: what it printed, at most `output_bytes` of it; bytes that are not UTF-8 are replaced.
-        stderr: likewise.
-        files: of a command, what /tmp held at its end, by paths below it.
+    `status` is `ok` after exit code 0 and `error` after another or a signal, or the limit that it met: `time`, `memory`
+    (also an uncaught MemoryError) or `output`. `code` is 128 + n after signal n, and None at a limit. What it printed
+    is cut at `output_bytes`; bytes that are not UTF-8 are replaced. Of a command, `files` is what /tmp held at its end.
     """
 
     status: Status
     code: int | None
     stdout: str
     stderr: str
-    files: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = {}
 
 
-@dataclass(frozen=True)
-class Command:
-    """A command in place of the text of a program.
-
-    Attributes:
-        words: the command.
-        environment: variables, besides those of every program.
-        folder: where it starts: /tmp or a folder below it.
-        files: what /tmp holds when it starts, by paths below it. What it holds at the end is in the outcome.
-    """
+class Command(NamedTuple):
+    """A command in place of the text of a program. `files` is what /tmp holds when it starts, by paths below it."""
 
     words: Sequence[str]
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str] = {}
     folder: str = "/tmp"
-    files: Mapping[str, bytes] = field(default_factory=dict)
-
-
-@dataclass
-class _Stream:
-    """What a program prints, as far as it is kept."""
-
-    pipe: IO[bytes]
-    limit: int
-    kept: bytearray = field(default_factory=bytearray)
-    over: bool = False
-
-    def read(self) -> bool:
-        """Takes what is there. False where there is nothing (more), or no more is wanted."""
-        try:
-            piece = os.read(self.pipe.fileno(), _READ_BYTES)
-        except BlockingIOError:
-            return False
-        self.over = self.over or len(self.kept) + len(piece) > self.limit
-        self.kept += piece[: self.limit - len(self.kept)]
-        return bool(piece) and not self.over
+    files: Mapping[str, bytes] = {}
 
 
 @dataclass
@@ -117,10 +82,7 @@ class Execution:
     """One program, from its start to the end of its last process.
 
     Attributes:
-        way: of the sandbox.
-        program: text of a Python program, or a command.
         stdin: what it reads, or the end of a pipe, which the run closes.
-        limits: what it may use.
         stdout: the end of a pipe that it prints to, which the run closes; its outcome then has no output.
         canceled: kills the program when it is set; what the call then returns means nothing.
     """
@@ -133,7 +95,6 @@ class Execution:
     canceled: threading.Event = field(default_factory=threading.Event)
     _inside: Inside | None = None
     _began: float | None = None
-    _watched: float = 0.0
 
     def __call__(self) -> Outcome:
         """Run it. Raises `EvaluationError` where the sandbox itself fails."""
@@ -151,34 +112,29 @@ class Execution:
     def _run(self, resources: ExitStack) -> Outcome:
         ours, theirs = socket.socketpair()
         resources.enter_context(ours)
-        user = self.way.user()
+        user, most = self.way.user(), self.limits.output_bytes
         with theirs:
             process = self._start(resources, theirs.fileno(), user)
-        try:
-            pipes = [resources.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe]
-            for pipe in pipes:
-                os.set_blocking(pipe.fileno(), False)
-                os.fchown(pipe.fileno(), user, -1)  # so that the program can open /dev/stdout
-            streams = [_Stream(pipe, self.limits.output_bytes) for pipe in pipes]
-            limit = self._follow(process, ours, streams)
-        finally:
-            files = self._end(process)
-        for stream in streams:
-            while stream.read():
-                pass
-        *printed, stderr = (stream.kept.decode("utf-8", errors="replace") for stream in streams)
+        with ThreadPoolExecutor(2, thread_name_prefix="sandbox") as threads:
+            try:
+                pipes = [resources.enter_context(pipe) for pipe in (process.stdout, process.stderr) if pipe]
+                for pipe in pipes:
+                    os.fchown(pipe.fileno(), user, -1)  # so that the program can open /dev/stdout
+                printed = [threads.submit(pipe.read, most + 1) for pipe in pipes]
+                limit = self._follow(process, ours, printed)
+            finally:
+                files = self._end(process)
+        *stdout, stderr = (each.result()[:most].decode("utf-8", errors="replace") for each in printed)
         if self._began is None and not self.canceled.is_set():
             raise EvaluationError(f"the sandbox did not start: {stderr.strip()[-1000:] or 'it said nothing'}")
-        if limit is None and any(stream.over for stream in streams):
+        if limit is None and any(len(each.result()) > most for each in printed):
             limit = "output"
         # a sandbox passes a signal on as a shell does
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        status = limit or _status(code, stderr)
-        return Outcome(status, None if limit else code, "".join(printed), stderr, files)
+        return Outcome(limit or _status(code, stderr), None if limit else code, "".join(stdout), stderr, files)
 
     def _start(self, resources: ExitStack, channel: int, user: int) -> subprocess.Popen[bytes]:
         command = self.program if isinstance(self.program, Command) else Command(())
-        processor, addresses = math.ceil(self.limits.seconds) + 1, 2 * self.limits.memory_bytes + _SPARE_ADDRESSES
         job = {
             "program": self.program if isinstance(self.program, str) else "",
             "command": list(command.words),
@@ -188,8 +144,8 @@ class Execution:
             "packages": PACKAGES,
             "user": user,
             "limits": {
-                "RLIMIT_CPU": processor,
-                "RLIMIT_AS": addresses,  # most are never used, and memory is watched
+                "RLIMIT_CPU": math.ceil(self.limits.seconds) + 1,
+                "RLIMIT_AS": 2 * self.limits.memory_bytes + _SPARE_ADDRESSES,  # most are unused, and memory is watched
                 "RLIMIT_FSIZE": self.limits.disk_bytes,
                 "RLIMIT_NOFILE": _OPEN_FILES,
                 "RLIMIT_CORE": 1,  # 0 does not keep dumps from a handler of the system
@@ -206,7 +162,6 @@ class Execution:
             stdin=resources.enter_context(_sealed(stdin)) if isinstance(stdin, bytes) else stdin,
             stdout=self.stdout or subprocess.PIPE,
             stderr=subprocess.PIPE,
-            bufsize=0,
             pass_fds=[source.fileno(), channel, system_calls.fileno()],
             cwd="/",
             env=bubblewrap.ENVIRONMENT,
@@ -214,53 +169,48 @@ class Execution:
         )
 
     def _follow(
-        self, process: subprocess.Popen[bytes], channel: socket.socket, streams: list[_Stream]
+        self, process: subprocess.Popen[bytes], channel: socket.socket, printed: Sequence[Future[bytes]]
     ) -> Status | None:
-        """Reads what it prints until it ends (None), or meets the limit that is returned."""
+        """Waits until it ends (None), or meets the limit that is returned."""
         waiting_until = time.monotonic() + _START_SECONDS
-        with selectors.DefaultSelector() as selector:
-            selector.register(channel, selectors.EVENT_READ, lambda: self._hear(channel))
-            for stream in streams:
-                selector.register(stream.pipe, selectors.EVENT_READ, stream.read)
-            while process.poll() is None:
-                if self.canceled.is_set():
-                    return "error"
-                if not selector.get_map():  # it has closed its output, most likely because it ends
-                    with suppress(subprocess.TimeoutExpired):
-                        process.wait(_TICK)
-                for key, _ in selector.select(_TICK if selector.get_map() else 0):
-                    if not key.data():
-                        selector.unregister(key.fileobj)
-                if self._began is None:
-                    if time.monotonic() > waiting_until:
-                        return "time"
-                elif limit := self._limit_met(self._began, streams):
-                    return limit
-        if self._began is None:  # it has ended before it was heard
-            self._hear(channel)
-        return None
+        ended = os.pidfd_open(process.pid)
+        try:
+            with selectors.DefaultSelector() as selector:
+                selector.register(ended, selectors.EVENT_READ)
+                selector.register(channel, selectors.EVENT_READ)
+                while True:
+                    ready = {key.fileobj for key, _ in selector.select(_TICK)}
+                    if channel in ready:
+                        selector.unregister(channel)
+                        self._hear(channel)
+                    if ended in ready:
+                        return None
+                    if self.canceled.is_set():
+                        return "error"
+                    if self._began is None:
+                        if time.monotonic() > waiting_until:
+                            return "time"
+                    elif limit := self._limit_met(self._began, printed):
+                        return limit
+        finally:
+            os.close(ended)
 
-    def _hear(self, channel: socket.socket) -> bool:
-        """Takes the message that the program starts now. False, for there is one message."""
+    def _hear(self, channel: socket.socket) -> None:
+        """Takes the one message: that the program starts now."""
         message, descriptors, _, _ = socket.recv_fds(channel, 1, 3, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
         if message:
             if len(descriptors) != 3:
                 raise EvaluationError("the sandbox did not start: too many files are open here")
             self._inside = Inside(*descriptors)
             self._began = time.monotonic()
-        return False
 
-    def _limit_met(self, began: float, streams: list[_Stream]) -> Status | None:
-        now = time.monotonic()
-        if any(stream.over for stream in streams):
+    def _limit_met(self, began: float, printed: Sequence[Future[bytes]]) -> Status | None:
+        if any(each.done() and len(each.result()) > self.limits.output_bytes for each in printed):
             return "output"
-        if now - began > self.limits.seconds:
+        if time.monotonic() - began > self.limits.seconds:
             return "time"
-        if self._inside and now - self._watched >= _TICK:
-            self._watched = now
-            most = self.limits.memory_bytes
-            if self._inside.memory_bytes(self._inside.processes(), most) > most:
-                return "memory"
+        if self._inside and self._inside.memory_bytes(self.limits.memory_bytes) > self.limits.memory_bytes:
+            return "memory"
         return None
 
     def _end(self, process: subprocess.Popen[bytes]) -> dict[str, bytes]:
@@ -283,13 +233,7 @@ class Execution:
 async def run(
     way: Bubblewrap, program: str | Command, stdin: str | bytes = "", limits: Limits | None = None
 ) -> Outcome:
-    """Run a program, and wait without blocking the event loop. Canceling kills it.
-
-    Args:
-        way: of the sandbox, of `opened`.
-        program: text of a Python program, or a command; whatever is no Python, or no Unicode, is an `error`.
-        stdin: what it reads.
-        limits: by default `Limits()`.
+    """Run a program without blocking the event loop; canceling kills it. What is no Python is an `error`.
 
     Raises:
         EvaluationError: the sandbox itself failed; the program did not run.
@@ -301,21 +245,13 @@ async def run(
 async def converse(
     way: Bubblewrap, asking: str, answering: str, limits: Limits | None = None
 ) -> tuple[Outcome, Outcome]:
-    """Run two programs that read what the other one prints, and share nothing else; wait as `run` does.
+    """Run two programs that read what the other one prints, and share nothing else, as `run` does.
 
-    They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal.
-
-    Args:
-        way: of the sandboxes, of `opened`.
-        asking: text of the program whose end ends both.
-        answering: text of the other.
-        limits: of each.
+    They are in different sandboxes: neither sees the other's processes, files or memory, or can send it a signal. The
+    end of the one that asks ends both.
 
     Returns:
         How they ended, in this order. Their standard output is not kept.
-
-    Raises:
-        EvaluationError: the sandbox itself failed.
     """
     canceled, limits = threading.Event(), limits or Limits()
     questions, answers = _pipe(), _pipe()

@@ -45,11 +45,6 @@ class BubblewrapSandbox(SandboxEnvironment):
         return await execution.converse(opened(), asking, answering, limits or self.limits)
 
     @classmethod
-    def default_concurrency(cls) -> int | None:
-        """Samples that hold a sandbox at once: what runs at once is bounded by itself."""
-        return None
-
-    @classmethod
     def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
         """The limits of a log."""
         return Limits(**config)

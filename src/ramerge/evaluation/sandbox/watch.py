@@ -53,16 +53,14 @@ class Inside:
         for descriptor in (self.proc, self.first, self.disk):
             os.close(descriptor)
 
-    def processes(self) -> list[str]:
-        with os.scandir(self.proc) as entries:
-            return [entry.name for entry in entries if entry.name.isdigit()]
-
-    def memory_bytes(self, processes: list[str], enough: int) -> int:
-        """What the processes hold; at most too much by pages that they share, if that is not beyond `enough`.
+    def memory_bytes(self, enough: int) -> int:
+        """What its processes hold; at most too much by pages that they share, if that is not beyond `enough`.
 
         Swapped pages count, but for those of shared memory, which belong to no process. Sockets in messages between
         sockets count too: a process that has sent one can close it.
         """
+        with os.scandir(self.proc) as entries:
+            processes = [entry.name for entry in entries if entry.name.isdigit()]
         disk = os.fstatvfs(self.disk)
         sockets = self._lines("1/net/sockstat").get(b"sockets:", [b"used", b"0"])[1]
         kernel = (disk.f_files - disk.f_ffree) * _INODE_BYTES + int(sockets) * _SOCKET_BYTES

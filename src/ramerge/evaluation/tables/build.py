@@ -93,7 +93,7 @@ def _section(role: str, family: str | None) -> str:
 def _quoted(plan: Layout) -> list[tuple[Line, Sequence[Line]]]:
     """The paper's rows."""
     rows: list[tuple[Line, Sequence[Line]]] = []
-    for printed in layouts.quoted(plan.name):
+    for printed in layouts.printed(plan.name)["rows"]:
         values = dict(zip((column for column in plan.columns if column.task), printed["values"], strict=True))
         values |= {
             column: fmean(values[each] for each in column.over) if column.suite else printed.get("average")
@@ -174,7 +174,7 @@ def refusals(plan: Layout) -> Iterator[str]:
 def _about_paper(table: str) -> Iterator[str]:
     yield "The paper's models are of 3B and 7B parameters and ran on whole benchmarks; see its sections 5 and B."
     yield f"Rows marked (paper) are quoted from {layouts.source(table)}; averages by domain are made from their cells."
-    yield from (f"On the paper's table: {text}" for text in layouts.inconsistencies(table))
+    yield from (f"On the paper's table: {text}" for text in layouts.printed(table)["inconsistencies"])
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:

@@ -81,19 +81,21 @@ def find(name: str, results: Sequence[Model]) -> Layout:
         return _everything(name, results)
     if name not in names():
         raise EvaluationError(f"there is no table {name!r}; there are {', '.join(names())}")
-    printed = _paper()["tables"][name]
+    table = printed(name)
     columns = []
-    for title, what in printed["columns"].items():
+    for title, what in table["columns"].items():
         suite, task, metric = what.split("/")
         group, _, leaf = title.partition(" ")
         columns.append(TableColumn((DOMAINS[suite], group, leaf), suite, task, metric))
     differences = name == _WITH_DIFFERENCES
-    return Layout(name, printed["title"], tuple(columns) if differences else _with_averages(columns), differences)
+    return Layout(name, table["title"], tuple(columns) if differences else _with_averages(columns), differences)
 
 
-def quoted(table: str) -> list[dict[str, Any]]:
-    """The paper's own rows, in per cent: name, role (base, agent or merged), values, and the average and family (the
-    base model) where the table has them.
+def printed(table: str) -> dict[str, Any]:
+    """A table of the paper: its columns, its `rows`, and its `inconsistencies`, what does not fit in it.
+
+    A row has name, role (base, agent or merged), values in per cent, and the average and the family (the base model)
+    where the table has them.
 
     Raises:
         EvaluationError: the paper has no such table.
@@ -101,17 +103,12 @@ def quoted(table: str) -> list[dict[str, Any]]:
     tables = _paper()["tables"]
     if table not in tables:
         raise EvaluationError(f"the paper has no rows for the table {table!r}; it has {', '.join(tables)}")
-    return list(tables[table]["rows"])
+    return dict(tables[table])
 
 
 def source(table: str) -> str:
     """Where a table's rows are from."""
     return f"arXiv {_paper()['source']['arxiv']}, {table.replace('table', 'table ')}"
-
-
-def inconsistencies(table: str) -> list[str]:
-    """What does not fit in the printed table."""
-    return list(_paper()["tables"][table]["inconsistencies"])
 
 
 @cache

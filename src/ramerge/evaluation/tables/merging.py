@@ -141,7 +141,7 @@ def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
     """Points above the base in tasks that no agent was trained for."""
     trained = {suite for family, suite in who.specialists if family == who.families[merge.name]}
     gains = []
-    if base := models.get(who.bases.get(merge.name, "")):
+    if base := models.get(who.families[merge.name] or ""):
         for task, samples in merge.tasks.items():
             column = TableColumn((), *task, samples.main)
             values = [scores.mean(model, [column]) for model in (merge, base)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,7 @@ _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "mat
 
 @dataclass(frozen=True)
 class GivenRoles:
-    """What the user says of roles.
-
-    Attributes:
-        base: the base of all models, instead of what merge records say.
-        specialists: an agent for each suite, instead of what names say.
-        merged: merges without a merge record.
-    """
+    """What the user says: the base of all models, an agent for each suite, and merges without a merge record."""
 
     base: str | None = None
     specialists: Mapping[str, str] = field(default_factory=dict)
@@ -36,19 +29,17 @@ class Roles:
 
     Attributes:
         merged: models that are merges.
-        bases: each model's base model, itself for a base; models without a known one are absent.
         families: what each model belongs to: the name of its base, or what its record calls it; None if unknown.
         specialists: agents by family and suite.
     """
 
     merged: frozenset[str]
-    bases: Mapping[str, str]
     families: Mapping[str, str | None]
     specialists: Mapping[tuple[str | None, str], str]
 
     def role(self, name: str) -> str:
         """`base`, `agent` (or what is none of the others), or `merged`."""
-        return "merged" if name in self.merged else "base" if self.bases.get(name) == name else "agent"
+        return "merged" if name in self.merged else "base" if self.families[name] == name else "agent"
 
 
 def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> Roles:
@@ -66,26 +57,27 @@ def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> R
     if unknown := [name for name in dict.fromkeys(named) if name not in known]:
         raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(known)}")
     records = {model.name: model.record for model in models if model.record is not None}
-    families: dict[str, str | None] = {}
-    agents: dict[str, str] = {}
     others = [model for model in models if model.name not in records]
+    families: dict[str, str | None] = {}
+    texts: dict[str, str] = {}
     for merge, record in records.items():
-        family = given.base or _match(others, record.get("base")) or record.get("base")
-        families[merge] = family
+        family = families[merge] = given.base or _match(others, record["base"]) or record["base"]
         for name, path in record["agents"].items():
             if agent := _match(others, path, name):
                 families.setdefault(agent, family)
-                agents.setdefault(agent, name)
+                texts.setdefault(agent, f"{agent} {name}")
     sole = given.base or (next(iter(set(families.values()))) if len(set(families.values())) == 1 else None)
     for name in known:
         families.setdefault(name, name if name in families.values() else sole)
-    return Roles(
-        merged=frozenset({*records, *given.merged}),
-        bases={name: family for name, family in families.items() if family in known},
-        families=families,
-        specialists=_by_name(suites, {name: f"{name} {agent}" for name, agent in agents.items()}, families)
-        | {(families[name], suite): name for suite, name in given.specialists.items()},
-    )
+    found: dict[tuple[str | None, str], list[str]] = {}
+    for agent, text in texts.items():
+        words = set(re.split(r"[^a-z0-9]+", text.lower()))
+        for suite in suites:
+            if words & _WORDS.get(suite, {suite}):
+                found.setdefault((families[agent], suite), []).append(agent)
+    specialists = {key: fitting[0] for key, fitting in found.items() if len(fitting) == 1}
+    specialists |= {(families[name], suite): name for suite, name in given.specialists.items()}
+    return Roles(frozenset({*records, *given.merged}), families, specialists)
 
 
 def _match(models: Sequence[Model], path: str | None, name: str | None = None) -> str | None:
@@ -93,7 +85,7 @@ def _match(models: Sequence[Model], path: str | None, name: str | None = None) -
     if path is None:
         return None
     rules: tuple[Callable[[Model], bool], ...] = (
-        lambda model: model.model is not None and _same(model.model, path),
+        lambda model: model.model is not None and Path(model.model).resolve() == Path(path).resolve(),
         lambda model: model.name in (path, name),
         lambda model: model.name == Path(path).name,
         lambda model: model.model is not None and Path(model.model).name == Path(path).name,
@@ -103,20 +95,3 @@ def _match(models: Sequence[Model], path: str | None, name: str | None = None) -
         if len(fitting) == 1:
             return fitting[0]
     return None
-
-
-def _same(first: str, second: str) -> bool:
-    return os.path.normpath(Path(first).absolute()) == os.path.normpath(Path(second).absolute())
-
-
-def _by_name(
-    suites: Sequence[str], agents: Mapping[str, str], families: Mapping[str, str | None]
-) -> dict[tuple[str | None, str], str]:
-    """Agents whose names hold a suite's word, where only one of a family does."""
-    found: dict[tuple[str | None, str], list[str]] = {}
-    for agent, text in agents.items():
-        words = set(re.split(r"[^a-z0-9]+", text.lower()))
-        for suite in suites:
-            if words & _WORDS.get(suite, {suite}):
-                found.setdefault((families[agent], suite), []).append(agent)
-    return {key: fitting[0] for key, fitting in found.items() if len(fitting) == 1}

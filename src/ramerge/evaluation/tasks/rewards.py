@@ -19,9 +19,9 @@ from pydantic import Field
 
 from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Item, Message, Subset, Verdict
 from ramerge.evaluation.data import read_records, refuse
+from ramerge.evaluation.functions import in_words, load
 from ramerge.evaluation.guard import guarded
 from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.functions import in_words, load
 from ramerge.foundation.text import shown
 
 PROMPTS = "prompts"

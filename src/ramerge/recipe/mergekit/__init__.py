@@ -1,7 +1,6 @@
 """Recipes of mergekit's form.
 
 translate    from there to ramerge's form
-models       how models are named, and slices of all layers
 methods      mergekit's methods and their parameters, and what they are here
 values       values that differ over layers (gradients) and tensors (filters), and the rules that say the same
 """

@@ -26,14 +26,6 @@ def _drop_rate(density: float) -> float:
     return rate
 
 
-def _to_norm(rescale: bool) -> str:
-    return "l1" if rescale else "none"
-
-
-def _per_row(filter_wise: bool) -> str:
-    return "row" if filter_wise else "tensor"
-
-
 def _per(parameters: dict[str, Any]) -> dict[str, Any]:
     """What has an angle of its own in `nuslerp`: mergekit's rows are columns, and it has rows where it says columns."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
@@ -122,7 +114,7 @@ _BREADCRUMBS = (
 )
 _DELLA = _SPARSE | {
     "epsilon": MergekitSetting("epsilon", default=0.15, each=True, convert=_fraction),
-    "rescale": MergekitSetting("rescale", bool, True, convert=_to_norm),
+    "rescale": MergekitSetting("rescale", bool, True, convert={True: "l1", False: "none"}.get),
     "seed": MergekitSetting("seed", int),
 }
 _EPSILON = _MASK | {"epsilon": MergekitSetting("epsilon", default=1e-5)}
@@ -176,13 +168,10 @@ METHODS: Mapping[str, MergekitMethod] = {
         base="models",
     ),
     "model_stock": MergekitMethod(
-        "model_stock", {"filter_wise": MergekitSetting("per", bool, False, convert=_per_row)}
+        "model_stock", {"filter_wise": MergekitSetting("per", bool, False, convert={True: "row", False: "tensor"}.get)}
     ),
     "arcee_fusion": MergekitMethod("arcee_fusion", {}),
     "passthrough": MergekitMethod(
         "passthrough", {"scale": MergekitSetting("scale", default=1.0, each=True, shared=True)}, base="models", only=1
     ),
 }
-
-# mergekit's other methods. For these, a suggestion of a similar name would not help.
-OTHERS = frozenset({"nearswap"})

@@ -12,21 +12,21 @@ silently, such as a misspelt key, are refused here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import CheckpointError, RecipeError
 from ramerge.foundation.text import unknown
 from ramerge.recipe.document import Document, Key
-from ramerge.recipe.mergekit.methods import METHODS, OTHERS, MergekitMethod, MergekitSetting
-from ramerge.recipe.mergekit.models import MergekitModel, located, named, whole_slice
+from ramerge.recipe.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
 from ramerge.recipe.mergekit.values import (
     ANYWHERE,
     Given,
     NamedTensor,
-    TranslatedRule,
     Value,
     ValueCase,
     chained,
@@ -63,25 +63,6 @@ _ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modul
 _WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
 
 
-# Keys of recipes for mergekit's other programs, and what these do.
-_OTHER_PROGRAMS = {
-    "experts": "mergekit-moe, which joins dense models into a mixture of experts",
-    "gate_mode": "mergekit-moe, which joins dense models into a mixture of experts",
-    "genome": "mergekit-evolve, which searches for parameters; `ramerge search` does that for a recipe of one merge",
-}
-
-
-def refuse_other_programs(document: Document) -> None:
-    """Refuse recipes for other programs of mergekit.
-
-    Raises:
-        RecipeError: it is one of these; the message says of which program.
-    """
-    for key, program in _OTHER_PROGRAMS.items():
-        if key in document.values:
-            raise RecipeError(document.where((key,), f"this is a recipe for {program}; give one with merge_method"))
-
-
 def is_mergekit(values: Mapping[str, Any]) -> bool:
     """Whether a recipe's values have mergekit's form: they have one of merge_method, models, slices, modules."""
     return not _MARKS.isdisjoint(values)
@@ -105,6 +86,93 @@ def translate(document: Document, look: Look = blind) -> Document:
     return _Translation(document, look).run()
 
 
+@dataclass(frozen=True)
+class MergekitModel:
+    """A model as recipes of both forms write it, where it was written, and its own parameters.
+
+    Models are the same if they are spelled the same, as in mergekit: `./base` is not `base`.
+    """
+
+    written: str
+    key: Key
+    own: Given = field(default_factory=dict)
+
+
+def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
+    """Models by the last part of their path or hub id, in ASCII. Repeated names get -2, -3 and so on."""
+    named: dict[str, MergekitModel] = {}
+    for model in models:
+        path = model.written if "+" in model.written else model.written.partition("@")[0]
+        parts = [part for part in re.split(r"[/\\]", path) if part not in ("", ".", "..")]
+        stem = re.sub(r"[^A-Za-z0-9._-]+", "-", parts[-1] if parts else "").strip("-._") or "model"
+        name, count = stem, 1
+        while name in named:
+            count += 1
+            name = f"{stem}-{count}"
+        named[name] = model
+    return named
+
+
+def spelled(value: Any) -> str:
+    """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if isinstance(value, os.PathLike):
+        value = os.fspath(value)
+    if isinstance(value, Mapping):
+        if any(part is not None for name, part in value.items() if name not in ("model", "lora")):
+            raise ValueError("a model of another architecture is not supported")
+        if value.get("lora") is not None:
+            return "+".join(spelled({"model": value.get(part)}) for part in ("model", "lora"))
+        value = value.get("model")
+    elif isinstance(value, str) and "+" in value:
+        return value  # a model with adapters, each with its own revision
+    if isinstance(value, Mapping) and set(value) <= {"path", "revision"}:
+        path, revision = value.get("path"), value.get("revision")
+    elif isinstance(value, str):
+        path, at, revision = value.partition("@")
+        revision = revision if at else None
+    else:
+        raise ValueError(f"must be a path or a hub id, not {shown(value)}")
+    if not isinstance(path, str) or not path or not isinstance(revision, str | None) or "@" in (revision or ""):
+        raise ValueError(f"must be a path or a hub id with at most one @revision, not {shown(value)}")
+    return f"{path}@{revision}" if revision else path
+
+
+def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
+    """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
+
+    Raises:
+        ValueError: there is not exactly one slice, or it does not hold the same first layers of every model.
+    """
+    whole = slices[0] if isinstance(slices, list | tuple) and len(slices) == 1 else None
+    if not isinstance(whole, Mapping) or not set(whole) <= {"sources", "parameters"}:
+        raise ValueError("are not supported")
+    sources = whole.get("sources")
+    if not isinstance(sources, list | tuple) or not sources or not all(isinstance(part, Mapping) for part in sources):
+        raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
+    stops = {_stop_of(part.get("layer_range")) for part in sources}
+    if len(stops) > 1:
+        raise ValueError("with different layers are not supported")
+    entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
+    return entries, stops.pop(), whole.get("parameters")
+
+
+def _stop_of(span: Any) -> int:
+    """N of a layer_range [0, N].
+
+    Raises:
+        ValueError: the value has another form.
+    """
+    if isinstance(span, list | tuple) and len(span) == 2:
+        start, stop = span
+        if start == 0 and isinstance(stop, int) and not isinstance(stop, bool) and stop > 0:
+            return stop
+    raise ValueError(f"layer_range {shown(span)} is not supported")
+
+
 class _Translation:
     """One translation: the given recipe, the result, and the problems."""
 
@@ -119,7 +187,6 @@ class _Translation:
         self.result = Document({}, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:
-        """The document in ramerge's form."""
         self.check_keys()
         self.open_slice()
         method = self.read_method()
@@ -137,7 +204,6 @@ class _Translation:
     # --- reports and results ---
 
     def problem(self, key: Key, message: str) -> None:
-        """Report a problem of the value at `key`."""
         self.problems.append(self.given.where(key, message))
 
     def put(self, key: Key, value: Any, origin: Key = ()) -> None:
@@ -172,21 +238,12 @@ class _Translation:
                 self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
 
     def read_method(self) -> MergekitMethod | None:
-        """The method; None if there is a problem with it."""
         name = self.values.get("merge_method")
         if isinstance(name, str) and name in METHODS:
             self.put(("method",), METHODS[name].ours, ("merge_method",))
             return METHODS[name]
-        supported = f"supported: {', '.join(METHODS)}"
-        if name is None:
-            message = f"is missing; {supported}"
-        elif not isinstance(name, str):
-            message = f"must be text, not {shown(name)}; {supported}"
-        elif name in OTHERS:
-            message = f"mergekit's {name} is not supported; {supported}"
-        else:
-            message = f"{unknown('method', name, list(METHODS)).partition('known:')[0]} {supported}".replace("  ", " ")
-        self.problem(("merge_method",), message)
+        wrong = "is missing; known: " + ", ".join(METHODS) if name is None else unknown("method", str(name), [*METHODS])
+        self.problem(("merge_method",), wrong)
         return None
 
     # --- models ---
@@ -209,7 +266,6 @@ class _Translation:
         self.result.layers = layers
 
     def read_models(self, method: MergekitMethod | None) -> list[MergekitModel]:
-        """The listed models. Problems of each are reported."""
         entries = self.entries
         if not entries and (self.values.get("slices") or self.values.get("modules")):
             return []  # already reported as a problem of these keys
@@ -221,13 +277,13 @@ class _Translation:
             return []
         read = [self.read_entry(entry, (*self.models_key, str(index)), method) for index, entry in enumerate(entries)]
         models = [model for model in read if model is not None]
+        written = [model.written for model in models]
         for index, model in enumerate(models):
-            if any(model.is_same(other) for other in models[:index]):
+            if model.written in written[:index]:
                 self.problem(model.key, f"{model.written} is listed twice")
         return models
 
     def read_entry(self, entry: Any, key: Key, method: MergekitMethod | None) -> MergekitModel | None:
-        """A model of the list, with its parameters."""
         if not isinstance(entry, Mapping):
             self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {shown(entry)}")
             return None
@@ -241,19 +297,17 @@ class _Translation:
         return self.read_model(entry["model"], (*key, "model"), own)
 
     def read_model(self, value: Any, key: Key, own: Given | None = None) -> MergekitModel | None:
-        """The model that a recipe's value names."""
         try:
-            path, revision = located(value)
+            return MergekitModel(spelled(value), key, own or {})
         except ValueError as error:
             self.problem(key, str(error))
             return None
-        return MergekitModel(path, revision, key, own or {})
 
     def choose_agents(
         self, method: MergekitMethod | None, listed: Sequence[MergekitModel], base: MergekitModel | None
     ) -> dict[str, MergekitModel]:
         """Agents by name, in the order of sums. Some methods take the base for one of them, as in mergekit."""
-        others = [model for model in listed if not model.is_same(base)]
+        others = [model for model in listed if base is None or model.written != base.written]
         if method is None or method.base in ("origin", "if given"):
             if listed and not others:
                 self.problem(("models",), "only the base model is listed; there is nothing to merge into it")
@@ -272,7 +326,6 @@ class _Translation:
     def write_models(
         self, method: MergekitMethod | None, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
     ) -> None:
-        """Write base and agents to the result."""
         if base is not None:
             self.put(("base",), base.written, base.key)
         elif method is not None and method.base in ("origin", "first") and not self.values.get("base_model"):
@@ -345,7 +398,7 @@ class _Translation:
             texts = {case.text for slot in varying for case in slot.value if case.text is not None}
             common, rules = rules_of(tensors, sorted(texts), lambda tensor: _parameters(method, slots, tensor))
             self.result.values["parameters"] = common
-            self.put(("rules",), [_plain(rule, common) for rule in rules], varying[0].origin)
+            self.put(("rules",), rules, varying[0].origin)
 
     def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
         """The tensors on which values depend; empty if they cannot be known, which is a problem."""
@@ -376,11 +429,10 @@ class _Translation:
             if name == "t":
                 self.problem(("parameters",), f"{name} is missing")
                 return
-            if model.key == ("base_model",):
-                advice = f"list it under models with a {name} (0 excludes it), or remove base_model"
-                self.problem(model.key, f"mergekit merges the base model too, but it has no {name}: {advice}")
-            else:
-                self.problem(model.key, f"{name} is missing: give it in this model's parameters, or in the recipe's")
+            where = (
+                "the recipe's parameters" if model.key == ("base_model",) else "this model's parameters or the recipe's"
+            )
+            self.problem(model.key, f"{name} is missing, and mergekit merges this model, too: give it in {where}")
 
     # --- the rest ---
 
@@ -395,7 +447,6 @@ class _Translation:
             self.put(("dtype",), found[key], (key,))
 
     def read_dtype(self, key: str) -> str | None:
-        """The full name of the dtype at `key`; None if none is given."""
         value = self.values.get(key)
         if value is None or value in ("", "auto"):
             return None
@@ -433,8 +484,8 @@ class _Translation:
         if source == "base":
             return
         model = self.read_model(source, key) if source != "union" else base
-        names = [name for name, agent in agents.items() if agent.is_same(model)]
-        is_base = base is not None and base.is_same(model)
+        names = [name for name, agent in agents.items() if model is not None and agent.written == model.written]
+        is_base = base is not None and model is not None and base.written == model.written
         if source != "union" and model is not None and not names and not is_base:
             self.problem(key, f"{shown(source)} is neither base, union nor a model of this recipe")
         elif source == "union" or not is_base:
@@ -452,15 +503,8 @@ class _Translation:
         self.result.flags |= {key: flag for key, flag in self.given.flags.items() if key[0] in _ADDED_KEYS}
 
 
-@dataclass(frozen=True)
-class _Slot:
-    """A parameter of the result, or its value for an agent.
-
-    Attributes:
-        key: its name, and the agent's if every agent has its own.
-        value: mergekit's value, or its default.
-        origin: where the value was written.
-    """
+class _Slot(NamedTuple):
+    """A parameter of the result, or its value for an agent: its key, mergekit's value, and where that was written."""
 
     key: Key
     value: Value
@@ -491,9 +535,3 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
         inside = found.setdefault(slot.key[0], {}) if len(slot.key) > 1 else found
         inside[slot.key[-1]] = case.at(tensor.place)
     return {**method.join(found), **method.fixed}
-
-
-def _plain(rule: TranslatedRule, common: Mapping[str, Any]) -> dict[str, Any]:
-    """A rule as recipes have it, with the parameters that differ from those of most tensors."""
-    others = {name: value for name, value in rule.parameters.items() if value != common[name]}
-    return {**rule.plain, "parameters": others}

@@ -165,24 +165,13 @@ def tensors_of(names: Sequence[str]) -> list[NamedTensor]:
 # --- rules -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TranslatedRule:
-    """Tensors with parameters of their own."""
-
-    match: tuple[str, ...]
-    layers: tuple[int, ...] | None
-    parameters: Mapping[str, Any]
-
-    @property
-    def plain(self) -> dict[str, Any]:
-        """As in recipes."""
-        match: dict[str, Any] = {"match": list(self.match)} if self.match != ("*",) else {}
-        return match | ({"layers": _spans(self.layers)} if self.layers is not None else {})
+Rule = dict[str, Any]
+"""As in recipes, with all parameters."""
 
 
 def rules_of(
     tensors: Sequence[NamedTensor], texts: Sequence[str], parameters: Callable[[NamedTensor], Mapping[str, Any]]
-) -> tuple[Mapping[str, Any], list[TranslatedRule]]:
+) -> tuple[Mapping[str, Any], list[Rule]]:
     """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
 
     Args:
@@ -199,15 +188,17 @@ def rules_of(
         for held in sorted(groups, key=lambda held: (-len(held), sorted(held)))
         for rule in _rules_of_group(groups[held], _patterns(held, groups[held]), parameters)
     ]
-    common = rules.pop().parameters
-    while rules and rules[-1].parameters == common:
+    common = rules.pop()["parameters"]
+    while rules and rules[-1]["parameters"] == common:
         rules.pop()
+    for rule in rules:
+        rule["parameters"] = {name: value for name, value in rule["parameters"].items() if value != common[name]}
     return common, rules
 
 
 def _rules_of_group(
     group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, Any]]
-) -> Iterator[TranslatedRule]:
+) -> Iterator[Rule]:
     """A rule for each value of a group; the last one is for all layers, as none but its own are left."""
     found: list[tuple[Mapping[str, Any], set[int | None]]] = []
     for tensor in group:
@@ -218,9 +209,11 @@ def _rules_of_group(
         else:
             layers.add(tensor.layer)
     found.sort(key=lambda entry: (None in entry[1], min((layer for layer in entry[1] if layer is not None), default=0)))
+    caught: Rule = {"match": list(match)} if match != ("*",) else {}
     for values, layers in found[:-1]:
-        yield TranslatedRule(match, tuple(sorted(layer for layer in layers if layer is not None)), values)
-    yield TranslatedRule(match, None, found[-1][0])
+        spans = _spans(sorted(layer for layer in layers if layer is not None))
+        yield {**caught, "layers": spans, "parameters": values}
+    yield {**caught, "parameters": found[-1][0]}
 
 
 def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, ...]:
@@ -235,7 +228,6 @@ def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, 
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Numbers as a rule's `layers`."""
     runs = [
         [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda entry: entry[1] - entry[0])
     ]

@@ -1,16 +1,23 @@
-"""An output that is being built: its folder, and the journal of it."""
+"""Outputs: what a merge can be written as, and the folder that is built for it, with its journal.
+
+The core writes checkpoints; wings add kinds of output, which are found by name.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ramerge.engine.journal import Journal
+from ramerge.engine.reads import Passes
+from ramerge.engine.record import Record
 from ramerge.output.remote_output import build_output, work_of
 from ramerge.output.staging import SPOOL, StagingDir, hidden_folder
 from ramerge.output.targets import OutputTarget
+from ramerge.planning.model import MergePlan
+from ramerge.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -63,3 +70,27 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
     with closing(journal), build_output(what.out, overwrite=what.overwrite, policy=journal) as staging:
         journal.open(work)
         yield OpenOutput(staging, journal, work / SPOOL)
+
+
+@dataclass(frozen=True)
+class OutputKind:
+    """A kind of output.
+
+    Attributes:
+        spec: what is built for a plan with an output folder.
+        write: takes the plan, its passes, what `spec` describes (opened), warnings from before the first pass, and when
+            the run began, on the monotonic clock. Runs the passes, writes everything into the folder that is open, and
+            returns a record for each point.
+    """
+
+    spec: Callable[[MergePlan], OutputSpec]
+    write: Callable[[MergePlan, Passes, OpenOutput, Sequence[str], float], tuple[Record, ...]]
+
+
+OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)
+"""The kinds by name: `checkpoint`, and `delta` of the wing of that name."""
+
+
+def kind_of(plan: MergePlan) -> OutputKind:
+    """The kind that a plan is written as."""
+    return OUTPUT_KINDS["checkpoint" if plan.below is None else "delta"]

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-
-from ramerge.foundation.systems import end_group
 
 _SECONDS_TO_STOP = 20.0
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
@@ -23,11 +22,22 @@ def dies_with_parent() -> Callable[[], object] | None:
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
 
 
+def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Ask a process that leads a group, and all of the group, to end, or kill them. Otherwise, only the process."""
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        elif kill:
+            process.kill()
+        else:
+            process.terminate()
+
+
 def stop(process: subprocess.Popen[bytes]) -> None:
     """End a process that leads a session of its own, and whatever it started."""
     for kill in (False, True):
-        end_group(process, kill=kill)
+        _end(process, kill=kill)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_SECONDS_TO_STOP)
             break
-    end_group(process, kill=True)  # workers that outlived their leader
+    _end(process, kill=True)  # workers that outlived their leader

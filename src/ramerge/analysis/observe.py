@@ -1,0 +1,85 @@
+"""A pass that merges without writing, and counts statistics of inputs and results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+
+from ramerge.engine.executors.executor import Executor
+from ramerge.engine.passes import PlanPass, in_order
+from ramerge.engine.reads import Passes, tasks_of
+from ramerge.engine.result_codec import BlockResult, Results
+from ramerge.engine.tally import NonFinite
+from ramerge.engine.worker import Task, Worker
+from ramerge.foundation.errors import PlanError
+from ramerge.foundation.progress import Listener, silence
+from ramerge.methods.base import Counts, Statistic
+from ramerge.planning.model import Batch, MergePlan
+
+
+@dataclass(frozen=True)
+class ObservePass(PlanPass):
+    """Merges for the first point without writing, and counts statistics of inputs and results.
+
+    Attributes:
+        results: of earlier passes.
+        tasks: how each tensor is merged.
+    """
+
+    counted: Mapping[int, Sequence[Statistic]]
+    results: Results
+    tasks: Sequence[tuple[Task, ...]]
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Read the block of all inputs, merge it, and count."""
+        tensor = batch[0].tensor
+        return worker.observe(batch[0], self.counted[tensor], self.results, self.tasks[tensor][0])
+
+
+@dataclass(frozen=True)
+class Observed:
+    """The results of `observe`.
+
+    Attributes:
+        results: of statistics, by statistic and part of the model.
+        rounding: int64: what rounding does to updates, as `kernels.piece.no_counts` has it.
+        non_finite: NaN and Inf that were computed with, as `engine.tally.Refusals.allowed` has them.
+    """
+
+    results: Results
+    rounding: Counts
+    non_finite: Mapping[str, NonFinite]
+
+
+def observe(
+    plan: MergePlan,
+    statistics: Sequence[Statistic],
+    executor: Executor,
+    listen: Listener = silence,
+) -> Observed:
+    """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
+
+    The plan's first point is merged, after the counting passes of its method.
+
+    Args:
+        plan: the plan.
+        statistics: what is counted.
+        executor: runs the work on blocks in this process.
+        listen: gets the progress.
+
+    Raises:
+        PlanError: the plan has problems.
+        WeightsError: values are not finite; all such tensors are listed.
+        CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
+    """
+    if plan.problems:
+        raise PlanError(plan.problems)
+    with closing(Passes(plan, executor, listen)) as passes:
+        passes.count()
+        counted = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}
+        tasks, _ = tasks_of(passes.plan, passes.results)
+        batches = in_order(passes.plan, tuple(counted), 0)
+        work = ObservePass(passes.plan, passes.files, "reading", batches, counted, dict(passes.results), tasks)
+        passes.run(work, work.results)
+        return Observed(passes.results, passes.rounding[0], passes.non_finite)
