@@ -113,19 +113,24 @@ SECTION = Section("long_context", "Long contexts", sized=False, measure=measure,
 
 
 def _main(data: Path, tokenizer: Path) -> None:
-    from ramerge.evaluation.benchmark import Context, Reply
-    from ramerge.evaluation.tasks.memory.benchmark import MemoryBenchmark, MemorySettings
+    from inspect_ai.model import ModelName, ModelOutput
+    from inspect_ai.solver import TaskState
 
-    async def chat(*_messages: object, **_options: object) -> Reply:
-        return Reply("Therefore, the answer is unknown.")
+    from ramerge.evaluation.tasks import common
+    from ramerge.evaluation.tasks.memory.task import memory
 
+    class Model:
+        async def generate(self, *_messages: object, **_options: object) -> ModelOutput:
+            return ModelOutput.from_content("model", "Therefore, the answer is unknown.")
+
+    common.get_model = Model
     began = time.perf_counter()
-    suite = MemoryBenchmark(MemorySettings(), Context({"hotpotqa": data}, tokenizer))
-    suite.check([_TASK])
+    task: Any = memory(_TASK, hotpotqa=data, tokenizer=tokenizer)
     read = time.perf_counter()
-    answers = asyncio.run(suite.ask(_TASK, next(suite.items(_TASK)), chat))
+    state = TaskState(ModelName("a/model"), task.dataset[0].id, 1, task.dataset[0].input, [])
+    asyncio.run(task.solver(state, None))
     measured = {
-        **{name: value for name, value in answers.items() if name != "reply"},
+        **{name: value for name, value in state.store.get("context").items() if name != "distinct_documents"},
         "reading": read - began,
         "seconds": time.perf_counter() - began,
         "megabytes": _peak() / 1e6,

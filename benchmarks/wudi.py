@@ -63,11 +63,10 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
     merge = data["merge"]
     took = spread([one["seconds"] for one in merge["taken"]])
     memory = spread([one["anonymous"] / 1e6 for one in merge["taken"]])
-    devices = {one["device"] for by_solver in data["taken"].values() for ones in by_solver.values() for one in ones}
     head = ("weight", "in the model", "solver", "seconds", "MB", "objective", "over Adam's")
     return [
         f"### Layers: Qwen2.5-{data['size']}",
-        f"Task vectors of three agents, {data['layer_runs']} runs each, on {', '.join(sorted(devices))}. Memory is "
+        f"Task vectors of three agents, {data['layer_runs']} runs each, on cpu. Memory is "
         "what the solver takes beyond the task vectors. The objective is relative to that of the sum of the task "
         "vectors, where both solvers begin. The closed form is the minimum itself (`proximity: 1e-10`); merges "
         "stay nearer to the sum by default, in the same time. A lower objective is what they are asked for; it does "

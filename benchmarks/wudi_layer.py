@@ -30,7 +30,6 @@ def _main(solver: str, out: int, width: int) -> None:
         "bytes": peak - before,
         "objective": wudi.objective(result, taus),
         "objective_of_sum": wudi.objective(np.sum(taus, axis=0), taus),
-        "device": wudi.device(),
     }
     print(json.dumps(measured))
 

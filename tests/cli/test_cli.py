@@ -43,7 +43,6 @@ def test_recipe_and_flags_give_the_same_bytes_and_record(tmp_path: Path) -> None
     assert record == json.loads((tmp_path / "a/ramerge.json").read_text())
     assert list(record) == [
         "ramerge_version", "method", "parameters", "base", "counts", "notes", "input_dtypes", "dtype", "rounding",
-        "runs_on",
         "tensors",
         "merged_tensors", "parameters_count", "bytes_read", "bytes_written", "seconds", "peak_memory_bytes",
         "statistics",

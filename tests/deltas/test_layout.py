@@ -26,8 +26,8 @@ from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Stored as InFile
 from ramerge.tensors.tensor import Tensor
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
+from tests.deltas.test_word_patches import drawn
 from tests.deltas.writing import apply, blocks_of_elements, opened, write_delta
-from tests.kernels.test_patches import drawn
 from tests.reference import Stored
 
 ELEMENTS = 40 * 16

@@ -56,6 +56,8 @@ THEIRS = {
     "--port": "transformers",
     "--save-hf": "slime",
     "--write": "benchmarks",
+    "--seeds": "lab",
+    "--no-log-realtime": "Inspect",
     "--help": "every command",
     "--version": "ramerge by itself",
     **dict.fromkeys(

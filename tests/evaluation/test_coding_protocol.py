@@ -13,23 +13,23 @@ PROBLEM = Problem("1", QUESTION, (Case("1 2\n", "3"),), examples=(Case("4 5\n", 
 
 def test_a_program_is_asked_for() -> None:
     system, user = protocol.program_messages(PROBLEM)
-    assert (system["role"], user["role"]) == ("system", "user")
-    assert QUESTION in user["content"]
-    assert "```python" in user["content"] and "input()" in user["content"]
+    assert (system.role, user.role) == ("system", "user")
+    assert QUESTION in user.text
+    assert "```python" in user.text and "input()" in user.text
 
 
 def test_a_function_is_asked_for_where_one_is_tested() -> None:
     _, user = protocol.program_messages(Problem("1", QUESTION, PROBLEM.cases, function="add"))
-    assert "write the function" in user["content"] and "input()" not in user["content"]
+    assert "write the function" in user.text and "input()" not in user.text
 
 
 def test_a_test_is_asked_for_with_examples_only_if_wanted() -> None:
     _, plain = protocol.test_messages(PROBLEM, examples=False)
     _, shown = protocol.test_messages(PROBLEM, examples=True)
     for part in (QUESTION, "**Test Input:**", "**Test Output:**", "**Explanation:**"):
-        assert part in plain["content"]
-    assert "4 5" not in plain["content"]
-    assert r"input '4 5\n', output '9\n'" in shown["content"]
+        assert part in plain.text
+    assert "4 5" not in plain.text
+    assert r"input '4 5\n', output '9\n'" in shown.text
 
 
 @pytest.mark.parametrize(

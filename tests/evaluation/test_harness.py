@@ -18,17 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
-from ramerge.evaluation import requirements
-from ramerge.evaluation.benchmark import Benchmark, Context
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.tasks.ifeval import IfevalBenchmark, IfevalSettings
-from ramerge.evaluation.tasks.math import MathBenchmark, MathSettings
+from ramerge.evaluation.tasks import harness
+from ramerge.foundation import extras
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
-from tests.evaluation.chats import Scripted, asked_and_scored, attempt, main_metric
-from tests.evaluation.gold import gold_of
+from tests.evaluation.chats import Scripted, Suite, asked_and_scored, attempt, main_metric
+from tests.evaluation.gold import document_of, gold_of
 
 for package in ("lm_eval", "math_verify", "langdetect", "immutabledict", "nltk"):
     pytest.importorskip(package)
@@ -137,15 +134,12 @@ def write(folder: Path, name: str, records: Sequence[Mapping[str, Any]]) -> Path
     return path
 
 
-def suite(task: str, data: Mapping[str, Path], **settings: Any) -> Benchmark[Any]:
-    """The suite that has a task, checked."""
-    context = Context(data=data)
-    made: Benchmark[Any] = (
-        IfevalBenchmark(IfevalSettings(**settings), context)
-        if task == "ifeval"
-        else MathBenchmark(MathSettings(**settings), context)
-    )
-    made.check([task])
+def suite(task: str, data: Mapping[str, Path], **settings: Any) -> Suite:
+    """The suite that has a task, made."""
+    makes = {"ifeval": ["ifeval"], "gsm8k": ["gsm8k", "gsm8k_train"], "math500": ["math500"]}
+    taken = {name: data[name] for name in makes[task] if name in data}
+    made = Suite(harness.ifeval if task == "ifeval" else harness.math, **taken, **settings)
+    made.task(task)
     return made
 
 
@@ -302,8 +296,8 @@ def test_gold_is_right_and_the_gold_of_others_is_not(data: dict[str, Path]) -> N
 def test_gold_of_prompts_that_hold_their_instruction(tmp_path: Path) -> None:
     ours = suite("math500", {"math500": write(tmp_path, "math", MATH500_PROMPTS)})
     items = list(ours.items("math500"))
-    assert [item.value.messages for item in items] == [
-        ({"role": "user", "content": record["prompt"]},) for record in MATH500_PROMPTS
+    assert [item.messages for item in items] == [
+        [{"role": "user", "content": record["prompt"]}] for record in MATH500_PROMPTS
     ]
     assert all(main_metric(ours, "math500", item, gold_of(ours, "math500", item)) == 1.0 for item in items)
 
@@ -366,7 +360,7 @@ def test_hostile_replies_are_wrong(task: str, kind: str, data: dict[str, Path]) 
 def test_hostile_replies_follow_no_instruction_that_asks_for_something(kind: str, data: dict[str, Path]) -> None:
     ours = suite("ifeval", data)
     for item in ours.items("ifeval"):
-        if kind == "enormous" and item.value.document["instruction_id_list"][0] not in (
+        if kind == "enormous" and document_of(ours, "ifeval", item)["instruction_id_list"][0] not in (
             "keywords:existence",
             "length_constraints:nth_paragraph_first_word",
         ):
@@ -374,7 +368,9 @@ def test_hostile_replies_follow_no_instruction_that_asks_for_something(kind: str
         score = attempt(ours, "ifeval", item, [HOSTILE[kind]])
         for hits, weight in score.metrics.values():
             assert 0.0 <= hits <= weight > 0
-        if kind in ("empty", "blank") or item.value.document["instruction_id_list"] == ["keywords:existence"]:
+        if kind in ("empty", "blank") or document_of(ours, "ifeval", item)["instruction_id_list"] == [
+            "keywords:existence"
+        ]:
             assert all(hits == 0.0 for hits, _ in score.metrics.values())
 
 
@@ -434,14 +430,14 @@ def test_failed_requests_keep_their_weight(data: dict[str, Path]) -> None:
 def test_items_are_the_same_in_every_run(data: dict[str, Path]) -> None:
     for task in ("gsm8k", "math500", "ifeval"):
         ours = suite(task, data)
-        first, again, anew = list(ours.items(task)), list(ours.items(task)), list(suite(task, data).items(task))
-        assert first == again == anew
+        first, anew = list(ours.items(task)), list(suite(task, data).items(task))
+        assert [(each.key, each.messages) for each in first] == [(each.key, each.messages) for each in anew]
         assert len({item.key for item in first}) == len(first)
 
 
 def test_examples_are_the_same_for_every_seed_of_sampling(data: dict[str, Path]) -> None:
     def asked(**settings: Any) -> list[Any]:
-        return [item.value.messages for item in suite("gsm8k", data, **settings).items("gsm8k")]
+        return [item.messages for item in suite("gsm8k", data, **settings).items("gsm8k")]
 
     assert asked() == asked(seed=7)
 
@@ -470,8 +466,9 @@ def test_scores_do_not_depend_on_luck(tmp_path: Path) -> None:
 
 
 def test_defaults_are_the_tasks_own(data: dict[str, Path]) -> None:
-    assert IfevalSettings().max_tokens == 1280
-    assert (MathSettings().max_tokens, MathSettings().temperature) == (256, 0.0)
+    for task, most in (("ifeval", 1280), ("gsm8k", 256)):
+        made = suite(task, data).task(task).config
+        assert (made.max_tokens, made.temperature) == (most, 0.0)
     for task, turns, stop in (
         ("gsm8k", 11, ("Question:", "</s>", "<|im_end|>")),
         ("math500", 9, ("Problem:",)),
@@ -488,11 +485,11 @@ def test_defaults_are_the_tasks_own(data: dict[str, Path]) -> None:
 def test_gsm8k_without_a_train_split_takes_examples_that_ship_with_lm_eval(data: dict[str, Path]) -> None:
     del data["gsm8k_train"]
     ours = suite("gsm8k", data)
-    assert len(next(ours.items("gsm8k")).value.messages) == 17
+    assert len(next(ours.items("gsm8k")).messages) == 17
     none = suite("gsm8k", data, fewshot=0)
-    assert next(none.items("gsm8k")).value.messages == (
-        {"role": "user", "content": f"Question: {GSM8K[0]['question']}\nAnswer:"},
-    )
+    assert next(none.items("gsm8k")).messages == [
+        {"role": "user", "content": f"Question: {GSM8K[0]['question']}\nAnswer:"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -513,8 +510,8 @@ def test_examples_that_cannot_be_had(
 
 @pytest.mark.parametrize("wrong", [{"fewshot": -1}, {"shots": 3}])
 def test_settings_that_are_wrong(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError):
-        MathSettings(**wrong)
+    with pytest.raises(EvaluationError, match=r"ramerge/math: (fewshot|shots)"):
+        suite("gsm8k", {}, **wrong)
 
 
 # --- data and packages that are wrong
@@ -531,17 +528,17 @@ def ifeval(**changes: Any) -> dict[str, Any]:
         ("gsm8k", [{"question": "How many?", "answer": "seven"}], "record 1: answer has no ####"),
         ("gsm8k", [{"question": 7, "answer": "#### 7"}], "question: must be str, not int"),
         ("math500", [{"problem": "?"}], "lacks answer"),
-        ("math500", [{"problem": "?", "answer": "1}{"}], r"record 1: answer cannot stand in \\boxed"),
-        ("math500", [{"problem": "?", "answer": "1", "solution": "one"}], "record 1: solution has no complete"),
+        ("math500", [{"problem": "?", "answer": "1}{"}], r"record 1: solution, or answer"),
+        ("math500", [{"problem": "?", "answer": "1", "solution": "one"}], "record 1: solution, or answer"),
         ("math500", [{"problem": "?", "answer": "1", "unique_id": "a"}] * 2, "more than once: 'a'"),
         ("ifeval", [{"key": 1, "prompt": "?"}], "lacks instruction_id_list, kwargs"),
         ("ifeval", [IFEVAL[0], IFEVAL[0]], "more than once: '1000'"),
-        ("ifeval", [ifeval(instruction_id_list=["keywords:absence"])], "knows no instruction keywords:absence"),
+        ("ifeval", [ifeval(instruction_id_list=["keywords:absence"])], "knows no such.*keywords:absence"),
         ("ifeval", [ifeval(instruction_id_list=[], kwargs=[])], "must be a list of texts, and not empty"),
         ("ifeval", [ifeval(instruction_id_list=[[]])], "must be a list of texts"),
         ("ifeval", [ifeval(kwargs=[{}, {}])], "has 1 instructions and kwargs for 2"),
-        ("ifeval", [ifeval(kwargs=[{"key_words": ["a"]}])], "kwargs do not fit"),
-        ("ifeval", [ifeval(kwargs=["a"])], "kwargs do not fit"),
+        ("ifeval", [ifeval(kwargs=[{"key_words": ["a"]}])], "no such instructions with these kwargs"),
+        ("ifeval", [ifeval(kwargs=["a"])], "no such instructions with these kwargs"),
         ("ifeval", [ifeval(kwargs=[{}]), ifeval(key="x")], "lm-eval cannot use it"),
     ],
 )
@@ -575,7 +572,7 @@ def test_all_problems_are_told_up_to_ten(tmp_path: Path) -> None:
 def test_a_check_tells_the_problems_of_all_tasks(tmp_path: Path) -> None:
     paths = {task: tmp_path / task for task in ("gsm8k", "math500")}
     with pytest.raises(EvaluationError) as caught:
-        MathBenchmark(MathSettings(), Context(data=paths)).check(["gsm8k", "math500"])
+        Suite(harness.math, **paths).check(["gsm8k", "math500"])
     assert [str(path) in problem for path, problem in zip(paths.values(), caught.value.problems, strict=True)] == [
         True
     ] * 2
@@ -601,9 +598,9 @@ def test_data_of_the_hub_goes_the_same_way(task: str, data: dict[str, Path], mon
         "ifeval": {"train": IFEVAL},
     }[task]
     hub = DatasetDict({split: Dataset.from_list(records) for split, records in local.items()})
-    expected = [item.value.messages for item in suite(task, data).items(task)]
+    expected = [item.messages for item in suite(task, data).items(task)]
     monkeypatch.setattr("datasets.load_dataset", lambda *_arguments, **_options: hub)
-    assert [item.value.messages for item in suite(task, {}).items(task)] == expected
+    assert [item.messages for item in suite(task, {}).items(task)] == expected
 
 
 def test_without_punkt_the_message_says_how_to_get_it(data: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -617,20 +614,9 @@ def test_without_punkt_the_message_says_how_to_get_it(data: dict[str, Path], mon
 
 @pytest.mark.parametrize("task", ["ifeval", "gsm8k"])
 def test_packages_that_are_not_there(task: str, data: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requirements, "find_spec", lambda _name: None)
+    monkeypatch.setattr(extras, "find_spec", lambda _name: None)
     with pytest.raises(EvaluationError, match=re.escape(install("eval"))):
         suite(task, data)
-
-
-def test_gold_of_ifeval_is_the_records_own(tmp_path: Path) -> None:
-    bare = {name: value for name, value in IFEVAL[0].items() if name != "gold"}
-    records = [bare, {**bare, "key": 2, "response": "yes"}, {**bare, "key": 3, "gold": "no"}]
-    ours = suite("ifeval", {"ifeval": write(tmp_path, "bare", records)})
-    assert [[reply.text for reply in gold_of(ours, "ifeval", item)] for item in ours.items("ifeval")] == [
-        [],
-        ["yes"],
-        ["no"],
-    ]
 
 
 SILENT = """
@@ -642,23 +628,21 @@ def no_network(*_arguments, **_options):
 
 socket.getaddrinfo = socket.socket.connect = no_network
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.benchmark import Context
-from ramerge.evaluation.tasks.ifeval import IfevalSettings, IfevalBenchmark
-from ramerge.evaluation.tasks.math import MathSettings, MathBenchmark
+from ramerge.evaluation.tasks.harness import ifeval, math
 assert not {"lm_eval", "datasets", "sympy", "nltk"} & set(sys.modules)
 
 import asyncio
-from tests.evaluation.chats import Scripted, asked_and_scored
+from tests.evaluation.chats import Scripted, Suite, asked_and_scored
 from tests.evaluation.gold import gold_of
 
 folder = Path(sys.argv[1])
 data = {path.stem: path for path in folder.glob("*.jsonl")}
-for suite in (IfevalBenchmark(IfevalSettings(), Context(data)), MathBenchmark(MathSettings(), Context(data))):
-    for task in suite.subsets():
-        suite.check([task.name])
-        for item in suite.items(task.name):
-            for reply in (gold_of(suite, task.name, item)[0], "\\\\frac{", "7 \\x00"):
-                asyncio.run(asked_and_scored(suite, task.name, item, Scripted([reply])))
+suites = {"ifeval": Suite(ifeval, ifeval=data.pop("ifeval"))}
+suites |= dict.fromkeys(("gsm8k", "math500"), Suite(math, **data))
+for name, suite in suites.items():
+    for item in suite.items(name):
+        for reply in (gold_of(suite, name, item)[0], "\\\\frac{", "7 \\x00"):
+            asyncio.run(asked_and_scored(suite, name, item, Scripted([reply])))
 """
 
 

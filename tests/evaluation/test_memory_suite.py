@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,12 +20,20 @@ from tokenizers import (
     trainers,
 )
 
-from ramerge.evaluation.benchmark import Context, Item, Reply
 from ramerge.evaluation.tasks.memory import protocol
-from ramerge.evaluation.tasks.memory.benchmark import MemoryBenchmark, MemorySettings
+from ramerge.evaluation.tasks.memory.task import SUBSETS, memory
 from ramerge.evaluation.tasks.memory.tokens import Tokens
 from ramerge.foundation.errors import EndpointError, EvaluationError
-from tests.evaluation.chats import Scripted, asked_and_scored, attempt, main_metric
+from tests.evaluation.chats import (
+    Item,
+    Reply,
+    Scripted,
+    Suite,
+    asked_and_scored,
+    attempt,
+    main_metric,
+    solver_arguments,
+)
 from tests.evaluation.gold import gold_of
 
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -122,7 +128,7 @@ def hotpot(questions: int = 12, paragraphs: int = 10, *, hub: bool = False) -> l
 
 
 @pytest.fixture
-def make(tmp_path: Path, tokenizers: dict[str, Path]) -> Callable[..., MemoryBenchmark]:
+def make(tmp_path: Path, tokenizers: dict[str, Path]) -> Callable[..., Suite]:
     """A suite on made-up data and a small tokenizer."""
     made = {"hotpotqa": hotpot(), "squad": squad()}
 
@@ -132,19 +138,24 @@ def make(tmp_path: Path, tokenizers: dict[str, Path]) -> Callable[..., MemoryBen
         tokenizer: str | None = "qwen",
         files: dict[str, Path] | None = None,
         **given: Any,
-    ) -> MemoryBenchmark:
+    ) -> Suite:
         paths = {}
         for name, content in {**made, **(data or {})}.items():
             paths[name] = tmp_path / f"{name}.json"
             paths[name].write_text(json.dumps(content), encoding="utf-8")
-        context = Context({**paths, **(files or {})}, tokenizers[tokenizer] if tokenizer else None)
-        return MemoryBenchmark(MemorySettings(**given), context)
+        found = {**paths, **(files or {})}
+        return Suite(memory, **found, tokenizer=tokenizers[tokenizer] if tokenizer else None, **given)
 
     return suite
 
 
-def text_of(item: Item) -> str:
-    return str(item.value.text())
+def context_of(suite: Suite, task: str, item: Item) -> Any:
+    return solver_arguments(suite, task)["contexts"][item.sample.id]
+
+
+def texts(suite: Suite, task: str) -> list[tuple[Item, str]]:
+    """Samples and their contexts."""
+    return [(item, context_of(suite, task, item).text()) for item in suite.items(task)]
 
 
 # --- tokens ----------------------------------------------------------------------------------------------------------
@@ -156,14 +167,13 @@ def test_chunks_are_the_decoded_slices(tokenizers: dict[str, Path], kind: str) -
     ids = whole(tokenizers[kind], text)
     tokenizer = Tokenizer.from_file(str(tokenizers[kind]))
     chunks = list(Tokens(tokenizers[kind]).chunks(text, 7))
-    assert [each.text for each in chunks] == [
+    assert [text for text, _ in chunks] == [
         tokenizer.decode(ids[first : first + 7], skip_special_tokens=False) for first in range(0, len(ids), 7)
     ]
-    assert [each.first for each in chunks] == list(range(0, len(ids), 7))
-    assert chunks[-1].end == len(ids)
-    assert any("<|begin|>" in each.text for each in chunks)
+    assert sum(count for _, count in chunks) == len(ids)
+    assert any("<|begin|>" in text for text, _ in chunks)
     if kind == "gpt2":
-        assert any("�" in each.text for each in chunks), "no chunk cuts a character, so the test says nothing of it"
+        assert any("�" in text for text, _ in chunks), "no chunk cuts a character, so the test says nothing of it"
 
 
 def test_a_tokenizer_is_a_file_or_a_folder(tokenizers: dict[str, Path], tmp_path: Path) -> None:
@@ -183,62 +193,62 @@ def test_a_bad_tokenizer_is_named(tmp_path: Path, content: str | None) -> None:
 # --- contexts --------------------------------------------------------------------------------------------------------
 
 
-def test_a_context_is_numbered_documents(make: Callable[..., MemoryBenchmark]) -> None:
+def test_a_context_is_numbered_documents(make: Callable[..., Suite]) -> None:
     corpus = sorted(f"{title}\n{''.join(parts)}" for record in hotpot() for title, parts in record["context"])
-    for record, item in zip(hotpot(), make().items("hotpotqa_50"), strict=True):
-        documents = text_of(item).split("\n\n")
+    suite = make()
+    for record, (item, text) in zip(hotpot(), texts(suite, "hotpotqa_50"), strict=True):
+        documents = text.split("\n\n")
         assert len(set(documents)) == len(documents) == 50
         for number, document in enumerate(documents, 1):
-            head, text = document.split(":\n", 1)
+            head, content = document.split(":\n", 1)
             assert head == f"Document {number}"
-            assert text in corpus
+            assert content in corpus
         own = {f"{title}\n{''.join(parts)}" for title, parts in record["context"]}
         assert own <= {document.split(":\n", 1)[1] for document in documents}
-        assert item.value.problem == record["question"]
+        assert item.messages[0]["content"] == record["question"]
 
 
-def test_the_places_of_own_documents_differ_between_samples(make: Callable[..., MemoryBenchmark]) -> None:
-    items = list(make().items("hotpotqa_50"))
-    places = [
-        [number for number, each in enumerate(item.value.order) if each in item.value.question.own] for item in items
-    ]
+def test_the_places_of_own_documents_differ_between_samples(make: Callable[..., Suite]) -> None:
+    suite = make()
+    items = list(suite.items("hotpotqa_50"))
+    contexts = [context_of(suite, "hotpotqa_50", item) for item in items]
+    places = [[number for number, each in enumerate(one.order) if each in one.question.own] for one in contexts]
     assert len({tuple(each) for each in places}) == len(items)
 
 
-def test_both_layouts_of_hotpotqa_are_one(make: Callable[..., MemoryBenchmark]) -> None:
-    original = [text_of(item) for item in make().items("hotpotqa_100")]
-    assert original == [text_of(item) for item in make(data={"hotpotqa": hotpot(hub=True)}).items("hotpotqa_100")]
+def test_both_layouts_of_hotpotqa_are_one(make: Callable[..., Suite]) -> None:
+    original = [text for _, text in texts(make(), "hotpotqa_100")]
+    assert original == [text for _, text in texts(make(data={"hotpotqa": hotpot(hub=True)}), "hotpotqa_100")]
 
 
 @pytest.mark.parametrize("task", ["hotpotqa_50", "squad_8k"])
-def test_items_are_the_same_in_two_runs_and_follow_the_seed(make: Callable[..., MemoryBenchmark], task: str) -> None:
-    one, two, other = (list(make(seed=seed).items(task)) for seed in (None, 0, 1))
-    assert [(item.key, text_of(item)) for item in one] == [(item.key, text_of(item)) for item in two]
-    assert [item.key for item in one] == [item.key for item in other]
-    assert all(text_of(item) != text_of(changed) for item, changed in zip(one, other, strict=True))
-    assert len({item.key for item in one}) == len(one)
+def test_items_are_the_same_in_two_runs_and_follow_the_seed(make: Callable[..., Suite], task: str) -> None:
+    one, two, other = ({item.key: text for item, text in texts(make(seed=seed), task)} for seed in (None, 0, 1))
+    assert one == two
+    assert list(one) == list(other)
+    assert all(one[key] != other[key] for key in one)
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "qwen", "llama2"])
-def test_squad_contexts_fill_their_length(
-    make: Callable[..., MemoryBenchmark], tokenizers: dict[str, Path], kind: str
-) -> None:
-    items = list(make(tokenizer=kind, samples=10).items("squad_8k"))
-    for item in items:
-        tokens = len(whole(tokenizers[kind], text_of(item) + item.value.problem))
+def test_squad_contexts_fill_their_length(make: Callable[..., Suite], tokenizers: dict[str, Path], kind: str) -> None:
+    items = texts(make(tokenizer=kind, samples=10), "squad_8k")
+    for item, text in items:
+        problem = item.messages[0]["content"]
+        tokens = len(whole(tokenizers[kind], text + problem))
         assert 0.9 * 8192 < tokens <= 8192 - 32
-        assert item.value.problem == f"Answer the question based on the given documents. What is {item.key[1:]}?"
+        assert problem == f"Answer the question based on the given documents. What is {item.key[1:]}?"
     assert len(items) == 10
 
 
-def test_squad_takes_documents_of_the_article_first(make: Callable[..., MemoryBenchmark]) -> None:
-    item = next(make().items("squad_8k"))
-    article = {item.value.question.own[0], *item.value.question.near}
+def test_squad_takes_documents_of_the_article_first(make: Callable[..., Suite]) -> None:
+    suite = make()
+    context = context_of(suite, "squad_8k", next(suite.items("squad_8k")))
+    article = {context.question.own[0], *context.question.near}
     assert len(article) == 30
-    assert set(item.value.order) <= article or article < set(item.value.order)
+    assert set(context.order) <= article or article < set(context.order)
 
 
-def test_unanswerable_questions_are_left_out_and_squad_1_has_none(make: Callable[..., MemoryBenchmark]) -> None:
+def test_unanswerable_questions_are_left_out_and_squad_1_has_none(make: Callable[..., Suite]) -> None:
     keys = [item.key for item in make().items("squad_8k")]
     assert keys == [f"s{number}" for number in [*range(0, 60, 2), *range(1, 60, 2)]]
     first = squad()
@@ -248,7 +258,7 @@ def test_unanswerable_questions_are_left_out_and_squad_1_has_none(make: Callable
     assert [item.key for item in make(data={"squad": first}).items("squad_8k")] == keys
 
 
-def test_questions_can_be_chosen(make: Callable[..., MemoryBenchmark]) -> None:
+def test_questions_can_be_chosen(make: Callable[..., Suite]) -> None:
     chosen = [{"input": "Who is 7?", "context": "…"}, {"input": "Who is 2?", "context": "…"}]
     suite = make(data={"hotpotqa_questions": chosen})
     assert [item.key for item in suite.items("hotpotqa_50")] == ["h7", "h2"]
@@ -256,7 +266,7 @@ def test_questions_can_be_chosen(make: Callable[..., MemoryBenchmark]) -> None:
         make(data={"hotpotqa_questions": [{"input": "Who is 99?"}]}).check(["hotpotqa_50"])
 
 
-def test_documents_are_repeated_only_when_asked_for(make: Callable[..., MemoryBenchmark]) -> None:
+def test_documents_are_repeated_only_when_asked_for(make: Callable[..., Suite]) -> None:
     tasks = ["hotpotqa_100", "hotpotqa_200", "squad_8k", "squad_128k"]
     with pytest.raises(EvaluationError) as refused:
         make().check(tasks)
@@ -269,44 +279,38 @@ def test_documents_are_repeated_only_when_asked_for(make: Callable[..., MemoryBe
     assert (details["documents"], details["distinct_documents"]) == (200, 120)
 
 
-def test_a_corpus_is_read_once(make: Callable[..., MemoryBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
-    suite = make()
-    suite.check(["hotpotqa_50", "squad_8k"])
-    for path in suite.context.data.values():
-        path.unlink()
-    assert len(list(suite.items("hotpotqa_50"))) == 12
-    assert len(list(suite.items("squad_8k"))) == 60
+def asking(content: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": content}]
 
 
 # --- asking ----------------------------------------------------------------------------------------------------------
 
 
-def play(
-    suite: MemoryBenchmark, task: str, item: Item, replies: list[Reply | str | None]
-) -> tuple[Any, list[dict[str, Any]]]:
+def play(suite: Suite, task: str, item: Item, replies: list[Reply | str | None]) -> tuple[Any, list[dict[str, Any]]]:
     chat = Scripted(replies)
     score = asyncio.run(asked_and_scored(suite, task, item, chat))
     return score, chat.asked
 
 
-def test_memagent_hands_the_memory_on(make: Callable[..., MemoryBenchmark]) -> None:
+def test_memagent_hands_the_memory_on(make: Callable[..., Suite]) -> None:
     suite = make(chunk_tokens=1000)
     item = next(suite.items("hotpotqa_50"))
-    chunks = list(suite._tokens.chunks(item.value.text(), 1000))
+    given = solver_arguments(suite, "hotpotqa_50")
+    chunks = list(given["tokens"].chunks(given["contexts"][item.sample.id].text(), 1000))
     thoughts = [f"<think>hm {number}</think> {{memory {number}}}\n" for number in range(len(chunks))]
     score, asked = play(suite, "hotpotqa_50", item, [*thoughts, "Therefore, the answer is **name0x3**."])
     memories = ["No previous memory", *(f"{{memory {number}}}" for number in range(len(chunks)))]
     assert len(chunks) > 2
-    for chunk, memory, sent in zip(chunks, memories, asked[:-1], strict=False):
-        assert sent["messages"] == protocol.section("Who is 0?", memory, chunk.text)
+    for (chunk, _), notes, sent in zip(chunks, memories, asked[:-1], strict=False):
+        assert sent["messages"] == asking(protocol.section("Who is 0?", notes, chunk))
         assert len(sent["messages"]) == 1
-    assert asked[-1]["messages"] == protocol.final("Who is 0?", memories[-1])
+    assert asked[-1]["messages"] == asking(protocol.final("Who is 0?", memories[-1]))
     assert score.metrics == {"sub_em": (1.0, 1.0), "em": (1.0, 1.0), "f1": (1.0, 1.0)}
     assert score.details["chunks"] == len(chunks)
-    assert score.details["tokens"] == chunks[-1].end
+    assert score.details["tokens"] == sum(tokens for _, tokens in chunks)
 
 
-def test_a_failed_request_fails_the_sample(make: Callable[..., MemoryBenchmark]) -> None:
+def test_a_failed_request_fails_the_sample(make: Callable[..., Suite]) -> None:
     suite = make()
     item = next(suite.items("hotpotqa_50"))
     with pytest.raises(EndpointError):
@@ -356,7 +360,7 @@ def test_what_normalizes_to_nothing_is_compared_as_it_stands() -> None:
 
 
 @pytest.mark.parametrize("task", ["hotpotqa_50", "squad_8k"])
-def test_gold_is_right_and_other_answers_are_wrong(make: Callable[..., MemoryBenchmark], task: str) -> None:
+def test_gold_is_right_and_other_answers_are_wrong(make: Callable[..., Suite], task: str) -> None:
     suite = make(data={"hotpotqa": hotpot(8)}, samples=8)
     items = list(suite.items(task))
     assert [main_metric(suite, task, item, gold_of(suite, task, item)) for item in items] == [1] * 8
@@ -371,7 +375,7 @@ BROKEN = ["", "x" * 1_000_000, "\ud800\udc00\x00", "{" * 100_000, "the answer is
 
 
 @pytest.mark.parametrize("reply", BROKEN, ids=range(len(BROKEN)))
-def test_broken_replies_score_nothing(make: Callable[..., MemoryBenchmark], reply: str) -> None:
+def test_broken_replies_score_nothing(make: Callable[..., Suite], reply: str) -> None:
     suite = make(chunk_tokens=2000)
     item = next(suite.items("hotpotqa_50"))
     count = len(gold_of(suite, "hotpotqa_50", item))
@@ -383,7 +387,7 @@ def test_broken_replies_score_nothing(make: Callable[..., MemoryBenchmark], repl
 
 
 @pytest.mark.parametrize("task", ["hotpotqa_50", "squad_8k"])
-def test_a_tokenizer_must_be_given(make: Callable[..., MemoryBenchmark], task: str) -> None:
+def test_a_tokenizer_must_be_given(make: Callable[..., Suite], task: str) -> None:
     with pytest.raises(EvaluationError, match="--tokenizer"):
         make(tokenizer=None).check([task])
 
@@ -405,10 +409,10 @@ BAD = [
     ("hotpotqa", changed(HOTPOT, context={"title": ["A"]}), "record 1: context must be"),
     ("hotpotqa", changed(HOTPOT, context={"title": ["A"], "sentences": []}), "record 1: context must be"),
     ("hotpotqa", HOTPOT + HOTPOT[:1], "more than once: 'h0'"),
-    ("squad", [], "data|object"),
+    ("squad", [], "own layout"),
     ("squad", {"data": []}, "holds no question"),
-    ("squad", {"data": [{"paragraphs": [{"context": "A"}]}]}, "data.0.paragraphs.0.qas: Field required"),
-    ("squad", {"data": [{"paragraphs": [{"context": "A", "qas": [{"id": 1}]}]}]}, "qas.0.question: Field required"),
+    ("squad", {"data": [{"paragraphs": [{"context": "A"}]}]}, "own layout.*qas"),
+    ("squad", {"data": [{"paragraphs": [{"context": "A", "qas": [{"id": 1}]}]}]}, "own layout.*answers"),
     (
         "squad",
         {"data": [{"paragraphs": [{"context": "A", "qas": [{"id": "q", "question": "?", "answers": []}]}]}]},
@@ -419,21 +423,25 @@ BAD = [
 
 
 @pytest.mark.parametrize(("name", "content", "problem"), BAD, ids=range(len(BAD)))
-def test_bad_data_is_named(make: Callable[..., MemoryBenchmark], name: str, content: Any, problem: str) -> None:
+def test_bad_data_is_named(make: Callable[..., Suite], name: str, content: Any, problem: str) -> None:
     task = {"hotpotqa": "hotpotqa_50", "squad": "squad_8k"}[name]
-    for asked in (lambda suite: suite.check([task]), lambda suite: list(suite.items(task))):
-        with pytest.raises(EvaluationError, match=problem) as refused:
-            asked(make(data={name: content}))
-        assert all(f"{name}.json" in each for each in refused.value.problems)
+    with pytest.raises(EvaluationError, match=problem) as refused:
+        make(data={name: content}).check([task])
+    assert all(f"{name}.json" in each for each in refused.value.problems)
 
 
 @pytest.mark.parametrize("name", ["hotpotqa", "squad"])
 @pytest.mark.parametrize(
     ("content", "problem"),
-    [(b"", "holds no record|EOF"), (b'"caf\xe9"', "not UTF-8"), (b"{", "JSON|EOF"), (b"[" * 100_000, "JSON|recursion")],
+    [
+        (b"", "holds no record|JSON"),
+        (b'"caf\xe9"', "not UTF-8"),
+        (b"{", "JSON|EOF"),
+        (b"[" * 100_000, "JSON|recursion"),
+    ],
 )
 def test_bad_files_are_named(
-    make: Callable[..., MemoryBenchmark], tmp_path: Path, name: str, content: bytes, problem: str
+    make: Callable[..., Suite], tmp_path: Path, name: str, content: bytes, problem: str
 ) -> None:
     path = tmp_path / "bad"
     path.write_bytes(content)
@@ -445,33 +453,39 @@ def test_bad_files_are_named(
             make(files={name: absent}).check(["hotpotqa_50", "squad_8k"])
 
 
-def test_the_hub_stands_in_for_files(make: Callable[..., MemoryBenchmark], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hub_stands_in_for_files(
+    make: Callable[..., Suite], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = {"hotpotqa/hotpot_qa": hotpot(hub=True), "rajpurkar/squad_v2": list(squad_rows())}
-    stand_in = SimpleNamespace(load_dataset=lambda name, _, split: rows[name], __spec__=SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "datasets", stand_in)
+
+    def download(repository: str, *, allow_patterns: str, **_: Any) -> str:
+        path = tmp_path / repository / allow_patterns.replace("*", "0")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(rows[repository]), path)
+        return str(tmp_path / repository)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     own = make()
-    suite = MemoryBenchmark(own.settings, Context({}, own.context.tokenizer))
-    suite.check(["hotpotqa_50", "squad_8k"])
+    suite = Suite(memory, tokenizer=own.arguments["tokenizer"])
     for task in ("hotpotqa_50", "squad_8k"):
-        assert [text_of(item) for item in suite.items(task)] == [text_of(item) for item in own.items(task)]
+        assert [text for _, text in texts(suite, task)] == [text for _, text in texts(own, task)]
 
 
 def squad_rows() -> Iterator[dict[str, Any]]:
     for article in squad()["data"]:
         for paragraph in article["paragraphs"]:
             for qa in paragraph["qas"]:
-                answers = {"text": [each["text"] for each in qa["answers"]]}
-                yield {"title": article["title"], "context": paragraph["context"], **qa, "answers": answers}
+                about = {"title": article["title"], "context": paragraph["context"], "id": qa["id"]}
+                yield {**about, "question": qa["question"], "answers": {"text": [one["text"] for one in qa["answers"]]}}
 
 
-def test_a_hub_out_of_reach_says_what_to_give(
-    make: Callable[..., MemoryBenchmark], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def load_dataset(*_: object, **__: object) -> None:
+def test_a_hub_out_of_reach_says_what_to_give(make: Callable[..., Suite], monkeypatch: pytest.MonkeyPatch) -> None:
+    def offline(*_: object, **__: object) -> None:
         raise ConnectionError("no network")
 
-    monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=load_dataset, __spec__=SimpleNamespace()))
-    suite = MemoryBenchmark(MemorySettings(), Context({}, make().context.tokenizer))
+    monkeypatch.setattr("huggingface_hub.snapshot_download", offline)
+    suite = Suite(memory, tokenizer=make().arguments["tokenizer"])
     with pytest.raises(EvaluationError) as refused:
         suite.check(["hotpotqa_50", "squad_8k"])
     assert ["--data hotpotqa=FILE" in refused.value.problems[0], "--data squad=FILE" in refused.value.problems[1]] == [
@@ -479,14 +493,11 @@ def test_a_hub_out_of_reach_says_what_to_give(
     ] * 2
 
 
-def test_tasks_have_the_names_of_the_tables(make: Callable[..., MemoryBenchmark]) -> None:
-    tasks = make().subsets()
-    assert [task.name for task in tasks] == [
+def test_tasks_have_the_names_of_the_tables() -> None:
+    assert list(SUBSETS) == [
         *(f"hotpotqa_{number}" for number in (50, 100, 200, 400, 800, 1600, 3200, 6400)),
         *(f"squad_{number}k" for number in (8, 16, 32, 64, 128)),
     ]
-    assert [task.name for task in tasks if task.headline] == ["hotpotqa_50", "hotpotqa_100", "squad_32k", "squad_64k"]
-    assert {task.metrics for task in tasks} == {("sub_em", "em", "f1")}
 
 
 # --- real data -------------------------------------------------------------------------------------------------------
@@ -509,9 +520,7 @@ def real() -> dict[str, Path]:
     ("task", "samples"), [("hotpotqa_50", 20), ("squad_8k", 60), ("hotpotqa_1600", 1), ("squad_128k", 1)]
 )
 def test_real_questions(real: dict[str, Path], tokenizers: dict[str, Path], task: str, samples: int) -> None:
-    given = MemorySettings(samples=samples, repeat_documents=samples == 1)
-    suite = MemoryBenchmark(given, Context(real, tokenizers["qwen"]))
-    suite.check([task])
+    suite = Suite(memory, **real, tokenizer=tokenizers["qwen"], samples=samples, repeat_documents=samples == 1)
     items = list(suite.items(task))
     assert len({item.key for item in items}) == len(items) == samples
     golds = [gold_of(suite, task, item) for item in items]
@@ -527,9 +536,9 @@ def test_real_questions(real: dict[str, Path], tokenizers: dict[str, Path], task
 def test_all_real_squad_questions_have_their_answer_in_the_context(
     real: dict[str, Path], tokenizers: dict[str, Path]
 ) -> None:
-    suite = MemoryBenchmark(MemorySettings(samples=10_000), Context(real, tokenizers["qwen"]))
+    suite = Suite(memory, **real, tokenizer=tokenizers["qwen"], samples=10_000)
     items = list(suite.items("squad_8k"))
     assert len(items) == 2910
-    assert all(item.value.question.answer in text_of(item) for item in items[::50])
-    scores = [protocol.score(item.value.question.answer, item.value.question.answer) for item in items]
+    assert all(item.sample.target in context_of(suite, "squad_8k", item).text() for item in items[::50])
+    scores = [protocol.score(str(item.sample.target), str(item.sample.target)) for item in items]
     assert {value for each in scores for value in each.values()} == {1.0}

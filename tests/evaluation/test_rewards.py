@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from ramerge.evaluation.benchmark import Context
-from ramerge.evaluation.tasks.rewards import RewardsBenchmark, RewardsSettings
+from ramerge.evaluation.tasks.rewards import rewards
 from ramerge.foundation.errors import EvaluationError
-from tests.evaluation.chats import attempt, main_metric
+from tests.evaluation.chats import Suite, attempt, main_metric
 from tests.evaluation.gold import gold_of
 
 FUNCTION = """
@@ -36,12 +35,12 @@ RECORDS: list[dict[str, Any]] = [
 ]
 
 
-def opened(folder: Path, records: list[Any] = RECORDS, **settings: Any) -> RewardsBenchmark:
+def opened(folder: Path, records: list[Any] = RECORDS, **settings: Any) -> Suite:
     (folder / "reward.py").write_text(FUNCTION)
     path = folder / "prompts.jsonl"
     path.write_text("\n".join(map(json.dumps, records)))
     given = {"function": f"{folder / 'reward.py'}:compute_score", "reward_seconds": 0.3, **settings}
-    return RewardsBenchmark(RewardsSettings(**given), Context({"prompts": path}))
+    return Suite(rewards, prompts=path, **given)
 
 
 def test_gold_scores_one_and_another_answer_nothing(tmp_path: Path) -> None:
@@ -70,11 +69,13 @@ def test_parquet_of_verl_is_read_as_it_is(tmp_path: Path) -> None:
     suite = opened(tmp_path)
     path = tmp_path / "test.parquet"
     pq.write_table(pa.Table.from_pylist(RECORDS), path)
-    other = RewardsBenchmark(suite.settings, Context({"prompts": path}))
-    assert [item.value for item in other.items("prompts")] == [item.value for item in suite.items("prompts")]
+    other = Suite(rewards, **{**suite.arguments, "prompts": path})
+    assert [(each.messages, each.about) for each in other.items("prompts")] == [
+        (each.messages, each.about) for each in suite.items("prompts")
+    ]
     path.write_bytes(b"PAR1 no")
     with pytest.raises(EvaluationError, match="is no parquet file"):
-        list(RewardsBenchmark(suite.settings, Context({"prompts": path})).items("prompts"))
+        Suite(rewards, **{**suite.arguments, "prompts": path}).check(["prompts"])
 
 
 @pytest.mark.parametrize(
@@ -96,7 +97,7 @@ def test_bad_records_are_named(tmp_path: Path, records: list[Any], said: str) ->
 def test_what_is_missing_is_said(tmp_path: Path) -> None:
     suite = opened(tmp_path)
     for broken, said in [
-        (RewardsBenchmark(suite.settings, Context()), "needs --data prompts=FILE"),
+        (Suite(rewards, **{**suite.arguments, "prompts": None}), "needs --data prompts=FILE"),
         (opened(tmp_path, function=""), "needs --task-set rewards.function"),
         (opened(tmp_path, function="reward.py"), "neither module:function nor file.py:function"),
         (opened(tmp_path, function=f"{tmp_path / 'reward.py'}:score"), "it has compute_score"),

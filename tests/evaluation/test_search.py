@@ -17,25 +17,22 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
-from ramerge.evaluation.benchmark import Context, Item, Reply
-from ramerge.evaluation.tasks.retrievers import BM25, RetrievalServer, RetrievedDocument, bm25, read_documents
+from ramerge.evaluation.tasks.retrievers import BM25, RetrievalServer, RetrievedDocument, opened, read_documents
 from ramerge.evaluation.tasks.search import (
     INVALID,
     NOTHING_FOUND,
     PROMPT,
-    SearchBenchmark,
-    SearchSettings,
     _action,
     _cut,
     _tagged,
     f1,
     matches,
     normalized,
+    search,
 )
 from ramerge.foundation.errors import EndpointError, EvaluationError
-from tests.evaluation.chats import Scripted, asked_and_scored, attempt, main_metric
+from tests.evaluation.chats import Item, Reply, Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import gold_of
 
 QUESTIONS = [
@@ -57,25 +54,26 @@ def lines(path: Path, records: Sequence[Any]) -> Path:
     return path
 
 
+Files = dict[str, Path]
+
+
 @pytest.fixture
-def context(tmp_path: Path) -> Context:
-    return Context(
-        data={
-            "nq": lines(tmp_path / "nq.jsonl", QUESTIONS),
-            "documents": lines(tmp_path / "documents.jsonl", DOCUMENTS),
-        }
-    )
+def context(tmp_path: Path) -> Files:
+    return {
+        "nq": lines(tmp_path / "nq.jsonl", QUESTIONS),
+        "documents": lines(tmp_path / "documents.jsonl", DOCUMENTS),
+    }
 
 
-def suite_of(context: Context, **settings: Any) -> SearchBenchmark:
-    return SearchBenchmark(SearchSettings(**settings), context)
+def suite_of(files: Files, **settings: Any) -> Suite:
+    return Suite(search, **files, **settings)
 
 
-def first(suite: SearchBenchmark) -> Item:
+def first(suite: Suite) -> Item:
     return next(suite.items("nq"))
 
 
-def converse(suite: SearchBenchmark, *replies: Reply | str) -> tuple[Scripted, Any]:
+def converse(suite: Suite, *replies: Reply | str) -> tuple[Scripted, Any]:
     """What was asked, and the score, when the first question is answered with these replies."""
     chat = Scripted(replies)
 
@@ -83,13 +81,13 @@ def converse(suite: SearchBenchmark, *replies: Reply | str) -> tuple[Scripted, A
 
 
 class TestConversation:
-    def test_the_first_message_is_the_prompt_with_the_question(self, context: Context) -> None:
+    def test_the_first_message_is_the_prompt_with_the_question(self, context: Files) -> None:
         chat, _ = converse(suite_of(context), ANSWER)
         content = PROMPT.format(question="who wrote the novel frankenstein?")
         assert chat.asked[0]["messages"] == [{"role": "user", "content": content}]
         assert chat.asked[0]["stop"] == ("</search>",)
 
-    def test_a_search_is_answered_with_documents(self, context: Context) -> None:
+    def test_a_search_is_answered_with_documents(self, context: Files) -> None:
         search = "<think> Hm. </think><search> frankenstein novel "
         chat, score = converse(suite_of(context), search, ANSWER)
         assert chat.asked[1]["messages"][1:] == [
@@ -100,7 +98,7 @@ class TestConversation:
         assert score.parsed == "Mary Shelley"
         assert score.details == {"searches": 1, "invalid_turns": 0}
 
-    def test_prefill_goes_on_with_the_text_of_the_model(self, context: Context) -> None:
+    def test_prefill_goes_on_with_the_text_of_the_model(self, context: Files) -> None:
         chat, score = converse(
             suite_of(context, continuation="prefill"), "<search> frankenstein novel ", "Well.", ANSWER
         )
@@ -112,30 +110,30 @@ class TestConversation:
         assert chat.asked[2]["messages"][1]["content"] == f"{first_turn}Well.{INVALID}"
         assert score.metrics["em"] == (1.0, 1.0)
 
-    def test_a_turn_without_action_may_be_tried_again(self, context: Context) -> None:
+    def test_a_turn_without_action_may_be_tried_again(self, context: Files) -> None:
         chat, score = converse(suite_of(context), "I wonder.", ANSWER)
         assert chat.asked[1]["messages"][-1] == {"role": "user", "content": INVALID.strip()}
         assert score.metrics["em"] == (1.0, 1.0)
         assert score.details == {"searches": 0, "invalid_turns": 1}
 
-    def test_ends_after_the_turns_and_one_more(self, context: Context) -> None:
+    def test_ends_after_the_turns_and_one_more(self, context: Files) -> None:
         chat, score = converse(suite_of(context, max_turns=2), *["<search> frankenstein"] * 3)
         assert len(chat.asked) == 3
         assert score.metrics == {"em": (0.0, 1.0), "f1": (0.0, 1.0)}
         assert score.problem == "the model gave no answer between <answer> tags"
 
     @pytest.mark.parametrize("query", ["", "  ", "zzz qqq", "of the"])
-    def test_a_search_may_find_nothing(self, context: Context, query: str) -> None:
+    def test_a_search_may_find_nothing(self, context: Files, query: str) -> None:
         chat, _ = converse(suite_of(context), f"<search>{query}", ANSWER)
         assert chat.asked[1]["messages"][-1]["content"] == f"<information>{NOTHING_FOUND}</information>"
 
-    def test_long_documents_are_cut(self, context: Context) -> None:
+    def test_long_documents_are_cut(self, context: Files) -> None:
         chat, _ = converse(suite_of(context, max_information=10), "<search> frankenstein", ANSWER)
         assert chat.asked[1]["messages"][-1]["content"] == f"<information>{FRANKENSTEIN[:10]}</information>"
 
-    def test_settings_are_those_of_the_original_validation(self) -> None:
-        settings = SearchSettings()
-        assert (settings.temperature, settings.max_tokens, settings.max_turns, settings.topk) == (0.0, 500, 5, 5)
+    def test_settings_are_those_of_the_original_validation(self, context: Files) -> None:
+        made = suite_of(context).task("nq").config
+        assert (made.temperature, made.max_tokens) == (0.0, 500)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +159,7 @@ class TestConversation:
     ],
 )
 def test_a_turn_ends_as_in_the_original(reply: Reply, turn: str) -> None:
-    assert _cut(reply) == turn
+    assert _cut(reply.output()) == turn
 
 
 TAGGED = st.lists(st.sampled_from(["<search>", "</search>", "<answer>", "</answer>", " ", "a", "\n"])).map("".join)
@@ -195,12 +193,12 @@ class TestScores:
     def test_exact_match(self, answer: str, gold: str, is_right: bool) -> None:
         assert matches(answer, gold) is is_right
 
-    def test_the_original_counts_answers_that_contain_a_gold_one(self, context: Context) -> None:
+    def test_the_original_counts_answers_that_contain_a_gold_one(self, context: Files) -> None:
         reply = "<answer> It was Mary Shelley in 1818. </answer>"
         assert converse(suite_of(context), reply)[1].metrics["em"] == (0.0, 1.0)
         assert converse(suite_of(context, match="contains"), reply)[1].metrics["em"] == (1.0, 1.0)
 
-    def test_f1_is_that_of_the_best_gold_answer(self, context: Context) -> None:
+    def test_f1_is_that_of_the_best_gold_answer(self, context: Files) -> None:
         _, score = converse(suite_of(context), "<answer> Mary Wollstonecraft </answer>")
         assert score.metrics == {"em": (0.0, 1.0), "f1": (pytest.approx(0.8), 1.0)}
 
@@ -212,7 +210,7 @@ class TestScores:
         harmonic = 2 * precision * recall / (precision + recall) if common else 0.0
         assert f1(answer, gold) == pytest.approx(harmonic)
 
-    def test_the_last_answer_counts(self, context: Context) -> None:
+    def test_the_last_answer_counts(self, context: Files) -> None:
         _, score = converse(suite_of(context), "<search> <answer> 1 </answer> </search>", ANSWER)
         assert score.parsed == "Mary Shelley"
 
@@ -231,13 +229,13 @@ class TestScores:
             pytest.param("[" * 100_000 + "]" * 100_000, id="nested"),
         ],
     )
-    def test_broken_replies_are_wrong(self, context: Context, text: str) -> None:
+    def test_broken_replies_are_wrong(self, context: Files, text: str) -> None:
         suite = suite_of(context)
         score = attempt(suite, "nq", first(suite), [text] * 6)
         assert score.metrics == {"em": (0.0, 1.0), "f1": (0.0, 1.0)}
 
     @pytest.mark.parametrize("replies", [[None], ["<search> frankenstein", None]])
-    def test_a_failed_request_is_no_answer(self, context: Context, replies: list[str | None]) -> None:
+    def test_a_failed_request_is_no_answer(self, context: Files, replies: list[str | None]) -> None:
         suite = suite_of(context)
         with pytest.raises(EndpointError):
             attempt(suite, "nq", first(suite), replies)
@@ -265,10 +263,11 @@ class TestQuestions:
     def test_gold_is_right_in_every_layout(
         self, tmp_path: Path, task: str, records: list[dict[str, Any]], keys: list[str]
     ) -> None:
-        suite = suite_of(Context(data={task: lines(tmp_path / "data.jsonl", records)}))
+        name = "wiki" if task == "2wiki" else task
+        documents = lines(tmp_path / "documents.jsonl", DOCUMENTS)
+        suite = suite_of({name: lines(tmp_path / "data.jsonl", records), "documents": documents})
         items = list(suite.items(task))
         assert [item.key for item in items] == keys
-        assert items == list(suite.items(task))
         for item in items:
             assert attempt(suite, task, item, gold_of(suite, task, item)).metrics == {
                 "em": (1.0, 1.0),
@@ -288,7 +287,7 @@ class TestQuestions:
             for key in ("8813f87c0bdd11eba7f7acde48001122", "228546780bdd11eba7f7acde48001122")
         ]
         path.write_text(json.dumps(records, indent=1), encoding="utf-8")
-        suite = suite_of(Context(data={"2wiki": path}))
+        suite = suite_of({"wiki": path, "documents": lines(tmp_path / "documents.jsonl", DOCUMENTS)})
         items = list(suite.items("2wiki"))
         assert [item.key for item in items] == [record["_id"] for record in records]
         assert main_metric(suite, "2wiki", items[0], gold_of(suite, "2wiki", items[0])) == 1.0
@@ -312,29 +311,28 @@ class TestQuestions:
     def test_bad_files_are_refused(self, tmp_path: Path, content: bytes, problem: str) -> None:
         path = tmp_path / "nq.jsonl"
         path.write_bytes(content)
-        suite = suite_of(Context(data={"nq": path}))
+        suite = suite_of({"nq": path, "documents": lines(tmp_path / "documents.jsonl", DOCUMENTS)})
         with pytest.raises(EvaluationError, match=re.escape(problem)) as caught:
             list(suite.items("nq"))
         assert str(path) in str(caught.value)
 
 
 class TestCheck:
-    def test_all_is_there(self, context: Context) -> None:
+    def test_all_is_there(self, context: Files) -> None:
         suite = suite_of(context)
         suite.check(["nq"])
 
-    def test_everything_that_is_wrong_is_said_at_once(self, tmp_path: Path) -> None:
-        suite = suite_of(Context(data={"nq": tmp_path / "absent.jsonl"}))
-        with pytest.raises(EvaluationError) as caught:
-            suite.check(["nq"])
-        documents, questions = caught.value.problems
-        assert "--data documents=FILE" in documents
-        assert "absent.jsonl: No such file" in questions
+    def test_what_is_missing_is_said(self, tmp_path: Path) -> None:
+        with pytest.raises(EvaluationError, match="--data documents=FILE"):
+            suite_of({}).check(["nq"])
+        documents = lines(tmp_path / "documents.jsonl", DOCUMENTS)
+        with pytest.raises(EvaluationError, match=r"absent\.jsonl: No such file"):
+            suite_of({"nq": tmp_path / "absent.jsonl", "documents": documents}).check(["nq"])
 
     @pytest.mark.parametrize("engine", ["google", "ftp://host/retrieve", ""])
     def test_unknown_engines_are_refused(self, engine: str) -> None:
-        with pytest.raises(ValidationError):
-            SearchSettings(engine=engine)
+        with pytest.raises(EvaluationError, match="ramerge/search: engine"):
+            suite_of({}, engine=engine).check(["nq"])
 
 
 class TestDocuments:
@@ -355,7 +353,7 @@ class TestDocuments:
     def test_other_layouts_are_refused(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "documents.jsonl", [{"text": "x"}, {"body": "x"}, {"title": 1, "text": "x"}])
         with pytest.raises(EvaluationError) as caught:
-            bm25(path)
+            opened("bm25", path)
         assert [problem.split(": ")[0] for problem in caught.value.problems] == [
             f"{path}, record 2",
             f"{path}, record 3",
@@ -363,7 +361,7 @@ class TestDocuments:
 
     def test_an_absent_file_is_named(self, tmp_path: Path) -> None:
         with pytest.raises(EvaluationError, match="absent"):
-            bm25(tmp_path / "absent")
+            opened("bm25", tmp_path / "absent")
 
     @pytest.mark.parametrize(
         ("value", "problem"),
@@ -381,10 +379,11 @@ class TestDocuments:
 
     def test_an_index_is_made_again_only_for_other_documents(self, tmp_path: Path) -> None:
         path = lines(tmp_path / "documents.jsonl", DOCUMENTS)
-        index = bm25(path)
-        assert bm25(path) is index
+        index = opened("bm25", path)
+        assert opened("bm25", path) is index
         lines(path, DOCUMENTS[:1])
-        assert bm25(path) is not index
+        os.utime(path, ns=(1, 1))
+        assert opened("bm25", path) is not index
 
 
 class TestBM25:
@@ -467,9 +466,9 @@ class TestRetriever:
         assert [each.title for each in search_once(address(server), "moon", 2)] == ["Frankenstein", "Apollo 11"]
         assert server.received == [{"queries": ["moon"], "topk": 2, "return_scores": True}]
 
-    def test_serves_a_suite(self, context: Context, server: Server) -> None:
+    def test_serves_a_suite(self, context: Files, server: Server) -> None:
         server.body = json.dumps({"result": [[{"document": DOCUMENTS[0]}]]}).encode()
-        suite = suite_of(Context(data={"nq": context.data["nq"]}), engine=address(server))
+        suite = suite_of({"nq": context["nq"]}, engine=address(server))
         suite.check(["nq"])
         chat, score = converse(suite, "<search> who", ANSWER)
         assert chat.asked[1]["messages"][-1]["content"] == f"<information>{FRANKENSTEIN}</information>"
@@ -514,22 +513,24 @@ class TestRetriever:
         assert len(server.received) == 9
 
     @pytest.mark.parametrize("place", ["me:secret@127.0.0.1:8000", "me@127.0.0.1:8000"])
-    def test_an_address_with_a_password_is_refused_and_not_shown(self, context: Context, place: str) -> None:
+    def test_an_address_with_a_password_is_refused_and_not_shown(self, context: Files, place: str) -> None:
         with pytest.raises(EvaluationError, match="user or password") as caught:
             suite_of(context, engine=f"http://{place}/retrieve").check(["nq"])
         assert place not in str(caught.value)
 
-    def test_an_at_sign_elsewhere_is_no_password(self, context: Context, server: Server) -> None:
+    def test_an_at_sign_elsewhere_is_no_password(self, context: Files, server: Server) -> None:
         server.body = json.dumps({"result": [[]]}).encode()
         suite_of(context, engine=f"{address(server)}?for=me@host").check(["nq"])
 
     def test_an_absent_server_fails_the_check_and_samples(
-        self, context: Context, server: Server, monkeypatch: pytest.MonkeyPatch
+        self, context: Files, server: Server, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("ramerge.evaluation.tasks.retrievers._FIRST_WAIT", 0.001)
-        url = address(server)
+        server.body = json.dumps({"result": [[]]}).encode()
+        suite = suite_of(context, engine=address(server))
+        suite.task("nq")
+        server.shutdown()
         server.server_close()
-        suite = suite_of(context, engine=url)
         with pytest.raises(EvaluationError, match="the search failed"):
             suite.check(["nq"])
         with pytest.raises(EndpointError, match="the search failed"):
@@ -547,8 +548,8 @@ def real_file(name: str) -> Path:
 
 
 class TestRealData:
-    def test_gold_is_right_and_the_answer_of_the_next_question_wrong(self) -> None:
-        suite = suite_of(Context(data={"nq": real_file("nq_open_dev.jsonl")}))
+    def test_gold_is_right_and_the_answer_of_the_next_question_wrong(self, tmp_path: Path) -> None:
+        suite = suite_of({"nq": real_file("nq_open_dev.jsonl"), "documents": lines(tmp_path / "d", DOCUMENTS)})
         items = list(suite.items("nq"))
         assert len({item.key for item in items}) == 3610
         own = [main_metric(suite, "nq", item, gold_of(suite, "nq", item)) for item in items]
@@ -567,7 +568,7 @@ class TestRealData:
             for title, sentences in zip(each["context"]["title"], each["context"]["sentences"], strict=True)
         }
         records = [{"title": title, "text": text} for title, text in paragraphs.items()]
-        index = bm25(lines(tmp_path / "documents.jsonl", records))
+        index = opened("bm25", lines(tmp_path / "documents.jsonl", records))
 
         async def is_found(question: dict[str, Any]) -> bool:
             found = {document.title for document in await index.search(question["question"], 5)}

@@ -1,29 +1,16 @@
 import math
-import subprocess
-import sys
 import tracemalloc
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import ramerge
 from ramerge.kernels import wudi
-from tests.checkpoints import read_checkpoint, recipe, write_simple
+from tests.checkpoints import read_checkpoint
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]
 SOLVERS = {"adam": wudi.adam, "closed_form": wudi.closed_form}
-
-
-choose = wudi._gpu
-
-
-@pytest.fixture(autouse=True)
-def processor(monkeypatch):
-    """The tests measure and compare NumPy's arithmetic; what needs torch asks for it."""
-    monkeypatch.setattr(wudi, "_gpu", lambda: None)
 
 
 def agents(shape, count, scale=1e-3, seed=0, real=np.float32):
@@ -308,116 +295,6 @@ def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
     assert peak - result.nbytes <= promised
     if count > 1:
         assert peak - result.nbytes + unseen >= promised / 2 - (1 << 17)
-
-
-@pytest.mark.parametrize("solver", SOLVERS)
-@pytest.mark.parametrize("shape", [(6, 40), (40, 6), (30, 30)])
-@pytest.mark.needs("torch")
-def test_torch_computes_the_same(shape, solver, monkeypatch):
-    import torch
-
-    taus = [*agents(shape, 2), np.zeros(shape, np.float32)]
-    taus[0].flags.writeable = False
-    expected = SOLVERS[solver](taus)
-    loss = wudi.objective(expected, taus)
-    for whole in (False, True):
-        library = wudi._torch(torch, "cpu")
-        monkeypatch.setattr(
-            wudi, "_library", lambda library=library, whole=whole: wudi._Library(torch, library.put, library.get, whole)
-        )
-        merged = SOLVERS[solver](taus)
-        assert isinstance(merged, np.ndarray) and merged.dtype == np.float32
-        np.testing.assert_allclose(merged, expected, rtol=0, atol=1e-8)
-        assert wudi.objective(expected, taus) == pytest.approx(loss, rel=1e-9)
-
-
-class Pretended:
-    """Torch with a GPU, whose memory is the processor's, and where its tensors were put."""
-
-    def __init__(self, torch):
-        self.torch, self.put = torch, []
-        self.cuda = SimpleNamespace(is_available=lambda: True, get_device_name=lambda _index: "NVIDIA H100")
-
-    def __getattr__(self, name):
-        return getattr(self.torch, name)
-
-    def tensor(self, values, device):
-        self.put.append(device)
-        return self.torch.tensor(values)
-
-
-def on_a_gpu(monkeypatch):
-    import torch
-
-    pretended = Pretended(torch)
-    monkeypatch.setattr(wudi, "_gpu", lambda: pretended)
-    return pretended
-
-
-@pytest.mark.needs("torch")
-def test_a_gpu_is_used_where_there_is_one(monkeypatch):
-    taus = agents((20, 30), 2)
-    expected = [solve(taus) for solve in SOLVERS.values()]
-    torch = on_a_gpu(monkeypatch)
-    for solve, wanted in zip(SOLVERS.values(), expected, strict=True):
-        torch.put.clear()
-        np.testing.assert_allclose(solve(taus), wanted, rtol=0, atol=1e-8)
-        assert torch.put == ["cuda:0", "cuda:0"]
-
-
-@pytest.mark.parametrize(
-    "gpu", [pytest.param(False, id="processor"), pytest.param(True, id="GPU", marks=pytest.mark.needs("torch"))]
-)
-def test_plan_record_and_card_say_what_computes(gpu, monkeypatch, tmp_path):
-    torch = on_a_gpu(monkeypatch) if gpu else None
-    wanted = "cuda:0 (NVIDIA H100)" if gpu else "cpu"
-    source = recipe(tmp_path, write_simple(tmp_path), "wudi")
-    assert ramerge.plan(source).to_dict()["runs_on"] == wanted
-    record = ramerge.merge(source, tmp_path / "out")
-    assert record.runs_on == record.to_dict()["runs_on"] == wanted
-    assert set(torch.put if torch else ()) == ({"cuda:0"} if gpu else set())
-
-
-@pytest.mark.parametrize(
-    ("platform", "version", "imported", "available", "found"),
-    [
-        ("linux", "2.9.0+cu128", True, True, True),
-        ("linux", "2.9.0", True, True, True),
-        ("linux", "2.9.0+cu128", True, False, False),
-        ("linux", "2.9.0+cu128", False, True, False),
-        ("linux", "2.9.0+cpu", True, True, False),
-        ("linux", None, True, True, False),
-        ("darwin", "2.9.0", True, True, False),
-    ],
-    ids=["CUDA", "from the index", "no driver", "broken", "built without", "not installed", "Apple"],
-)
-def test_the_gpu_of_torch_is_taken_if_it_can_compute(platform, version, imported, available, found, monkeypatch):
-    torch = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: available))
-
-    def version_of(name):
-        if version is None:
-            raise wudi.metadata.PackageNotFoundError(name)
-        return version
-
-    def import_module(_name):
-        if not imported:
-            raise OSError("libcudart.so.12: cannot open shared object file")
-        return torch
-
-    monkeypatch.setattr(wudi.sys, "platform", platform)
-    monkeypatch.setattr(wudi.metadata, "version", version_of)
-    monkeypatch.setattr(wudi.importlib, "import_module", import_module)
-    assert choose.__wrapped__() is (torch if found else None)
-
-
-@pytest.mark.parametrize("setting", ["sys.platform = 'darwin'", "metadata.version = lambda _: '2.9.0+cpu'"])
-def test_torch_is_not_imported_where_it_has_no_gpu_to_offer(setting):
-    code = (
-        "import sys; from importlib import metadata; from ramerge.kernels import wudi; "
-        f"{setting}; print(wudi.device(), 'torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["cpu", "False"]
 
 
 def test_results_repeat():

@@ -7,7 +7,7 @@ output, patches   a merge that is written as a delta
 record, card      what is known of a delta, and its page
 format, patched   the format, and the origin of its tensors
 layout            the index and the files of a delta
-codec             blocks: what has changed, as bytes
+codec             blocks: what has changed, as bytes; `word_patches`: its loops
 spool, collect    blocks until they are appended to the delta's files, and that end
 write, sidecars   the writer, and the files alongside the weights
 trainers/         deltas that trainers publish, unpacked once

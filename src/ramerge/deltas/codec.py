@@ -1,7 +1,7 @@
 """A block of a tensor as what differs from the base's block: positions, and values, which are the xor of both.
 
 A block is `BLOCK` elements, the last one of a tensor what is left. Its bytes in a file are its positions, then its
-values, as `kernels.patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
+values, as `word_patches` has them; a row of eight numbers says how to read them. The sizes of all forms follow from
 the numbers of elements, of those that moved, and of values that are long, so nothing is read, decompressed or written
 before it is known to fit.
 """
@@ -19,7 +19,7 @@ import xxhash
 import zstandard
 from numpy.typing import NDArray
 
-from ramerge.kernels import patches
+from ramerge.deltas import word_patches as patches
 from ramerge.storage import delta_index as delta_names
 
 Words = NDArray[Any]

@@ -112,7 +112,6 @@ class Record:
         rounding: how results were rounded to it: `nearest` or `stochastic`.
         rounding_seed: the seed of the random draws of `stochastic`; else None.
         non_finite: NaN and Inf that the inputs hold and `allow.non_finite` computes with, by input: `base`, an agent.
-        runs_on: what the method computed with.
         agents: by name, in recipe order.
         parts: figures by part of the model and agent, if several parts are counted separately.
         tensors: tensors of the output.
@@ -145,7 +144,6 @@ class Record:
     rounding: str = "nearest"
     rounding_seed: int | None = None
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    runs_on: str
     agents: Mapping[str, Annotated[AgentStatistics, BeforeValidator(_apart)]]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int

@@ -41,6 +41,18 @@ def records_of(
     Raises:
         WeightsError: the plan is strict, and there are warnings.
     """
+    records = _records(plan, passes, bytes_written, seen, began)
+    try:
+        refuse(plan, (warning for record in records for warning in record.warnings))
+    except WeightsError:
+        passes.keep()
+        raise
+    return records
+
+
+def _records(
+    plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
+) -> tuple[Record, ...]:
     results, rounding = passes.results, passes.rounding
     warnings = [*seen, *passes.overflowing, *spoiled(passes.non_finite)]
     rules = [
@@ -50,7 +62,7 @@ def records_of(
     statistics = [
         _statistics(plan, point, counts, results) for point, counts in zip(plan.points, rounding, strict=True)
     ]
-    records = tuple(
+    return tuple(
         Record(
             ramerge_version=__version__,
             point=point.varied,
@@ -75,7 +87,6 @@ def records_of(
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
             non_finite={label: found.count for label, found in passes.non_finite.items()},
-            runs_on=point.method.runs_on(point.parameters[0]),
             agents={agent.name: agent for agent in agents},
             parts=_parts(plan, point, results),
             tensors=plan.tensors_count,
@@ -88,12 +99,6 @@ def records_of(
         )
         for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
     )
-    try:
-        refuse(plan, (warning for record in records for warning in record.warnings))
-    except WeightsError:
-        passes.keep()
-        raise
-    return records
 
 
 def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:

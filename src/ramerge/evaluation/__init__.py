@@ -2,10 +2,9 @@
 
 commands                      the command line
 run, models                   each model on each task; words of a command line → models as Inspect opens them
-tasks/                        tasks that Inspect finds by entry point, each made of a benchmark
-benchmark                     what a benchmark is: items, how they are asked and scored
+tasks/                        task functions that Inspect finds by entry point
 sandbox/, guard               model-written programs (the provider `bubblewrap`) and checkers, held in bounds
 logs, intervals               logs of Inspect → samples of models; bootstrap intervals and tests
 tables/                       samples → the paper's tables, and what merges have kept
-data, answers, arithmetic, requirements     what benchmarks share
+data, arithmetic              data files with their problems named; arithmetic in a model's output
 """

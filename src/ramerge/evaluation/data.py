@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ramerge.foundation.errors import EvaluationError, reason
 from ramerge.foundation.jsontext import JsonLimits, parse
@@ -18,16 +18,16 @@ _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.ma
 
 
 def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file, or of a JSON file that holds a list of them.
+    """Records of a JSON-lines file, of a JSON file that holds a list of them, or of a parquet file.
 
     Args:
         fields: names that every record must have, and the types they may have.
 
     Raises:
-        EvaluationError: the file cannot be read, is not UTF-8, is not JSON, or a record lacks a field;
+        EvaluationError: the file cannot be read, is not UTF-8, holds something else, or a record lacks a field;
             with the first ten problems.
     """
-    records = list(_parsed(path))
+    records = list(_rows(path) if path.suffix == ".parquet" else _parsed(path))
     if not records:
         raise EvaluationError(f"{path}: holds no record")
     refuse(f"{path}, {where}: {problem}" for where, record in records for problem in _problems(record, fields))
@@ -40,18 +40,6 @@ def refuse(problems: Iterable[str]) -> None:
     if found:
         more = len(found) - _MOST_PROBLEMS
         raise EvaluationError(found[:_MOST_PROBLEMS] + ([f"and {more:,} more"] if more > 0 else []))
-
-
-def all_of(steps: Iterable[Callable[[], object]]) -> None:
-    """Take all steps, then raise one `EvaluationError` with the problems of all steps that raised one."""
-    problems: dict[str, None] = {}
-    for step in steps:
-        try:
-            step()
-        except EvaluationError as error:
-            problems |= dict.fromkeys(error.problems)
-    if problems:
-        raise EvaluationError(problems)
 
 
 def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
@@ -99,28 +87,45 @@ def read_text(path: Path) -> str:
         raise EvaluationError(f"{path}: {reason(error)}") from error
 
 
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError as error:
+        raise EvaluationError(f"{path}: needs pyarrow, which is not here: pip install pyarrow") from error
+    try:
+        rows = read_table(path).to_pylist()
+    except (ArrowException, OSError) as error:
+        raise EvaluationError(f"{path}: is no parquet file that pyarrow reads ({shown(error)})") from error
+    yield from ((f"record {number}", row) for number, row in enumerate(rows, 1))
+
+
 def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
     text = read_text(path)
     if text.lstrip().startswith("["):
-        whole = _json(path, "the file", text)
+        whole = parsed(path, "the file", text, "keep")
         yield from ((f"record {number}", record) for number, record in enumerate(whole, 1))
         return
     # not splitlines: that also breaks at separators which JSON strings may hold as they are
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
-            yield f"line {number}", _json(path, f"line {number}", line)
+            yield (
+                f"line {number}",
+                parsed(path, f"line {number}", line, "keep"),
+            )  # the record that has one is named below
 
 
-def _json(path: Path, where: str, text: str) -> Any:
+def parsed(path: Path, where: str, text: str, halves: Literal["refuse", "keep"] = "refuse") -> Any:
+    """A value in JSON. Raises `EvaluationError` with the file and where in it."""
     try:
-        return parse(text.encode(), _LIMITS, halves="keep")  # the record that has one is named below
+        return parse(text.encode(), _LIMITS, halves=halves)
     except ValueError as error:
         form = "a data set has one JSON object a line, or is a list of objects"
         raise EvaluationError(f"{path}, {where}: {error}; {form}") from error
 
 
 def _problems(record: Any, fields: Mapping[str, type | tuple[type, ...]]) -> Iterator[str]:
-    if not is_unicode(json.dumps(record, ensure_ascii=False)):
+    if not is_unicode(json.dumps(record, ensure_ascii=False, default=str)):
         yield "holds half of a surrogate pair, which is no character"
     if not isinstance(record, dict):
         yield "must be an object" + (f" with {', '.join(fields)}" if fields else "")

@@ -17,7 +17,7 @@ from inspect_ai.scorer import Score, value_to_float
 from numpy.typing import NDArray
 
 from ramerge.evaluation import intervals
-from ramerge.evaluation.tasks.bridge import CUT, RATIOS, SUBSET
+from ramerge.evaluation.tasks.common import CUT, RATIOS, SUBSET
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
 
@@ -126,9 +126,8 @@ def about_model(log: EvalLog) -> dict[str, Any]:
 
 def _settings(log: EvalLog) -> dict[str, Any]:
     """Parameters of the task, and the generation."""
-    effective = (log.eval.metadata or {}).get("ramerge_settings") or {}
     generation = log.plan.config.model_dump(exclude_none=True, exclude=_HOW_TO_ASK)
-    return {**effective, **(log.eval.task_args or {}), **generation}
+    return {**(log.eval.task_args or {}), **generation}
 
 
 def _task_name(log: EvalLog, sample: EvalSampleSummary) -> TaskName:

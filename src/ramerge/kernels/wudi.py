@@ -18,24 +18,19 @@ takes away the gradient 2 (X S - E),
 The rows of tau_0 lie in the row space of A, so tau_0 + E S^+ is R S^+. But tau_t - tau_0 is computed as a sum over the
 *other* agents, without cancellation: what nothing interferes with has E = 0 exactly, and is the sum exactly.
 
-`adam` follows the authors' iteration, `closed_form` goes to its end. Arithmetic is NumPy's, or torch's on its GPU, by
-the same code. The same machine and number of BLAS threads give the same result; others may round differently. Values
-that are not finite lead to results that are not finite, never to an exception.
+`adam` follows the authors' iteration, `closed_form` goes to its end. The same machine and number of BLAS
+threads give the same result; others may round differently. Values that are not finite lead to results that are not
+finite, never to an exception.
 """
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cache
-from importlib import metadata
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ramerge.kernels.work import worked
 
@@ -58,51 +53,6 @@ _LONG = 1024  # the longer side of what is widened to float64 at a time
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
-@dataclass(frozen=True)
-class _Library:
-    """NumPy or torch (`xp`), which agree on all that is used here; how arrays reach its device, and return."""
-
-    xp: Any
-    put: Callable[[Array], Any]
-    get: Callable[[Any], Array]
-    whole: bool  # a GPU wants the whole matrix at once, a processor what fits its cache
-
-    def wide(self, x: Any) -> Any:
-        """`x` in float64."""
-        return self.xp.asarray(x, dtype=self.xp.float64)
-
-
-_NUMPY = _Library(np, lambda x: x, lambda x: x, whole=False)
-
-
-def _torch(torch: Any, where: str) -> _Library:
-    # torch.tensor copies, where from_numpy shares memory and warns about arrays that are read only
-    return _Library(torch, lambda x: torch.tensor(x, device=where), lambda x: x.cpu().numpy(), whole=where != "cpu")
-
-
-@cache
-def _gpu() -> Any:
-    """The torch module if it has a GPU with float64, else None; torch is imported only if it may have one."""
-    try:
-        if sys.platform == "darwin" or metadata.version("torch").endswith("+cpu"):  # Apple's GPUs have no float64
-            return None
-        torch = importlib.import_module("torch")
-    except (ImportError, OSError):  # not installed, or its libraries do not load
-        return None
-    return torch if torch.cuda.is_available() else None
-
-
-def device() -> str:
-    """Where the solvers run: `cpu`, or such as `cuda:0 (NVIDIA H100)`."""
-    torch = _gpu()
-    return f"cuda:0 ({torch.cuda.get_device_name(0)})" if torch else "cpu"
-
-
-def _library() -> _Library:
-    torch = _gpu()
-    return _torch(torch, "cuda:0") if torch else _NUMPY
-
-
 def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
     """The minimizer R S^+ of L with the smallest norm, as far as `proximity` lets it go from the sum.
 
@@ -118,7 +68,9 @@ def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
     (Güler 1991, SIAM J. Control Optim. 29, theorem 2.1). To drop the eigenvalues below mu instead has a bound with
     sqrt(mu) for mu, a result that jumps when an eigenvalue crosses mu, and the price of an eigendecomposition.
     """
-    return _solve(taus, lambda lib, moved, norms: _closed_form(lib, moved, norms, proximity))
+    out, width = taus[0].shape
+    solver = _tall if width < len(taus) * out else _flat
+    return _solve(taus, lambda norms: solver(taus, norms, proximity))
 
 
 def adam(taus: Sequence[Array], steps: int = 300, rate: float = 1e-5) -> Array:
@@ -128,18 +80,17 @@ def adam(taus: Sequence[Array], steps: int = 300, rate: float = 1e-5) -> Array:
     it is computed. Adam is torch's, with betas 0.9 and 0.999, eps 1e-8 and no weight decay. A step moves an element by
     about `rate`, in units of the weights, however small the task vectors are.
     """
-    return _solve(taus, lambda lib, moved, norms: _adam(lib, moved, norms, steps, rate))
+    return _solve(taus, lambda norms: _adam(taus, norms, steps, rate))
 
 
 def objective(tau: Array, taus: Sequence[Array]) -> float:
     """L(tau) in float64; arrays of shape (out, in)."""
-    lib = _library()
     with np.errstate(over="ignore", invalid="ignore"):
-        return _objective(lib, lib.put(tau), [lib.put(each) for each in taus])
+        return sum((_loss(tau, each, norm) for each, norm in zip(taus, _norms(taus), strict=True) if norm), 0.0)
 
 
 def scratch_bytes(shape: tuple[int, int], agents: int, solver: Solver, real: str = "float32") -> int:
-    """What a solver takes at most on a processor, in bytes.
+    """What a solver takes at most, in bytes.
 
     That is beyond `agents` task vectors of `shape` and the dtype `real`, and beyond the result. The two matrices that
     NumPy's `inv` takes besides the inverse count. The buffers of BLAS do not: they belong to its threads.
@@ -162,19 +113,16 @@ def scratch_bytes(shape: tuple[int, int], agents: int, solver: Solver, real: str
     return max(norms, size * numbers) + (1 << 16)  # and small things
 
 
-def _solve(taus: Sequence[Array], solver: Callable[[_Library, Sequence[Any], Sequence[float]], Any]) -> Array:
-    lib = _library()
+def _solve(taus: Sequence[Array], solver: Callable[[Sequence[float]], Array]) -> Array:
     with np.errstate(over="ignore", invalid="ignore"):  # whether it is finite, the caller sees in the result
-        return _solve_on(lib, taus, solver)
+        norms = _norms(taus)
+        alone = sum(norm != 0 for norm in norms) < 2  # then E is 0
+        return _sum(taus) if alone else solver(norms)
 
 
-def _solve_on(
-    lib: _Library, taus: Sequence[Array], solver: Callable[[_Library, Sequence[Any], Sequence[float]], Any]
-) -> Array:
-    moved = [lib.put(tau) for tau in taus]
-    norms = _norms(lib, moved)
-    alone = sum(norm != 0 for norm in norms) < 2  # then E is 0
-    return lib.get(_sum(moved) if alone else solver(lib, moved, norms))
+def _wide(values: Array) -> Array:
+    """The same in float64."""
+    return np.asarray(values, np.float64)
 
 
 def _blocks(length: int, step: int) -> Iterator[slice]:
@@ -185,62 +133,55 @@ def _rows(width: int) -> int:
     return max(1, _BLOCK // width)
 
 
-def _row_blocks(tau: Any) -> Iterator[slice]:
+def _row_blocks(tau: Array) -> Iterator[slice]:
     return _blocks(len(tau), _rows(tau.shape[1]))
 
 
-def _norms(lib: _Library, taus: Sequence[Any]) -> list[float]:
+def _norms(taus: Sequence[Array]) -> list[float]:
     """||tau_t||_F, of squares in float64: those of float32 overflow at 1e19 and vanish at 1e-23."""
-    return [
-        math.sqrt(sum(float(lib.xp.square(lib.wide(tau[rows])).sum()) for rows in _row_blocks(tau))) for tau in taus
-    ]
+    return [math.sqrt(sum(float(np.square(_wide(tau[rows])).sum()) for rows in _row_blocks(tau))) for tau in taus]
 
 
-def _sum(taus: Sequence[Any]) -> Any:
+def _sum(taus: Sequence[Array]) -> Array:
     total = taus[0] + 0  # a copy
     for tau in taus[1:]:
         total += tau
     return total
 
 
-def _others(taus: Sequence[Any], t: int, rows: slice) -> Any:
+def _others(taus: Sequence[Array], t: int, rows: slice) -> Array:
     """Rows of tau_0 - tau_t."""
     return _sum([tau[rows] for s, tau in enumerate(taus) if s != t])
 
 
-def _unit(tau: Any, norm: float) -> Any:
+def _unit(tau: Array, norm: float) -> Array:
     """A_t of tau_t, or rows of it. A division, because the inverse of a norm can overflow float32."""
     return tau / (norm or 1.0)
 
 
-def _gram(tau: Any, norm: float, real: Callable[[Any], Any]) -> Any:
-    """G_t, in what `real` makes of blocks of rows."""
+def _gram(tau: Array, norm: float, real: DTypeLike) -> Any:
+    """G_t, computed in `real`."""
     gram: Any = 0
     for rows in _blocks(len(tau), _LONG):
-        block = _unit(real(tau[rows]), norm)
+        block = _unit(tau[rows].astype(real, copy=False), norm)
         gram += block.T @ block  # BLAS does this in half the time, knowing the product to be symmetric
     return gram
 
 
-def _closed_form(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity: float) -> Any:
-    out, width = taus[0].shape
-    return (_tall if width < len(taus) * out else _flat)(lib, taus, norms, proximity)
-
-
-def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity: float) -> Any:
+def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """`closed_form` by S of shape (in, in)."""
-    excess = lib.xp.zeros_like(taus[0], dtype=lib.xp.float64)  # E
+    excess = np.zeros_like(taus[0], dtype=np.float64)  # E
     curvature: Any = 0  # S
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, lib.wide)
+        gram = _gram(tau, norm, np.float64)
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
-            excess[rows] -= lib.wide(_others(taus, t, rows)) @ gram
+            excess[rows] -= _wide(_others(taus, t, rows)) @ gram
             worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
-    inverse, mu = _inverse(lib, curvature, proximity)
+    inverse, mu = _inverse(curvature, proximity)
     del curvature
-    result = lib.xp.zeros_like(taus[0])
+    result = np.zeros_like(taus[0])
     for rows in _row_blocks(result):
         step = _proximal(excess[rows], inverse, mu)
         for tau in taus:
@@ -249,40 +190,40 @@ def _tall(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity:
     return result
 
 
-def _flat(lib: _Library, taus: Sequence[Any], norms: Sequence[float], proximity: float) -> Any:
+def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """`closed_form` by A A^T of shape (N out, N out)."""
-    result = lib.xp.zeros_like(taus[0])
+    result = np.zeros_like(taus[0])
     out, width = result.shape
     products: Any = 0  # A A^T
     for columns in _blocks(width, _LONG):
-        stack = _stack(lib, taus, norms, columns)
+        stack = _stack(taus, norms, columns)
         products += stack @ stack.T
         worked(len(stack) ** 2 * stack.shape[1])
         del stack
-    excess = _interference(lib, products, norms, out)
-    inverse, mu = _inverse(lib, products, proximity)
+    excess = _interference(products, norms, out)
+    inverse, mu = _inverse(products, proximity)
     del products
     excess = _proximal(excess, inverse, mu)
     del inverse
     for columns in _blocks(width, _LONG):
-        step = excess @ _stack(lib, taus, norms, columns)
+        step = excess @ _stack(taus, norms, columns)
         for tau in taus:
             step += tau[:, columns]
         result[:, columns] = step
     return result
 
 
-def _stack(lib: _Library, taus: Sequence[Any], norms: Sequence[float], columns: slice) -> Any:
+def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Array:
     """Columns of A in float64, of shape (N out, columns)."""
-    stack = lib.xp.concatenate([lib.wide(tau[:, columns]) for tau in taus])
+    stack = np.concatenate([_wide(tau[:, columns]) for tau in taus])
     for rows, norm in zip(_blocks(len(stack), len(taus[0])), norms, strict=True):
         stack[rows] /= norm or 1.0
     return stack
 
 
-def _interference(lib: _Library, products: Any, norms: Sequence[float], out: int) -> Any:
+def _interference(products: Array, norms: Sequence[float], out: int) -> Array:
     """D of shape (out, N out) from A A^T: (tau_t - tau_0) A_t^T = - sum over s != t of ||tau_s|| A_s A_t^T."""
-    excess = lib.xp.zeros_like(products[:out])
+    excess = np.zeros_like(products[:out])
     for t, columns in enumerate(_blocks(len(products), out)):
         for s, rows in enumerate(_blocks(len(products), out)):
             if s != t:
@@ -290,21 +231,21 @@ def _interference(lib: _Library, products: Any, norms: Sequence[float], out: int
     return excess
 
 
-def _inverse(lib: _Library, matrix: Any, proximity: float) -> tuple[Any, float]:
+def _inverse(matrix: Array, proximity: float) -> tuple[Array, float]:
     """The inverse of a positive semidefinite `matrix` + mu, and mu; overwrites `matrix`.
 
     The condition is at most 1 / `proximity`.
     """
-    each = lib.xp.arange(len(matrix))
+    each = np.arange(len(matrix))
     mu = proximity * float(matrix[each, each].sum())
     matrix[each, each] += mu
     # transposed: LAPACK makes matrix @ inverse close to the identity, here inverse @ matrix has to be
-    inverse = lib.xp.linalg.inv(matrix).T
+    inverse = np.linalg.inv(matrix).T
     worked(2 * 8 / 3 * len(matrix) ** 3)
     return inverse, mu
 
 
-def _proximal(excess: Any, inverse: Any, mu: float) -> Any:
+def _proximal(excess: Array, inverse: Array, mu: float) -> Array:
     """Two proximal steps (`closed_form`)."""
     first = excess @ inverse
     first *= mu
@@ -312,20 +253,20 @@ def _proximal(excess: Any, inverse: Any, mu: float) -> Any:
     return first @ inverse
 
 
-def _adam(lib: _Library, taus: Sequence[Any], norms: Sequence[float], steps: int, rate: float) -> Any:
+def _adam(taus: Sequence[Array], norms: Sequence[float], steps: int, rate: float) -> Array:
     out, width = taus[0].shape
     product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
     side = min(width, len(taus) * out)
 
-    def counted(x: Any) -> Any:
+    def counted(x: Array) -> Array:
         worked((side + 10) * math.prod(x.shape))
         return product(x)
 
     # the gradient of a row depends on that row of X alone: a block takes all its steps before the next one
-    for rows in _blocks(out, out) if lib.whole else _row_blocks(result):
+    for rows in _row_blocks(result):
         excess = result[rows]
         moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
-        excess[moving] = _descend(lib, excess[moving], counted, steps, rate)
+        excess[moving] = _descend(excess[moving], counted, steps, rate)
         for tau in taus:
             excess += tau[rows]
     return result
@@ -336,12 +277,12 @@ def _dense(out: int, width: int, agents: int) -> bool:
     return 2 * width <= 3 * agents * out
 
 
-def _curvature(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[Any], Any], Any]:
+def _curvature(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
     """X -> 2 X S by S itself, and 2 E."""
     excess = taus[0] * 0
     curvature: Any = 0
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, lambda rows: rows)
+        gram = _gram(tau, norm, tau.dtype)
         gram *= 2
         curvature += gram
         for rows in _row_blocks(tau):
@@ -350,12 +291,12 @@ def _curvature(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[A
     return lambda x: x @ curvature, excess
 
 
-def _factors(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[Any], Any], Any]:
+def _factors(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
     """X -> 2 X S as (2 X A^T) A, and 2 E."""
     excess = taus[0] * 0
     units = [_unit(tau, norm) for tau, norm in zip(taus, norms, strict=True)]
 
-    def product(x: Any) -> Any:
+    def product(x: Array) -> Array:
         return _sum([(x @ unit.T * 2) @ unit for unit in units])
 
     for t, unit in enumerate(units):
@@ -363,9 +304,9 @@ def _factors(taus: Sequence[Any], norms: Sequence[float]) -> tuple[Callable[[Any
     return product, excess
 
 
-def _descend(lib: _Library, excess: Any, product: Callable[[Any], Any], steps: int, rate: float) -> Any:
+def _descend(excess: Array, product: Callable[[Array], Array], steps: int, rate: float) -> Array:
     """X after `steps` steps of Adam (arXiv 1412.6980) from 0 along the gradient `product`(X) - `excess`."""
-    x, mean, square = (lib.xp.zeros_like(excess) for _ in range(3))
+    x, mean, square = (np.zeros_like(excess) for _ in range(3))
     for step in range(1, steps + 1):
         gradient = product(x)
         gradient -= excess
@@ -376,33 +317,25 @@ def _descend(lib: _Library, excess: Any, product: Callable[[Any], Any], steps: i
         gradient *= 1 - _BETA2
         square *= _BETA2
         square += gradient
-        lib.xp.sqrt(square, out=gradient)
+        np.sqrt(square, out=gradient)
         gradient *= 1 / math.sqrt(1 - _BETA2**step)
         gradient += _EPSILON
-        lib.xp.divide(mean, gradient, out=change)
+        np.divide(mean, gradient, out=change)
         change *= rate / (1 - _BETA1**step)
         x -= change
     return x
 
 
-def _objective(lib: _Library, tau: Any, taus: Sequence[Any]) -> float:
-    loss = 0.0
-    for each, norm in zip(taus, _norms(lib, taus), strict=True):
-        if norm:
-            loss += _loss(lib, tau, each, norm)
-    return loss
-
-
-def _loss(lib: _Library, tau: Any, other: Any, norm: float) -> float:
+def _loss(tau: Array, other: Array, norm: float) -> float:
     """One agent's part of L: ||X A_t^T||^2 with X = tau - tau_t; where it is cheaper, as the trace of X G_t X^T."""
     out, width = tau.shape
-    gram = _gram(other, norm, lib.wide) if 2 * width <= out else None
+    gram = _gram(other, norm, np.float64) if 2 * width <= out else None
     loss = 0.0
     for rows in _row_blocks(tau):
-        error = lib.wide(tau[rows]) - lib.wide(other[rows])
+        error = _wide(tau[rows]) - _wide(other[rows])
         if gram is not None:
             loss += float((error @ gram * error).sum())
         else:
             for others in _blocks(out, _LONG):
-                loss += float(lib.xp.square(error @ _unit(lib.wide(other[others]), norm).T).sum())
+                loss += float(np.square(error @ _unit(_wide(other[others]), norm).T).sum())
     return max(loss, 0.0)  # a trace can round below zero

@@ -273,7 +273,6 @@ class Method:
             on elements by themselves; all of a tensor's: on the tensor as a whole.
         scratch: bytes that it takes for a tensor besides inputs and result; not 0 where it solves for a whole matrix.
         work: what solving for a tensor takes, so that a plan can tell how long.
-        runs_on: what it computes with.
         family: what it is listed with.
         compared: whether `ramerge recommend` names it among those to compare with.
         for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
@@ -311,7 +310,6 @@ class Method:
     unit: Callable[[Layer, Any], int] = _elementwise
     scratch: Callable[[Layer, Any, int], int] = lambda _layer, _parameters, _agents: 0
     work: Callable[[Layer, Any, int], Work] = lambda _layer, _parameters, _agents: Work()
-    runs_on: Callable[[Any], str] = lambda _parameters: "cpu"
     family: str = "plug-in"
     compared: bool = False
     for_sparse: bool = False

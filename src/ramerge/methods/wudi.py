@@ -105,7 +105,6 @@ WUDI = Method(
     scratch=scratch,
     work=work,
     harms_adapters=harms_adapters,
-    runs_on=lambda _parameters: kernel.device(),
     prepare=prepare,
     merge=merge,
 )

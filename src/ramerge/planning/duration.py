@@ -32,13 +32,12 @@ class _Speed:
 
 
 def seconds(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int, workers: int) -> float | None:
-    """About the time that solving takes, without reading and writing; None if nothing is solved on this processor."""
+    """About the time that solving takes, without reading and writing; None if nothing is solved."""
     works = [
         point.method.work(tensor.layer, point.parameters[tensor.rule], agents)
         for tensor in tensors
         if tensor.merged and tensor.unit > 1
         for point in points
-        if point.method.runs_on(point.parameters[tensor.rule]) == "cpu"
     ]
     if not any(work.products for work in works):
         return None

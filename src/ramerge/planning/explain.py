@@ -43,7 +43,6 @@ def explain(made: MergePlan) -> list[str]:
             ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
             ("write", _bytes(values["bytes_written"]) + (" at most, as a delta" if made.below else "")),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
-            ("runs on", values["runs_on"]),
             *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]

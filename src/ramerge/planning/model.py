@@ -543,7 +543,6 @@ class MergePlan(PlannedContents):
             "method": self.method.name,
             "parameters": self.parameters.in_effect(),
             "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
-            "runs_on": self.method.runs_on(self.parameters),
             "base": self.base.location,
             "agents": {name: model.location for name, model in self.agents.items()},
             "formats": dict(self.formats),

@@ -81,17 +81,14 @@ def cut(
         fewest: elements of the smallest useful blocks.
     """
     agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.importances)
-    fixed = _fixed(inputs, contents, observed, sends=sends)
-    if in_memory:  # the present merged tensor, and the next
-        largest = max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
-        fixed += 2 * len(points) * largest
+    fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
     # of each worker one set of counts that it fills, and one that waits to be added up
     partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
     budget = limits.memory or fixed + _DEFAULT_BUFFERS
     if scratch and not limits.memory:
         # one whole matrix must be possible; several at a time are faster, if they leave room for others
         budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
-    workers = _workers(points, inputs, limits, solves=scratch > 0)
+    workers = _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     remote = any(isinstance(path, Remote) for path in inputs.files)
@@ -110,9 +107,8 @@ def cut(
         workers -= 1
     made = resources(workers, block)
     if limits.memory and made.peak_memory_bytes > limits.memory:
-        needed = f"{-(-made.peak_memory_bytes // 1_000_000)}MB"  # rounded up, so that it is enough
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
-        findings.problem(f"{given}; give at least {needed}")
+        findings.problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")  # rounded up
     if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
         return made
     return replace(made, run_bytes=min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS)))
@@ -127,6 +123,11 @@ def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[S
     return fixed + (_BYTES_OF_SENDING if sends else 0)
 
 
+def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
+    """Bytes of the merged tensors in memory: the present one, and the next."""
+    return 2 * len(points) * max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
+
+
 def _largest_block(inputs: OpenedInputs) -> int:
     if any(isinstance(path, Remote) for path in inputs.files):
         return _LARGEST_REMOTE_BLOCK
@@ -134,9 +135,7 @@ def _largest_block(inputs: OpenedInputs) -> int:
     return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
 
 
-def _workers(points: Sequence[Point], inputs: OpenedInputs, limits: ResourceLimits, *, solves: bool) -> int:
-    if solves and any(point.method.runs_on(point.parameters[0]) != "cpu" for point in points):
-        return 1  # a GPU takes one matrix after another
+def _workers(limits: ResourceLimits, *, solves: bool) -> int:
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
     return limits.threads or processors() + (0 if solves else _SPARE)
 

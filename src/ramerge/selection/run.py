@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from ramerge.api import plan
 from ramerge.foundation.errors import EvaluationError, OutputError, PlanError, RamergeError
-from ramerge.foundation.extras import install
+from ramerge.foundation.extras import install, missing
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Progress
 from ramerge.foundation.text import unknown
@@ -147,8 +147,6 @@ def search(
 
 
 def _require_optuna(request: SearchRequest) -> None:
-    from ramerge.evaluation.requirements import missing
-
     modules = ["optuna", *(["cmaes"] if request.sampler == "cmaes" else [])]
     if problems := missing(modules, who="ramerge search", install=install("search")):
         raise EvaluationError(problems)

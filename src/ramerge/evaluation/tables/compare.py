@@ -73,7 +73,7 @@ def _files(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value
         for key, value in settings.items()
-        if key == "data" or (isinstance(value, str) and value.startswith("/") and key != "tokenizer")
+        if isinstance(value, str) and value.startswith("/") and key != "tokenizer"
     }
 
 

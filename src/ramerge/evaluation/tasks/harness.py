@@ -1,8 +1,14 @@
-"""lm-eval's tasks as items and scores: it makes the prompts and judges the answers, and asks no model itself.
+"""IFEval, GSM8K and MATH500 through lm-eval: it makes the prompts and judges the answers, and asks no model itself.
 
-Source: Gao et al., The Language Model Evaluation Harness, 2024, package `lm_eval`. Prompts, examples, stop texts,
-filters and metrics are the package's own, called for one document at a time. Messages are what its chat endpoints
-send: `apply_chat_template` with `fewshot_as_multiturn`. Needs `lm_eval`, which is imported when a task is loaded.
+Sources: Gao et al., The Language Model Evaluation Harness, 2024, package `lm_eval`; Zhou et al., IFEval, 2023, arXiv
+2311.07911; Cobbe et al., GSM8K, 2021, arXiv 2110.14168; Hendrycks et al., MATH, 2021, arXiv 2103.03874, in the 500
+problems of Lightman et al., 2023, arXiv 2305.20050. The paper names lm-eval, but neither its tasks nor their settings.
+
+Prompts, examples, stop texts, filters and metrics are the package's own, called for one document at a time. Messages
+are what its chat endpoints send: `apply_chat_template` with `fewshot_as_multiturn`. IFEval's strict figures judge the
+reply as it is, loose ones also without its first or last line and without asterisks. MATH500 is `minerva_math500`, four
+fixed examples, with `math_verify`: the only metric in lm-eval that takes an answer out of `\\boxed{}`, the way chat
+models give it.
 """
 
 from __future__ import annotations
@@ -12,55 +18,229 @@ import logging
 import os
 import random
 import warnings
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Annotated, Any
 
-from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Context, Item, Message, Verdict
-from ramerge.evaluation.data import all_of
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import GenerateConfig
+from inspect_ai.scorer import Score, Scorer, Target, scorer
+from inspect_ai.solver import TaskState
+from pydantic import Field
+
+from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.requirements import missing
+from ramerge.evaluation.tasks.common import (
+    FAILED,
+    STOP,
+    Ratio,
+    Seed,
+    Subsets,
+    answer,
+    checked,
+    chosen,
+    for_each,
+    is_failed,
+    sample,
+    scored,
+    shares,
+    text_of,
+)
 from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install
+from ramerge.foundation.extras import install, missing
+
+Records = Sequence[Mapping[str, Any]]
 
 _SEED = 1234  # of lm-eval, for the examples in front of a question
-NO_FILTER = "none"
-"""lm-eval's name for the answer as it is, where a task has no filters."""
+_INVALID = "[invalid]"
+_MOST_SHOWN = 200
+_METRICS = {
+    "ifeval": {
+        f"{level}_{way}": ("none", f"{short}_level_{way}_acc")
+        for way in ("strict", "loose")
+        for level, short in (("prompt", "prompt"), ("instruction", "inst"))
+    },
+    "gsm8k": {"flexible": ("flexible-extract", "exact_match"), "strict": ("strict-match", "exact_match")},
+    "math500": {"accuracy": ("none", "math_verify")},
+}
+"""Figures of a subset: the filter that lm-eval applies to the answer, and its name for the metric."""
+
+_IFEVAL_FIELDS: Mapping[str, type | tuple[type, ...]] = {
+    "key": (int, str),
+    "prompt": str,
+    "instruction_id_list": list,
+    "kwargs": list,
+}
+_NEEDS_PUNKT = {"length_constraints:number_sentences", "change_case:capital_word_frequency"}
 
 
-@dataclass(frozen=True)
-class PromptedDocument:
-    """A document of a task, and the chat that asks it."""
+@task
+@checked
+def ifeval(ifeval: Path | None = None, seed: Seed = 0) -> Task:
+    """Instructions that a program can check (IFEval, with lm-eval's checkers).
 
-    document: Mapping[str, Any]
-    messages: tuple[Message, ...]
+    Args:
+        ifeval: JSON lines with key, prompt, instruction_id_list and kwargs; by default the hub's.
+        seed: of sampling.
+    """
+    _require("ifeval", "lm_eval", "langdetect", "immutabledict", "nltk")
+    # draws samples of the text, without a seed each time others
+    _imported("langdetect").DetectorFactory.seed = 0
+    documents = None if ifeval is None else {"train": _ifeval_documents(ifeval)}  # the hub's only split has this name
+    loaded = _load("ifeval", "ifeval", ifeval, documents, {}, f"google/IFEval, {', '.join(_IFEVAL_FIELDS)}")
+    refuse(f"{ifeval or 'google/IFEval'}, {problem}" for problem in _ifeval_problems(loaded))
+    return _task({"ifeval": loaded}, seed, max_tokens=1280)
 
 
-@dataclass(frozen=True)
-class Judged:
-    """What one of a task's filters made of a reply, and lm-eval's metrics of that."""
+@task
+@checked
+def math(
+    subsets: Subsets = "gsm8k,math500",
+    gsm8k: Path | None = None,
+    gsm8k_train: Path | None = None,
+    math500: Path | None = None,
+    fewshot: Annotated[int | None, Field(ge=0)] = None,
+    seed: Seed = 0,
+) -> Task:
+    """GSM8K and MATH500, with lm-eval's prompts and checkers.
 
-    answer: str
-    metrics: Mapping[str, Any]
+    Args:
+        subsets: of gsm8k and math500.
+        gsm8k: JSON lines with question and answer; by default the hub's.
+        gsm8k_train: its training set, which examples are drawn from. A local test set without it is lm-eval's
+            `gsm8k_cot`, whose eight fixed examples ship with lm-eval.
+        math500: JSON lines with problem and answer, or whole prompts as prompt and answer; by default the hub's.
+        fewshot: examples before a question, each a turn of the chat; by default lm-eval's number, and none where the
+            data has whole prompts.
+        seed: of sampling.
+    """
+    names = chosen(subsets, ("gsm8k", "math500"))
+    _require("math", "lm_eval", "math_verify", "sympy", "antlr4")
+    examples = {} if fewshot is None else {"num_fewshot": fewshot}
+    if gsm8k_train and not gsm8k:
+        raise EvaluationError("ramerge/math: --data gsm8k_train=FILE needs --data gsm8k=FILE too")
+
+    def load(name: str) -> _LoadedTask:
+        return _gsm8k(gsm8k, gsm8k_train, examples) if name == "gsm8k" else _math500(math500, examples)
+
+    return _task(for_each(names, load), seed, max_tokens=256)
 
 
-class HarnessTask:
-    """A task of lm-eval that has its data."""
+def _gsm8k(test: Path | None, train: Path | None, examples: Mapping[str, Any]) -> _LoadedTask:
+    documents, name, changes = None, "gsm8k", dict(examples)
+    if test:
+        documents = {split: _gsm8k_documents(path) for split, path in (("test", test), ("train", train)) if path}
+        if not train and examples.get("num_fewshot") == 0:
+            changes |= {"training_split": None, "fewshot_split": None}
+        elif not train:
+            name = "gsm8k_cot"
+    return _load("gsm8k", name, test, documents, changes, "openai/gsm8k, question and answer")
+
+
+def _math500(path: Path | None, examples: Mapping[str, Any]) -> _LoadedTask:
+    documents, changes = None, dict(examples)
+    if path is not None:
+        whole_prompts = "prompt" in read_records(path, {})[0]
+        documents = {"test": _math500_documents(path, "prompt" if whole_prompts else "problem")}
+        if whole_prompts:
+            changes = {"doc_to_text": "problem", "num_fewshot": 0} | changes
+    changes["process_results"] = _math_verify
+    about = "HuggingFaceH4/MATH-500, problem (or prompt) and answer"
+    return _load("minerva_math", "minerva_math500", path, documents, changes, about, data="math500")
+
+
+# --- documents -------------------------------------------------------------------------------------------------------
+
+
+def _ifeval_documents(path: Path) -> Records:
+    records = read_records(path, _IFEVAL_FIELDS)
+    refuse_duplicates(path, [str(record["key"]) for record in records])
+    refuse(
+        f"{path}, record {number}: instruction_id_list must be a list of texts, and not empty"
+        for number, record in enumerate(records, 1)
+        if not record["instruction_id_list"] or not all(isinstance(each, str) for each in record["instruction_id_list"])
+    )
+    return [{name: record[name] for name in _IFEVAL_FIELDS} for record in records]
+
+
+def _ifeval_problems(loaded: _LoadedTask) -> Iterator[str]:
+    documents = [document for document, _ in loaded.questions()]
+    for number, document in enumerate(documents, 1):
+        instructions, arguments = document["instruction_id_list"], document["kwargs"]
+        if len(instructions) != len(arguments):
+            yield f"record {number}: has {len(instructions)} instructions and kwargs for {len(arguments)}"
+        elif problem := guarded(loaded.judged, document, "")[1]:  # sets the checkers up and goes no further
+            yield f"record {number}: lm-eval knows no such instructions with these kwargs ({problem})"
+    counting = sum(not _NEEDS_PUNKT.isdisjoint(document["instruction_id_list"]) for document in documents)
+    try:
+        _imported("nltk").data.find("tokenizers/punkt_tab/english/")
+    except LookupError:
+        if counting:
+            yield (
+                f"{counting:,} records: counting sentences or words takes NLTK's punkt_tab, which is not there: "
+                "python -c \"import nltk; nltk.download('punkt_tab')\", or set NLTK_DATA to a folder that has "
+                "tokenizers/punkt_tab"
+            )
+
+
+def _gsm8k_documents(path: Path) -> Records:
+    fields = {"question": str, "answer": str}
+    records = read_records(path, fields)
+    refuse(
+        f"{path}, record {number}: answer has no #### before its number"
+        for number, record in enumerate(records, 1)
+        if "####" not in record["answer"]
+    )
+    return [{name: record[name] for name in fields} for record in records]
+
+
+def _math500_documents(path: Path, text: str) -> Records:
+    """With `text` the field that holds the problem. Where there is no solution, it is the answer in a box."""
+    records = read_records(path, {text: str, "answer": str})
+    refuse_duplicates(path, [str(record["unique_id"]) for record in records if "unique_id" in record])
+    solutions = [record.get("solution") or f"\\boxed{{{record['answer']}}}" for record in records]
+    refuse(
+        f"{path}, record {number}: solution, or answer where there is none, holds no complete \\boxed{{}}"
+        for number, (record, solution) in enumerate(zip(records, solutions, strict=True), 1)
+        if (boxed := _boxed(solution)) is None or (not record.get("solution") and boxed != record["answer"])
+    )
+    return [{"problem": record[text], "solution": each} for record, each in zip(records, solutions, strict=True)]
+
+
+def _boxed(solution: str) -> str | None:
+    """What stands in a solution's last box, as lm-eval reads it; None where it cannot."""
+    utils = _imported("lm_eval.tasks.hendrycks_math.utils")
+    try:
+        found: str = utils.remove_boxed(utils.last_boxed_only_string(solution))
+    except (TypeError, AssertionError, AttributeError, IndexError):
+        return None
+    return found
+
+
+def _math_verify(document: Mapping[str, Any], replies: Sequence[str]) -> dict[str, Any]:
+    """minerva_math500's `math_verify`, without the `exact_match` next to it, which takes ten times as long."""
+    utils = _imported("lm_eval.tasks.minerva_math.utils")
+    target = utils.parse(replies[0])
+    verified = utils.verify(gold=utils.parse(document["solution"]), target=target)
+    parsed = next((each[:_MOST_SHOWN] for each in target if isinstance(each, str)), None)
+    problem = None if target else "holds no expression that math_verify finds"
+    return {"math_verify": int(verified), "parsed": parsed, "problem": problem}
+
+
+# --- lm-eval ---------------------------------------------------------------------------------------------------------
+
+
+class _LoadedTask:
+    """A `ConfigurableTask` of lm-eval that has its data."""
 
     def __init__(self, task: Any) -> None:
-        """With a `ConfigurableTask`."""
         self._task = task
+        self.documents: dict[str, Mapping[str, Any]] = {}
 
-    @property
-    def stop(self) -> tuple[str, ...]:
-        """The texts that end an answer."""
-        return tuple(self._task.config.generation_kwargs["until"])
-
-    def questions(self) -> Iterator[PromptedDocument]:
+    def questions(self) -> Iterator[tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]]:
         """All documents in their order, each with its messages.
 
         Examples are drawn as `simple_evaluate` draws them: by one generator, document after document.
@@ -72,126 +252,124 @@ class HarnessTask:
                 num_fewshot=self._task.config.num_fewshot or 0,
                 apply_chat_template=True,
                 fewshot_as_multiturn=True,
-                chat_template=_as_messages,
+                chat_template=lambda messages, add_generation_prompt: messages,  # an endpoint has its own
             )
-            yield PromptedDocument(document, tuple(messages))
+            yield document, messages
 
-    def judge(self, document: Mapping[str, Any], reply: str) -> tuple[dict[str, Judged] | None, str | None]:
-        """A reply by the names of the task's filters; or None, and why lm-eval could not judge it."""
-        return guarded(self._judge, document, reply)
+    def samples(self, subset: str) -> Iterator[Sample]:
+        """The documents as samples, by their place in the data where they have no key."""
+        stop = self._task.config.generation_kwargs["until"]
+        for number, (document, messages) in enumerate(self.questions()):
+            made = sample(subset, str(document.get("key", number)), messages, **{STOP: stop})
+            self.documents[str(made.id)] = document
+            yield made
 
-    def _judge(self, document: Mapping[str, Any], reply: str) -> dict[str, Judged]:
+    def judged(self, document: Mapping[str, Any], reply: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
+        """What each of the task's filters made of a reply, and lm-eval's metrics of that."""
         instance = import_module("lm_eval.api.instance").Instance("generate_until", document, (), 0)
         instance.resps = [reply]
         with _contained():
             for ensemble in self._task._filters:
                 ensemble.apply([instance])
             return {
-                name: Judged(answer, self._task.process_results(document, [answer]))
-                for name, answer in instance.filtered_resps.items()
+                name: (found, self._task.process_results(document, [found]))
+                for name, found in instance.filtered_resps.items()
             }
 
 
-def load(
+def _task(loaded: Mapping[str, _LoadedTask], seed: int | None, max_tokens: int) -> Task:
+    return Task(
+        dataset=[each for subset, one in loaded.items() for each in one.samples(subset)],
+        solver=answer(seed),
+        scorer=_judging(functools.partial(_score, loaded)),
+        config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=max_tokens),
+    )
+
+
+@scorer(name="ramerge/lm_eval", metrics=[shares()])
+def _judging(score_of: Any) -> Scorer:
+    async def score(state: TaskState, target: Target) -> Score:
+        return score_of(state)  # type: ignore[no-any-return]
+
+    return score
+
+
+def _score(loaded: Mapping[str, _LoadedTask], state: TaskState) -> Score:
+    subset = state.metadata["subset"]
+    document = loaded[subset].documents[str(state.sample_id)]
+    judged, problem = None, FAILED
+    if not is_failed(state):
+        judged, stopped = guarded(loaded[subset].judged, document, text_of(state.output))
+        problem = stopped or ""
+    if judged is None:
+        weights = len(document.get("instruction_id_list", [None]))
+        nothing = {name: (0.0, weights if name.startswith("instruction") else 1.0) for name in _METRICS[subset]}
+        return scored(state, nothing, problem=problem)
+    found = {name: judged[way][1][figure] for name, (way, figure) in _METRICS[subset].items()}
+    details = {name: list(each) for name, each in found.items() if isinstance(each, list)}
+    first, metrics = next(iter(judged.values()))
+    parsed = metrics.get("parsed", {way: each[:_MOST_SHOWN] for way, (each, _) in judged.items()})
+    unread = metrics.get("problem") or ("holds no number" if first == _INVALID else None)
+    return scored(state, {name: _ratio(each) for name, each in found.items()}, parsed, unread, **details)
+
+
+def _ratio(figure: Any) -> Ratio:
+    return (float(sum(figure)), float(len(figure))) if isinstance(figure, list) else (float(figure), 1.0)
+
+
+def _require(name: str, *modules: str) -> None:
+    if absent := missing(modules, who=f"ramerge/{name}", install=install("eval")):
+        raise EvaluationError(absent)
+
+
+def _load(
     folder: str,
     name: str,
-    *,
-    documents: Mapping[str, Sequence[Mapping[str, Any]]] | None = None,
-    changes: Mapping[str, Any] | None = None,
-    failure: str,
-) -> HarnessTask:
+    path: Path | None,
+    documents: Mapping[str, Records] | None,
+    changes: Mapping[str, Any],
+    about: str,
+    data: str | None = None,
+) -> _LoadedTask:
     """One of lm-eval's tasks.
 
     Args:
         folder: the task's folder among `lm_eval.tasks`.
+        path: where the documents are from.
         documents: by split, kept in memory; None takes the task's own from the hub.
         changes: entries of the task's configuration to replace.
-        failure: begins the error's sentence.
+        about: the hub's data set, and the fields of a file that replaces it.
+        data: the file's name; by default the task's.
 
     Raises:
         EvaluationError: the data cannot be had or used, or no prompt can be made with these examples.
     """
     local = {} if documents is None else {"custom_dataset": functools.partial(_dataset, documents)}
-    entry = {"task": name, **(changes or {}), **local}
+    entry = {"task": name, **changes, **local}
     try:
         with _contained(), _no_downloads_of_nltk(), _without_logs():
             tasks = _tasks()
             manager = tasks.TaskManager(include_path=str(Path(tasks.__file__).parent / folder), include_defaults=False)
             # a group is lm-eval's way to load a task with changes
-            task = HarnessTask(manager.load({"group": "ramerge", "task": [entry]})["tasks"][name])
-            next(task.questions())
+            loaded = _LoadedTask(manager.load({"group": "ramerge", "task": [entry]})["tasks"][name])
+            next(loaded.questions())
     except Exception as error:  # of lm-eval, datasets, pyarrow and the hub, which share no base
-        raise EvaluationError(f"{failure}: {f'{type(error).__name__}: {error}'[:500]}") from error
-    return task
+        repository, _, fields = about.partition(", ")
+        hub = f"could not load {repository} from the hub; give --data {data or name}=FILE, JSON lines with {fields}"
+        where = f"{path}: lm-eval cannot use it with these settings" if path else hub
+        raise EvaluationError(f"{where}: {f'{type(error).__name__}: {error}'[:500]}") from error
+    return loaded
 
 
-def imported(module: str) -> Any:
+def _imported(module: str) -> Any:
     """A module of lm-eval or of its helpers, whose warnings are kept off the terminal."""
     with _contained(), _no_downloads_of_nltk():
         return import_module(module)
 
 
-S = TypeVar("S", bound=BenchmarkSettings)
-
-
-class HarnessBenchmark(Benchmark[S]):
-    """A benchmark whose items ask one question each, and are made and judged by lm-eval."""
-
-    needs: ClassVar[tuple[str, ...]]
-    """Modules that must be there."""
-
-    def __init__(self, settings: S, context: Context) -> None:
-        super().__init__(settings, context)
-        self._loaded: dict[str, HarnessTask] = {}
-
-    @abstractmethod
-    def load(self, subset: str) -> HarnessTask:
-        """The task with its data, checked.
-
-        Raises:
-            EvaluationError: all that is wrong with the data, the settings or the packages.
-        """
-
-    @abstractmethod
-    def verdict(self, subset: str, prompted: PromptedDocument, judged: Mapping[str, Judged]) -> Verdict:
-        """The task's metrics from lm-eval's."""
-
-    def key(self, number: int, document: Mapping[str, Any]) -> str:
-        """A document's key: its place in the data, unless the suite has a better one."""
-        return str(number)
-
-    def check(self, subsets: Sequence[str]) -> None:
-        all_of(functools.partial(self._task, subset) for subset in subsets)
-
-    def items(self, subset: str) -> Iterator[Item]:
-        for number, prompted in enumerate(self._task(subset).questions()):
-            yield Item(self.key(number, prompted.document), prompted)
-
-    async def ask(self, subset: str, item: Item, chat: Chat) -> str:
-        return (await chat(item.value.messages, stop=self._task(subset).stop)).text
-
-    async def score(self, subset: str, item: Item, answers: str) -> Verdict:
-        judged, problem = self._task(subset).judge(item.value.document, answers)
-        if judged is None:
-            return Verdict(self.failed(subset, item), problem=problem)
-        return self.verdict(subset, item.value, judged)
-
-    def _task(self, subset: str) -> HarnessTask:
-        if subset not in self._loaded:
-            if absent := missing(self.needs, who=f"ramerge/{self.name}", install=install("eval")):
-                raise EvaluationError(absent)
-            self._loaded[subset] = self.load(subset)
-        return self._loaded[subset]
-
-
-def _as_messages(messages: Sequence[Message], *, add_generation_prompt: bool) -> Sequence[Message]:
-    """A chat template that leaves the chat as it is, for an endpoint that has its own."""
-    return messages
-
-
 @functools.cache
 def _tasks() -> Any:
-    tasks, templates = imported("lm_eval.tasks"), imported("lm_eval.utils").env
+    tasks, templates = _imported("lm_eval.tasks"), _imported("lm_eval.utils").env
     for module in ("datasets.utils", "huggingface_hub.utils"):
         import_module(module).disable_progress_bars()
     for noisy in ("lm_eval", "math_verify"):  # a line for each answer that they cannot read
@@ -201,7 +379,7 @@ def _tasks() -> Any:
     return tasks
 
 
-def _dataset(documents: Mapping[str, Sequence[Mapping[str, Any]]], **_metadata: object) -> Any:
+def _dataset(documents: Mapping[str, Records], **_metadata: object) -> Any:
     datasets = import_module("datasets")
     return datasets.DatasetDict({split: datasets.Dataset.from_list(list(each)) for split, each in documents.items()})
 
@@ -225,12 +403,10 @@ def _contained() -> Iterator[None]:
 
 @contextmanager
 def _without_logs() -> Iterator[None]:
-    disabled = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
-    try:
+    with ExitStack() as after:
+        after.callback(logging.disable, logging.root.manager.disable)
+        logging.disable(logging.CRITICAL)
         yield
-    finally:
-        logging.disable(disabled)
 
 
 @contextmanager
@@ -241,7 +417,6 @@ def _no_downloads_of_nltk() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["LOCAL_RANK"]
-        else:
+        os.environ.pop("LOCAL_RANK")
+        if before is not None:
             os.environ["LOCAL_RANK"] = before

@@ -7,6 +7,7 @@ visits every document in Python for each query, and Pyserini needs Java.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,9 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.foundation.errors import EndpointError, EvaluationError, reason
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.extras import install, missing
 from ramerge.foundation.text import shown
 
+_WITH_USER = re.compile("https?://[^/?#]*@")
 _SECONDS = 60.0
 _TRIES = 4
 _FIRST_WAIT = 1.0  # seconds, which double
@@ -70,22 +73,36 @@ class BM25:
         return [self._documents[index] for index, score in zip(found[0], scores[0], strict=True) if score > 0]
 
 
-def bm25(path: Path) -> BM25:
-    """The index over a file of documents, see `read_documents`. Made once in a process while the file stays as it is.
+def opened(engine: str, documents: Path | None) -> Retriever:
+    """What searches: `bm25` over a file of documents, or a server at an address, which is asked once.
 
     Raises:
-        EvaluationError: see `read_documents`.
+        EvaluationError: something is missing or wrong, or the server does not answer.
     """
-    try:
-        state = path.stat()
-    except OSError as error:
-        raise EvaluationError(f"{path}: {reason(error)}") from error
-    return _bm25(path, state.st_mtime_ns, state.st_size)
+    local = engine == "bm25"
+    problems = missing(["bm25s"] if local else ["httpx", "tenacity"], who="ramerge/search", install=install("eval"))
+    if local and documents is None:
+        problems.append(
+            "ramerge/search: has nothing to search in; give --data documents=FILE (JSON lines with contents, or "
+            "title and text), or the address of a retriever, --task-set search.engine=http://HOST:PORT/retrieve"
+        )
+    if _WITH_USER.match(engine):
+        problems.append(
+            "ramerge/search: the address in search.engine holds a user or password, which results would keep; "
+            "leave it out, or put a proxy that adds it in front of the retriever"
+        )
+    if problems:
+        raise EvaluationError(problems)
+    if documents is not None and local:
+        return _indexed(documents, documents.stat().st_mtime_ns if documents.is_file() else 0)
+    server = RetrievalServer(engine)
+    server.check()
+    return server
 
 
-@lru_cache(maxsize=1)
-def _bm25(path: Path, _changed: int, _size: int) -> BM25:
-    return BM25(read_documents(path))
+@lru_cache(maxsize=1)  # each model and each step of a search asks for the same one
+def _indexed(documents: Path, _changed: int) -> BM25:
+    return BM25(read_documents(documents))
 
 
 def read_documents(path: Path) -> list[RetrievedDocument]:

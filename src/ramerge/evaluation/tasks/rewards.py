@@ -9,155 +9,109 @@ earlier versions: `reward`).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any
 
-from pydantic import Field
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import GenerateConfig
+from inspect_ai.scorer import Score, Scorer, Target, scorer
+from inspect_ai.solver import TaskState
+from pydantic import Field, ValidationError
 
-from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Item, Message, Subset, Verdict
 from ramerge.evaluation.data import read_records, refuse
 from ramerge.evaluation.functions import in_words, load
 from ramerge.evaluation.guard import guarded
+from ramerge.evaluation.tasks.common import FAILED, Seed, answer, checked, is_failed, sample, scored, shares, text_of
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
 
-PROMPTS = "prompts"
-_ROLES = ("system", "user", "assistant", "tool", "developer")
 
+@task
+@checked
+def rewards(
+    prompts: Path | None = None,
+    function: str = "",
+    reward_seconds: Annotated[float, Field(gt=0, le=3600)] = 10.0,
+    seed: Seed = 0,
+) -> Task:
+    """Your own prompts, scored by a reward function in verl's form.
 
-class RewardsSettings(BenchmarkSettings):
-    """Generation, and the function."""
-
-    function: str = Field("", description="the reward function: file.py:compute_score or module:compute_score")
-    reward_seconds: float = Field(10.0, gt=0, le=3600, description="seconds that one call of the function may take")
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """One record."""
-
-    messages: tuple[Message, ...]
-    data_source: str
-    ground_truth: Any
-    extra_info: Mapping[str, Any]
-
-
-class RewardsBenchmark(Benchmark[RewardsSettings]):
-    """Prompts of a user, and what a reward function says of the answers."""
-
-    name = "rewards"
-    data: ClassVar[Mapping[str, str]] = {
-        PROMPTS: "JSON lines or verl's parquet: prompt, reward_model with ground_truth, data_source, extra_info"
-    }
-    settings_type = RewardsSettings
-
-    def subsets(self) -> Sequence[Subset]:
-        return (Subset(PROMPTS, "Reward", ("reward",)),)
-
-    def check(self, subsets: Sequence[str]) -> None:
-        if PROMPTS not in self.context.data:
-            raise EvaluationError("ramerge/rewards: needs --data prompts=FILE, JSON lines or verl's parquet")
-        if not self.settings.function:
-            raise EvaluationError("ramerge/rewards: needs --task-set rewards.function=file.py:compute_score")
-        assert self._function and self._prompts
-
-    def items(self, subset: str) -> Iterator[Item]:
-        for number, prompt in enumerate(self._prompts, 1):
-            yield Item(str(number), prompt)
-
-    async def ask(self, subset: str, item: Item, chat: Chat) -> str:
-        return (await chat(item.value.messages)).text
-
-    async def score(self, subset: str, item: Item, answers: str) -> Verdict:
-        found, problem = guarded(self._call, item.value, answers, seconds=self.settings.reward_seconds)
-        reward, details = found if found is not None else (0.0, {})
-        return Verdict({"reward": (reward, 1.0)}, answers, problem, details)
-
-    def target(self, subset: str, item: Item) -> str:
-        return str(item.value.ground_truth)
-
-    def _call(self, prompt: Prompt, answer: str) -> tuple[float, Mapping[str, Any]]:
-        """The reward, and what else the function says."""
-        returned = self._function[1](
-            data_source=prompt.data_source,
-            solution_str=answer,
-            ground_truth=prompt.ground_truth,
-            extra_info=dict(prompt.extra_info),
-        )
-        details = dict(returned) if isinstance(returned, Mapping) else {}
-        value: Any = details.get("score", details.get("reward")) if details else returned
-        reward = float(value)
-        if not math.isfinite(reward):
-            raise ValueError(f"the reward is {reward}")
-        return reward, details
-
-    @cached_property
-    def _function(self) -> Any:
-        try:
-            return load(self.settings.function)
-        except Exception as error:
-            text = f"ramerge/rewards: --task-set rewards.function={self.settings.function}: {in_words(error)}"
-            raise EvaluationError(text) from error
-
-    @cached_property
-    def _prompts(self) -> list[Prompt]:
-        path = self.context.data[PROMPTS]
-        records = _parquet(path) if path.suffix == ".parquet" else read_records(path, {})
-        refuse(f"{path}, record {number}: {text}" for number, one in enumerate(records, 1) for text in _problems(one))
-        return [_prompt(record) for record in records]
-
-
-def _parquet(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file of verl's.
-
-    Raises:
-        EvaluationError: it is none, or pyarrow is not here.
+    Args:
+        prompts: JSON lines or verl's parquet: prompt, reward_model with ground_truth, data_source, extra_info.
+        function: file.py:compute_score or module:compute_score.
+        reward_seconds: that one call of the function may take.
+        seed: of sampling.
     """
+    if prompts is None:
+        raise EvaluationError("ramerge/rewards: needs --data prompts=FILE, JSON lines or verl's parquet")
+    if not function:
+        raise EvaluationError("ramerge/rewards: needs --task-set rewards.function=file.py:compute_score")
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
-    except ImportError as error:
-        raise EvaluationError(f"{path}: needs pyarrow, which is not here: pip install pyarrow") from error
-    try:
-        records: list[dict[str, Any]] = read_table(path).to_pylist()
-    except (ArrowException, OSError) as error:
-        raise EvaluationError(f"{path}: is no parquet file that pyarrow reads ({shown(error)})") from error
-    if not records:
-        raise EvaluationError(f"{path}: holds no record")
-    return records
-
-
-def _problems(record: Any) -> Iterator[str]:
-    if not isinstance(record, dict):
-        yield "must be an object"
-        return
-    prompt = record.get("prompt")
-    if prompt is None:
-        yield f"lacks prompt; has {shown(', '.join(record)) or 'nothing'}"
-    elif not isinstance(prompt, str) and not (isinstance(prompt, list) and prompt and all(map(_is_message, prompt))):
-        yield "prompt: must be a text, or a list of messages with role and content"
-    if _ground_truth(record) is None:
-        yield "lacks reward_model with ground_truth"
-    if not isinstance(record.get("extra_info"), dict | None):
-        yield "extra_info: must be an object"
-
-
-def _is_message(message: Any) -> bool:
-    return (
-        isinstance(message, dict) and message.get("role") in _ROLES and isinstance(message.get("content"), str | list)
+        _, compute_score = load(function)
+    except Exception as error:
+        text = f"ramerge/rewards: --task-set rewards.function={function}: {in_words(error)}"
+        raise EvaluationError(text) from error
+    return Task(
+        dataset=_samples(prompts),
+        solver=answer(seed),
+        scorer=_reward(compute_score, reward_seconds),
+        config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=1024),
     )
 
 
-def _ground_truth(record: Mapping[str, Any]) -> Any:
-    model = record.get("reward_model")
-    return model.get("ground_truth") if isinstance(model, dict) else record.get("ground_truth")
+@scorer(name="ramerge/rewards", metrics=[shares()])
+def _reward(function: Callable[..., Any], seconds: float) -> Scorer:
+    async def score(state: TaskState, target: Target) -> Score:
+        if is_failed(state):
+            return scored(state, {"reward": (0.0, 1.0)}, problem=FAILED)
+        said = text_of(state.output)
+        found, problem = guarded(_called, function, state.metadata, said, seconds=seconds)
+        reward, details = found if found is not None else (0.0, {})
+        return scored(state, {"reward": (reward, 1.0)}, said, problem, **details)
+
+    return score
 
 
-def _prompt(record: Mapping[str, Any]) -> Prompt:
-    prompt = record["prompt"]
-    messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
-    source = str(record.get("data_source") or "")
-    return Prompt(tuple(messages), source, _ground_truth(record), record.get("extra_info") or {})
+def _called(function: Callable[..., Any], prompt: Mapping[str, Any], said: str) -> tuple[float, Mapping[str, Any]]:
+    """The reward, and what else the function says."""
+    returned = function(
+        data_source=prompt["data_source"],
+        solution_str=said,
+        ground_truth=prompt["ground_truth"],
+        extra_info=dict(prompt["extra_info"]),
+    )
+    details = dict(returned) if isinstance(returned, Mapping) else {}
+    reward = float(details.get("score", details.get("reward")) if details else returned)  # type: ignore[arg-type]
+    if not math.isfinite(reward):
+        raise ValueError(f"the reward is {reward}")
+    return reward, details
+
+
+def _samples(path: Path) -> list[Sample]:
+    samples, problems = [], []
+    for number, record in enumerate(read_records(path, {}), 1):
+        try:
+            samples.append(_sample(number, record))
+        except ValueError as error:
+            problems.append(f"{path}, record {number}: {error}")
+    refuse(problems)
+    return samples
+
+
+def _sample(number: int, record: Mapping[str, Any]) -> Sample:
+    """Raises `ValueError` where it is no record of verl's."""
+    if (prompt := record.get("prompt")) is None:
+        raise ValueError(f"lacks prompt; has {shown(', '.join(record)) or 'nothing'}")
+    model, extra = record.get("reward_model"), record.get("extra_info")
+    truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
+    if truth is None:
+        raise ValueError("lacks reward_model with ground_truth")
+    if not isinstance(extra, Mapping | None):
+        raise ValueError("extra_info: must be an object")
+    about = {"data_source": str(record.get("data_source") or ""), "ground_truth": truth, "extra_info": extra or {}}
+    try:
+        return sample("prompts", str(number), prompt, str(truth), **about)
+    except ValidationError as error:
+        raise ValueError("prompt: must be a text, or a list of messages with role and content") from error

@@ -20,22 +20,36 @@ Where this differs from the original:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.model import ChatMessage, ChatMessageAssistant, ChatMessageUser, GenerateConfig, ModelOutput
+from inspect_ai.scorer import Score, Scorer, Target, scorer
+from inspect_ai.solver import Generate, Solver, TaskState, solver
 from pydantic import Field
 
-from ramerge.evaluation import answers as short_answers
-from ramerge.evaluation.benchmark import Benchmark, BenchmarkSettings, Chat, Item, Message, Reply, Subset, Verdict
-from ramerge.evaluation.data import all_of, from_hub, read_records, refuse, refuse_duplicates
-from ramerge.evaluation.requirements import missing
-from ramerge.evaluation.tasks.retrievers import RetrievalServer, RetrievedDocument, Retriever, bm25
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install
+from ramerge.evaluation.data import from_hub, read_records, refuse, refuse_duplicates
+from ramerge.evaluation.tasks import common
+from ramerge.evaluation.tasks.common import (
+    FAILED,
+    Count,
+    Seed,
+    Subsets,
+    ask,
+    checked,
+    chosen,
+    for_each,
+    is_cut,
+    is_failed,
+    sample,
+    scored,
+    shares,
+    text_of,
+)
+from ramerge.evaluation.tasks.retrievers import RetrievedDocument, Retriever, opened
 
 PROMPT = (
     "Answer the given question. "
@@ -55,140 +69,114 @@ NOTHING_FOUND = "No information available"
 
 _HUB = "RUC-NLPIR/FlashRAG_datasets"
 _HUB_FILES = {"nq": "nq/test.jsonl", "2wiki": "2wikimultihopqa/dev.jsonl"}
-_STOP = ("</search>",)
-_WITH_USER = re.compile("https?://[^/?#]*@")
+_STOP = "</search>"
 # as vLLM and SGLang name it
 _CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 _LONGEST_QUERY = 2000  # characters; about what a turn of 500 tokens holds
 
 
-class SearchSettings(BenchmarkSettings):
-    """Settings of ZeroSearch's validation, and the search tool."""
+@task
+@checked
+def search(
+    subsets: Subsets = "nq,2wiki",
+    nq: Path | None = None,
+    wiki: Path | None = None,
+    documents: Path | None = None,
+    engine: Annotated[str, Field(pattern="^(bm25|https?://.+)$")] = "bm25",
+    max_turns: Annotated[int, Field(ge=0)] = 5,
+    topk: Count = 5,
+    max_information: Count = 8192,
+    match: Literal["exact", "contains"] = "exact",
+    continuation: Literal["turn", "prefill"] = "turn",
+    seed: Seed = 0,
+) -> Task:
+    """Questions with a search tool, turn by turn (ZeroSearch).
 
-    max_tokens: int = Field(500, ge=1, description="new tokens a turn")
-    max_turns: int = Field(5, ge=0, description="turns that are answered; one more ends the conversation")
-    topk: int = Field(5, ge=1, description="documents a search")
-    max_information: int = Field(8192, ge=1, description="characters of documents a search")
-    match: Literal["exact", "contains"] = Field("exact", description="what em counts; contains is the original's")
-    engine: str = Field(
-        "bm25", pattern="^(bm25|https?://.+)$", description="bm25 over --data documents=FILE, or a retriever's address"
+    Args:
+        subsets: of nq and 2wiki.
+        nq: NQ-open, question and answer, or FlashRAG's layout; by default the hub's.
+        wiki: 2WikiMultiHopQA, in its own or FlashRAG's layout; by default the hub's.
+        documents: what is searched, contents, or title and text.
+        engine: bm25 over the documents, or a retriever's address.
+        max_turns: turns that are answered; one more ends the conversation.
+        topk: documents a search.
+        max_information: characters of documents a search.
+        match: what em counts; contains is the original's.
+        continuation: how the model gets documents.
+        seed: of sampling.
+    """
+    files = {"nq": nq, "2wiki": wiki}
+    names = chosen(subsets, files)
+    retriever = opened(engine, documents)
+    samples = for_each(names, lambda name: _samples(name, files[name]))
+    return Task(
+        dataset=[each for found in samples.values() for each in found],
+        solver=converse(retriever, max_turns, topk, max_information, continuation, seed),
+        scorer=_answers(match),
+        config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=500),
     )
-    continuation: Literal["turn", "prefill"] = Field("turn", description="how the model gets documents")
 
 
-@dataclass(frozen=True)
-class SearchQuestion:
-    """A question and all answers that count as right."""
+@solver(name="ramerge/search")
+def converse(
+    retriever: Retriever, max_turns: int, topk: int, max_information: int, continuation: str, seed: int | None
+) -> Solver:
+    """Turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
 
-    text: str
-    answers: tuple[str, ...]
-
-
-class SearchBenchmark(Benchmark[SearchSettings]):
-    """NQ and 2WikiMultiHopQA with a search tool."""
-
-    name = "search"
-    data: ClassVar[Mapping[str, str]] = {
-        "nq": "NQ-open: question, answer, or FlashRAG's layout",
-        "2wiki": "2WikiMultiHopQA, in its own or FlashRAG's layout",
-        "documents": "what is searched: contents, or title and text",
-    }
-    settings_type = SearchSettings
-
-    def subsets(self) -> Sequence[Subset]:
-        return (Subset("nq", "NQ", ("em", "f1")), Subset("2wiki", "2WikiMultiHopQA", ("em", "f1")))
-
-    def check(self, subsets: Sequence[str]) -> None:
-        all_of([self._check_retriever, *(partial(self._questions, subset) for subset in subsets)])
-
-    def items(self, subset: str) -> Iterator[Item]:
-        for key, question in self._questions(subset):
-            yield Item(key, question)
-
-    async def ask(self, subset: str, item: Item, chat: Chat) -> dict[str, Any]:
-        """The turns of the model, and what each of them was: `search`, `answer` or None.
-
-        Raises:
-            EndpointError: a request failed, or the search tool did.
-        """
-        messages: list[Message] = [_message("user", PROMPT.format(question=_asked(item.value.text)))]
+    async def solve(state: TaskState, generate: Generate) -> TaskState:
+        messages: list[ChatMessage] = list(state.messages)
         turns: list[str] = []
         actions: list[str | None] = []
         while True:
-            going_on = _CONTINUE if messages[-1]["role"] == "assistant" else {}  # with its own text
-            reply = await chat(messages, stop=_STOP, extra_body=going_on)
-            turns.append(_cut(reply))
+            going_on = _CONTINUE if messages[-1].role == "assistant" else None  # with its own text
+            output = await ask(state, messages, seed, len(turns), stop_seqs=[_STOP], extra_body=going_on)
+            turns.append(_cut(output))
             action, content = _action(turns[-1])
             actions.append(action)
-            if action == "answer" or len(turns) > self.settings.max_turns:
-                return {"turns": turns, "actions": actions}
-            response = await self._information(content) if action == "search" else INVALID
-            messages = self._continued(messages, turns[-1], response)
+            if action == "answer" or len(turns) > max_turns:
+                state.store.set("turns", turns)
+                state.store.set("actions", actions)
+                state.messages, state.output = [*messages, output.message], output
+                return state
+            response = await _information(retriever, content, topk, max_information) if action == "search" else INVALID
+            if continuation == "turn":
+                messages += [ChatMessageAssistant(content=turns[-1]), ChatMessageUser(content=response.strip())]
+            else:
+                written = "".join(message.text for message in messages[1:])
+                messages = [messages[0], ChatMessageAssistant(content=written + turns[-1] + response)]
 
-    async def score(self, subset: str, item: Item, answers: Mapping[str, Any]) -> Verdict:
-        return self._score(item.value, answers["turns"], answers["actions"])
+    return solve
 
-    def target(self, subset: str, item: Item) -> str:
-        return str(item.value.answers[0])
 
-    @cached_property
-    def _retriever(self) -> Retriever:
-        if self.settings.engine == "bm25":
-            return bm25(self.context.data["documents"])
-        return RetrievalServer(self.settings.engine)
+async def _information(retriever: Retriever, query: str, topk: int, most: int) -> str:
+    """What the model is told about a query, as the original words it."""
+    found = await retriever.search(query[:_LONGEST_QUERY], topk) if query else ()
+    documents = "\n".join(f"Doc {number}: {_line(document)}" for number, document in enumerate(found, 1))
+    return f"\n\n<information>{documents[:most] or NOTHING_FOUND}</information>\n\n"
 
-    def _check_retriever(self) -> None:
-        local = self.settings.engine == "bm25"
-        needed = ["bm25s"] if local else ["httpx", "tenacity"]
-        problems = missing(needed, who="ramerge/search", install=install("eval"))
-        if local and "documents" not in self.context.data:
-            problems.append(
-                "ramerge/search: has nothing to search in; give --data documents=FILE (JSON lines with contents, or "
-                "title and text), or the address of a retriever, --task-set search.engine=http://HOST:PORT/retrieve"
-            )
-        if _WITH_USER.match(self.settings.engine):
-            problems.append(
-                "ramerge/search: the address in search.engine holds a user or password, which results would keep; "
-                "leave it out, or put a proxy that adds it in front of the retriever"
-            )
-        if problems:
-            raise EvaluationError(problems)
-        if isinstance(self._retriever, RetrievalServer):
-            self._retriever.check()
 
-    def _questions(self, subset: str) -> list[tuple[str, SearchQuestion]]:
-        return _read_questions(self.context.data.get(subset) or _from_hub(subset))
-
-    async def _information(self, query: str) -> str:
-        """What the model is told about a query, as the original words it."""
-        found = await self._retriever.search(query[:_LONGEST_QUERY], self.settings.topk) if query else ()
-        documents = "\n".join(f"Doc {number}: {_line(document)}" for number, document in enumerate(found, 1))
-        return f"\n\n<information>{documents[: self.settings.max_information] or NOTHING_FOUND}</information>\n\n"
-
-    def _continued(self, messages: Sequence[Message], turn: str, response: str) -> list[Message]:
-        """The conversation after a turn of the model and the environment's response."""
-        if self.settings.continuation == "turn":
-            return [*messages, _message("assistant", turn), _message("user", response.strip())]
-        written = "".join(message["content"] for message in messages[1:])
-        return [messages[0], _message("assistant", written + turn + response)]
-
-    def _score(self, question: SearchQuestion, turns: Sequence[str], actions: Sequence[str | None]) -> Verdict:
-        given = [answer for turn in turns for answer in _tagged("answer", turn)]
+@scorer(name="ramerge/search", metrics=[shares()])
+def _answers(match: str) -> Scorer:
+    async def score(state: TaskState, target: Target) -> Score:
+        nothing = dict.fromkeys(("em", "f1"), (0.0, 1.0))
+        if is_failed(state):
+            return scored(state, nothing, problem=FAILED)
+        actions = state.store.get("actions")
         details = {"searches": actions.count("search"), "invalid_turns": actions.count(None)}
+        given = [each for turn in state.store.get("turns") for each in _tagged("answer", turn)]
         if not given:
-            return Verdict(
-                dict.fromkeys(("em", "f1"), (0.0, 1.0)), None, "the model gave no answer between <answer> tags", details
-            )
-        answer = given[-1].strip()
-        contains = self.settings.match == "contains"
-        match = float(any(matches(answer, gold, contains=contains) for gold in question.answers))
-        overlap = max(f1(answer, gold) for gold in question.answers)
-        return Verdict({"em": (match, 1.0), "f1": (overlap, 1.0)}, answer, None, details)
+            return scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
+        said = given[-1].strip()
+        right = any(matches(said, gold, contains=match == "contains") for gold in target)
+        overlap = max(f1(said, gold) for gold in target)
+        return scored(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, said, **details)
+
+    return score
 
 
 def normalized(text: str) -> str:
     """As in ZeroSearch's `qa_em.py`; a text that would be left empty stays as it is, in lower case."""
-    return short_answers.normalized(text) or text.strip().lower()
+    return common.normalized(text) or text.strip().lower()
 
 
 def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
@@ -198,26 +186,17 @@ def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
 
 def f1(answer: str, gold: str) -> float:
     """Harmonic mean of precision and recall over the words of both, normalized."""
-    return short_answers.f1(normalized(answer), normalized(gold))
+    return common.f1(normalized(answer), normalized(gold))
 
 
-def _asked(question: str) -> str:
-    question = question.strip()
-    return question if question.endswith("?") else f"{question}?"
-
-
-def _message(role: str, content: str) -> Message:
-    return {"role": role, "content": content}
-
-
-def _cut(reply: Reply) -> str:
+def _cut(output: ModelOutput) -> str:
     """A turn up to its first search or, without one, its first answer.
 
     Servers leave out the text at which they stop, so the end of a search is put back where one is open.
     """
-    text = reply.text
+    text = text_of(output)
     is_open = text.rfind("<search>") > max(text.rfind("</search>"), text.rfind("</answer>"))
-    if is_open and reply.finish_reason != "length":
+    if is_open and not is_cut(output):
         text += "</search>"
     for end in ("</search>", "</answer>"):
         if end in text:
@@ -249,14 +228,14 @@ def _line(document: RetrievedDocument) -> str:
     return " ".join(f"{document.title} {document.text}".split())
 
 
-def _from_hub(subset: str) -> Path:
-    wanted = "JSON with question and answer or golden_answers, a text or a list of texts"
-    instead = f"give --data {subset}=FILE, {wanted}"
-    return from_hub(_HUB, _HUB_FILES[subset], task=f"search/{subset}", instead=instead)
-
-
-def _read_questions(path: Path) -> list[tuple[str, SearchQuestion]]:
-    """Keys and questions of a file, in the layouts of NQ-open, 2WikiMultiHopQA and FlashRAG."""
+def _samples(subset: str, path: Path | None) -> list[Sample]:
+    """Questions of a file, in the layouts of NQ-open, 2WikiMultiHopQA and FlashRAG."""
+    if path is None:
+        instead = (
+            f"give --data {'wiki' if subset == '2wiki' else subset}=FILE, JSON with question and answer or "
+            "golden_answers, a text or a list of texts"
+        )
+        path = from_hub(_HUB, _HUB_FILES[subset], task=f"search/{subset}", instead=instead)
     records = read_records(path, {"question": str})
     refuse(
         f"{path}, record {number:,}: {problem}"
@@ -265,13 +244,16 @@ def _read_questions(path: Path) -> list[tuple[str, SearchQuestion]]:
     )
     keys = [str(record.get("id", record.get("_id", number))) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
-    return [
-        (key, SearchQuestion(record["question"], tuple(_answers(record))))
-        for key, record in zip(keys, records, strict=True)
-    ]
+    return [_sample(subset, key, record) for key, record in zip(keys, records, strict=True)]
 
 
-def _answers(record: Mapping[str, Any]) -> list[Any]:
+def _sample(subset: str, key: str, record: Mapping[str, Any]) -> Sample:
+    question = record["question"].strip()
+    prompt = PROMPT.format(question=question if question.endswith("?") else f"{question}?")
+    return sample(subset, key, prompt, list(_golden(record)))
+
+
+def _golden(record: Mapping[str, Any]) -> Sequence[Any]:
     found = record.get("golden_answers", record.get("answer"))
     return found if isinstance(found, list) else [found]
 
@@ -280,7 +262,7 @@ def _problem(record: Mapping[str, Any]) -> str | None:
     """Why a record is no question, or None."""
     if not record["question"].strip():
         return "question is empty"
-    found = _answers(record)
-    if not found or not all(isinstance(answer, str) and answer.strip() for answer in found):
+    found = _golden(record)
+    if not found or not all(isinstance(each, str) and each.strip() for each in found):
         return "needs golden_answers or answer: a text or a list of texts, none of them empty"
     return None

@@ -5,7 +5,7 @@ benchmark's assertions; a name in them that is not defined there is a `RemotePro
 program. In the other, `answer` runs the program and does what remotes ask. So a program can give wrong answers, and
 nothing else: it shares no object, no memory, and no file with the process that says whether the assertions hold.
 
-Each message is JSON behind its length in 8 bytes, at most `MOST_BYTES`:
+Each message is a line of JSON of at most `MOST_BYTES`:
 
     asked      ["call", target, [argument, ...], {name: argument}], ["get", target, name], ["set", target, name, value]
     answered   ["value", result, [argument after the call, or null if it is the same, ...]],
@@ -32,45 +32,29 @@ from typing import Any, NoReturn
 MOST_BYTES = 4 << 20
 MOST_LEVELS = 100
 MOST_ITEMS = 10_000
-_LENGTH_BYTES = 8
 _JSON_INTEGERS = range(-(2**63), 2**63)
 
-_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
-    "list": list,
-    "tuple": tuple,
-    "set": set,
-    "frozenset": frozenset,
+# how values that JSON does not have are written: scalars as text, and what holds others as a list of these
+_SCALARS: dict[str, tuple[Callable[[Any], str], Callable[[str], Any]]] = {
+    "int": (hex, lambda digits: int(digits, 16)),
+    "complex": (repr, complex),
+    "bytes": (bytes.hex, bytes.fromhex),
 }
-_PLAIN_OF: dict[type, Callable[[Any], Any]] = {
-    int: int.__pos__,
-    float: float.__pos__,
-    complex: complex.__pos__,
-    str: str.__str__,
-    bytes: lambda value: bytes.__getitem__(value, slice(None)),
-    list: list,
-    tuple: tuple,
-    dict: dict,
-    set: set,
-    frozenset: frozenset,
+_HOLDERS: dict[str, tuple[Callable[[Any], Any], Callable[[list[Any]], Any]]] = {
+    "list": (list, list),
+    "tuple": (list, tuple),
+    "set": (list, set),
+    "frozenset": (list, frozenset),
+    "dict": (dict.items, dict),
+    "range": (lambda value: (value.start, value.stop, value.step), lambda bounds: range(*bounds)),
 }
-# without StopIteration, which would end `all(map(f, values))` early and in favor of the program
+_DERIVED: tuple[Any, ...] = (int, float, complex, str, bytes, list, tuple, dict, set, frozenset)
+# StopIteration would end `all(map(f, values))` early and in favor of the program; the last three need more than a text
+_NOT_RAISED = (StopIteration, StopAsyncIteration, UnicodeDecodeError, UnicodeEncodeError, UnicodeTranslateError)
 _EXCEPTIONS = {
-    kind.__name__: kind
-    for kind in (
-        *(Exception, ArithmeticError, OverflowError, ZeroDivisionError, AssertionError, AttributeError, EOFError),
-        *(
-            IndexError,
-            KeyError,
-            LookupError,
-            NameError,
-            NotImplementedError,
-            OSError,
-            RecursionError,
-            RuntimeError,
-            TypeError,
-        ),
-        ValueError,
-    )
+    name: kind
+    for name, kind in vars(builtins).items()
+    if isinstance(kind, type) and issubclass(kind, Exception) and not issubclass(kind, _NOT_RAISED)
 }
 
 
@@ -94,24 +78,20 @@ class Channel:
 
     def send(self, message: Any) -> None:
         """Raises UncrossableError if the message is too large, OSError if the other end is closed."""
-        content = json.dumps(message).encode()
-        if len(content) > MOST_BYTES:
+        line = json.dumps(message).encode()
+        if len(line) > MOST_BYTES:
             raise UncrossableError("large")
-        self._writer.write(len(content).to_bytes(_LENGTH_BYTES, "big") + content)
+        self._writer.write(line + b"\n")
         self._writer.flush()
 
     def receive(self) -> Any:
         """The next message. Raises EOFError if there is none, ValueError or RecursionError if it is malformed."""
-        length = int.from_bytes(self._exactly(_LENGTH_BYTES), "big")
-        if length > MOST_BYTES:
-            raise ValueError(f"a message of {length} bytes")
-        return json.loads(self._exactly(length))
-
-    def _exactly(self, count: int) -> bytes:
-        content = self._reader.read(count)
-        if len(content) < count:
+        line = self._reader.readline(MOST_BYTES + 1)
+        if not line:
             raise EOFError
-        return content
+        if not line.endswith(b"\n"):
+            raise ValueError("a message without end")
+        return json.loads(line)
 
 
 def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
@@ -120,27 +100,17 @@ def encode(value: Any, other: Callable[[Any], Any], level: int = 0) -> Any:
     Raises:
         UncrossableError: it is nested too deeply.
     """
-
-    def inner(each: Any) -> Any:
-        return encode(each, other, level + 1)
-
-    kind = type(value)
     if level > MOST_LEVELS:
         raise UncrossableError("deep")
-    if value is None or kind in (bool, float, str):
+    kind = type(value)
+    if value is None or kind in (bool, float, str) or (kind is int and value in _JSON_INTEGERS):
         return value
-    if kind is int:
-        return value if value in _JSON_INTEGERS else ["int", hex(value)]
-    if kind is complex:
-        return ["complex", value.real, value.imag]
-    if kind is bytes:
-        return ["bytes", value.hex()]
-    if kind is range:
-        return ["range", *map(inner, (value.start, value.stop, value.step))]
-    if kind is dict:
-        return ["dict", [[inner(key), inner(each)] for key, each in value.items()]]
-    if kind.__name__ in _COLLECTIONS and kind is _COLLECTIONS[kind.__name__]:
-        return [kind.__name__, list(map(inner, value))]
+    if kind is not getattr(builtins, kind.__name__, None):
+        return other(value)
+    if kind.__name__ in _SCALARS:
+        return [kind.__name__, _SCALARS[kind.__name__][0](value)]
+    if kind.__name__ in _HOLDERS:
+        return [kind.__name__, [encode(each, other, level + 1) for each in _HOLDERS[kind.__name__][0](value)]]
     return other(value)
 
 
@@ -153,18 +123,10 @@ def decode(message: Any, held: Callable[[str | int], Any]) -> Any:
     if message is None or type(message) in (bool, int, float, str):
         return message
     match message:
-        case ["list" | "tuple" | "set" | "frozenset" as kind, [*items]]:
-            return _COLLECTIONS[kind]([decode(each, held) for each in items])
-        case ["dict", [*pairs]]:
-            return {decode(key, held): decode(each, held) for key, each in pairs}
-        case ["int", str(digits)]:
-            return int(digits, 16)
-        case ["complex", float(real), float(imaginary)]:
-            return complex(real, imaginary)
-        case ["bytes", str(digits)]:
-            return bytes.fromhex(digits)
-        case ["range", start, stop, step]:
-            return range(decode(start, held), decode(stop, held), decode(step, held))
+        case [str(kind), str(text)] if kind in _SCALARS:
+            return _SCALARS[kind][1](text)
+        case [str(kind), [*items]] if kind in _HOLDERS:
+            return _HOLDERS[kind][1]([decode(each, held) for each in items])
         case ["iterator", [*items], bool(are_all)]:
             return _items([decode(each, held) for each in items], are_all)
         case ["object", str() | int() as target]:
@@ -275,21 +237,18 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
     """
     try:
         _test(given, assertions, function)
-    except AssertionError as error:
-        reason = "the program raised AssertionError" if _is_of_the_program(error) else "an assertion does not hold"
     except Failed as error:
         reason = str(error)
     except BaseException as error:  # whatever it is, the assertions have not come to their end
-        reason = f"the {'program' if _is_of_the_program(error) else 'test'} raised {type(error).__name__}"
+        is_theirs = error.args[:1] != () and error.args[0] is _RAISED
+        reason = f"the {'program' if is_theirs else 'test'} raised {type(error).__name__}"
+        if type(error) is AssertionError and not is_theirs:
+            reason = "an assertion does not hold"
     else:
         os._exit(0)
     sys.stderr.write(f"\n{reason}\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-def _is_of_the_program(error: BaseException) -> bool:
-    return error.args[:1] != () and error.args[0] is _RAISED
 
 
 def _test(given: str, assertions: str, function: str) -> None:
@@ -376,19 +335,18 @@ class _Answers:
         return encode(value, self._other)
 
     def _other(self, value: Any) -> Any:
-        for kind, plain in _PLAIN_OF.items():
+        for kind in _DERIVED:
             if isinstance(value, kind):
-                return self._encoded(plain(value))
+                return self._encoded(str.__str__(value) if kind is str else kind(value))
         if type(value).__module__ == "numpy" and hasattr(value, "item") and not getattr(value, "shape", ()):
             return self._encoded(value.item())
         if isinstance(value, Iterator):
             items = list(itertools.islice(value, MOST_ITEMS + 1))
             return ["iterator", list(map(self._encoded, items[:MOST_ITEMS])), len(items) <= MOST_ITEMS]
-        for number, each in enumerate(self._held):
-            if each is value:
-                return ["object", number]
-        self._held.append(value)
-        return ["object", len(self._held) - 1]
+        if (number := next((n for n, each in enumerate(self._held) if each is value), None)) is None:
+            number = len(self._held)
+            self._held.append(value)
+        return ["object", number]
 
 
 def run(code: str, name: str, namespace: dict[str, Any]) -> None:

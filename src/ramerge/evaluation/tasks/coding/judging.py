@@ -1,26 +1,57 @@
-"""Runs programs on tests, each pair once."""
+"""Runs programs on tests, each pair once, in bubblewrap or in any other sandbox of Inspect's."""
 
 from __future__ import annotations
 
 import asyncio
 import re
+import uuid
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
+from inspect_ai.util import OutputLimitExceededError, SandboxEnvironment, sandbox
+
+from ramerge.evaluation.sandbox.execution import Outcome
+from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.evaluation.tasks.coding.places import Programs
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 from ramerge.evaluation.tasks.coding.scores import Table
 
 # CURE lets programs use these without importing them
 _TYPING = re.compile(r"\b(?:List|Optional|Tuple)\b")
 _IMPORT = "from typing import List, Optional, Tuple\n"
-_DIALOGUE = Path(__file__).with_name("dialogue.py").read_text(encoding="utf-8")
+_DIALOGUE, _PAIR = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("dialogue.py", "pair.py"))
 _LONGEST_REASON = 200
 _LIMITS = ("time", "memory", "output")
+
+
+class Programs(Protocol):
+    """Runs Python programs."""
+
+    async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+        """Run a program to its end or to a limit."""
+
+    async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
+        """Run two programs, each of which reads what the other one prints."""
+
+
+def programs() -> Programs:
+    """What runs programs of the sample that is scored."""
+    environment = sandbox()
+    return environment if isinstance(environment, BubblewrapSandbox) else _OtherSandbox(environment)
+
+
+class _Run(NamedTuple):
+    program: str
+    assertions: str
+    stdin: str
+
+    def text(self) -> str:
+        """The program as it is run."""
+        needs_typing = _TYPING.search(self.program) and "from __future__" not in self.program
+        return f"{_IMPORT if needs_typing else ''}{self.program}"
 
 
 @dataclass
@@ -80,12 +111,33 @@ class Judge:
         return status == "ok"
 
 
-class _Run(NamedTuple):
-    program: str
-    assertions: str
-    stdin: str
+class _OtherSandbox:
+    """Programs in docker, or what else the user chose, whose own limits hold besides the one on time."""
 
-    def text(self) -> str:
-        """The program as it is run."""
-        needs_typing = _TYPING.search(self.program) and "from __future__" not in self.program
-        return f"{_IMPORT if needs_typing else ''}{self.program}"
+    def __init__(self, environment: SandboxEnvironment) -> None:
+        self._environment = environment
+
+    async def run(self, program: str, stdin: str = "", limits: Limits | None = None) -> Outcome:
+        return await self._executed([program], stdin, limits or Limits())
+
+    async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
+        # both are in one container; where that is root's, the second one becomes another user
+        outcome = await self._executed([_PAIR, asking, answering], "", limits or Limits())
+        return outcome, Outcome("ok", 0, "", "")
+
+    async def _executed(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:
+        """How the first program ended, whose arguments are the files of the others."""
+        files = [f"{uuid.uuid4().hex}.py" for _ in programs]
+        for file, program in zip(files, programs, strict=True):
+            await self._environment.write_file(file, program.encode("utf-8", errors="surrogatepass"))
+        try:
+            done = await self._environment.exec(
+                ["python3", *files], input=stdin, timeout=max(1, round(limits.seconds)), timeout_retry=False
+            )
+        except TimeoutError:
+            return Outcome("time", None, "", "")
+        except OutputLimitExceededError:
+            return Outcome("output", None, "", "")
+        except UnicodeDecodeError as error:
+            return Outcome("error", None, "", str(error))
+        return Outcome("ok" if done.success else "error", done.returncode, done.stdout, done.stderr)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from ramerge.evaluation.benchmark import Message
+from inspect_ai.model import ChatMessage, ChatMessageSystem, ChatMessageUser
+
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 from ramerge.foundation.text import is_unicode
 
@@ -67,13 +68,13 @@ the output
 the explanation"""
 
 
-def program_messages(problem: Problem) -> list[Message]:
+def program_messages(problem: Problem) -> list[ChatMessage]:
     """The chat that asks for a program, or for a function where the problem tests one."""
     wanted = _WRITE_FUNCTION if problem.function else _WRITE_PROGRAM
     return _chat(_CODER, wanted.format(question=problem.question))
 
 
-def test_messages(problem: Problem, *, examples: bool) -> list[Message]:
+def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
     """The chat that asks for a test. `examples` shows the problem's public tests."""
     shown = _examples(problem.examples) if examples else ""
     return _chat(_TESTER, _WRITE_TEST.format(question=problem.question, examples=shown))
@@ -98,8 +99,8 @@ def read_test(answer: str) -> Case | None:
     return case if is_unicode(case.stdin + case.expected) else None
 
 
-def _chat(system: str, user: str) -> list[Message]:
-    return [{"role": "system", "content": system}, {"role": "user", "content": user}]
+def _chat(system: str, user: str) -> list[ChatMessage]:
+    return [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
 
 
 def _examples(cases: tuple[Case, ...]) -> str:

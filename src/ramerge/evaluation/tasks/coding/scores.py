@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ramerge.evaluation.benchmark import Ratio
+from ramerge.evaluation.tasks.common import Ratio
 
 METRICS = ("acc", "accumulated", "ut", "ut_accumulated", "bon_acc", "bon_accumulated")
 

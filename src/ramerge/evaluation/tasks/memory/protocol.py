@@ -6,8 +6,7 @@ taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDI
 
 from __future__ import annotations
 
-from ramerge.evaluation.answers import f1, normalized
-from ramerge.evaluation.benchmark import Message
+from ramerge.evaluation.tasks.common import f1, normalized
 
 METRICS = ("sub_em", "em", "f1")
 NO_MEMORY = "No previous memory"
@@ -52,14 +51,14 @@ _MARKERS = ("<｜Assistant｜>", "<｜end▁of▁sentence｜>")
 _CLOSED = ("yes", "no", "noanswer")
 
 
-def section(problem: str, memory: str, text: str) -> list[Message]:
-    """The chat that turns a memory and the next section into a new memory."""
-    return [{"role": "user", "content": _SECTION.format(problem=problem, memory=memory, section=text)}]
+def section(problem: str, memory: str, text: str) -> str:
+    """What turns a memory and the next section into a new memory."""
+    return _SECTION.format(problem=problem, memory=memory, section=text)
 
 
-def final(problem: str, memory: str) -> list[Message]:
-    """The chat that answers from the memory only."""
-    return [{"role": "user", "content": _FINAL.format(problem=problem, memory=memory)}]
+def final(problem: str, memory: str) -> str:
+    """What asks for the answer from the memory only."""
+    return _FINAL.format(problem=problem, memory=memory)
 
 
 def after_thinking(reply: str) -> str:

@@ -5,23 +5,9 @@ from __future__ import annotations
 import threading
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ramerge.foundation.errors import EvaluationError
-
-if TYPE_CHECKING:
-    from tokenizers import Tokenizer
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Some tokens of a context: from `first` up to but without `end`, and what they decode to."""
-
-    first: int
-    end: int
-    text: str
 
 
 class Tokens:
@@ -36,8 +22,17 @@ class Tokens:
         Raises:
             EvaluationError: there is none, or it cannot be read.
         """
+        from tokenizers import Tokenizer
+
         self.path = path / "tokenizer.json" if path.is_dir() else path
-        self._tokenizer = _loaded(self.path)
+        if not self.path.is_file():
+            raise EvaluationError(f"{self.path}: there is no tokenizer.json; give the model's with --tokenizer")
+        try:
+            self._tokenizer = Tokenizer.from_file(str(self.path))
+        except Exception as error:  # what the library raises has no type of its own
+            raise EvaluationError(f"{self.path}: is not a tokenizer ({error})") from error
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         self._one = threading.Lock()
 
     def count(self, texts: Sequence[str]) -> list[int]:
@@ -47,8 +42,8 @@ class Tokens:
         except Exception as error:  # what the library raises has no type of its own
             raise EvaluationError(f"{self.path}: cannot tokenize the contexts ({error})") from error
 
-    def chunks(self, text: str, size: int) -> Iterator[Chunk]:
-        """A text in chunks of `size` tokens, the last with what is left.
+    def chunks(self, text: str, size: int) -> Iterator[tuple[str, int]]:
+        """A text in chunks of `size` tokens, the last with what is left, and how many tokens each has.
 
         A chunk is what its tokens decode to: a character cut in two becomes replacement characters, as in the original.
         The library takes some 350 bytes a token while it encodes, so one text is encoded at a time.
@@ -58,19 +53,5 @@ class Tokens:
             ids = array("I", encoded.ids)
             del encoded
         for first in range(0, len(ids), size):
-            part = ids[first : first + size]
-            yield Chunk(first, first + len(part), self._tokenizer.decode(list(part), skip_special_tokens=False))
-
-
-def _loaded(path: Path) -> Tokenizer:
-    from tokenizers import Tokenizer
-
-    if not path.is_file():
-        raise EvaluationError(f"{path}: there is no tokenizer.json; give the model's with --tokenizer")
-    try:
-        tokenizer = Tokenizer.from_file(str(path))
-    except Exception as error:  # what the library raises has no type of its own
-        raise EvaluationError(f"{path}: is not a tokenizer ({error})") from error
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer
+            part = list(ids[first : first + size])
+            yield self._tokenizer.decode(part, skip_special_tokens=False), len(part)

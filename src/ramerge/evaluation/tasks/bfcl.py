@@ -26,9 +26,8 @@ from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 from ramerge.evaluation.arithmetic import compute
-from ramerge.evaluation.requirements import missing
 from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install
+from ramerge.foundation.extras import install, missing
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
 PROMPTING, NATIVE = "ramerge", "ramerge-native"

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ramerge.kernels import native, patches
+from ramerge.deltas import word_patches as patches
+from ramerge.kernels import native
 from tests.reference import gaps_of, values_of
 
 
