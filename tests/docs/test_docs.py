@@ -56,6 +56,8 @@ THEIRS = {
     "--port": "transformers",
     "--save-hf": "slime",
     "--write": "benchmarks",
+    "--only": "benchmarks",
+    "--temperature": "Inspect",
     "--seeds": "lab",
     "--no-log-realtime": "Inspect",
     "--help": "every command",
