@@ -203,6 +203,30 @@ def test_kill_9_in_the_middle_loses_nothing_and_asks_nothing_twice(place: Path) 
     assert len(only().tasks["rewards", "prompts"].keys) == 40
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_a_run_whose_endpoint_is_gone(place: Path, number: signal.Signals) -> None:
+    def only_twice(_body: dict[str, Any]) -> Answer:
+        return completion("yes") if len(server.asked) <= 2 else refusal(503, "overloaded")
+
+    with serving(only_twice) as server:
+        words = ["eval", "logs", "--task", "ramerge/rewards", "--endpoint", server.url, "--served-name", "m", "--quiet"]
+        for setting in ("prompts=prompts.jsonl", "function=reward.py:compute_score", "max_retries=100"):
+            words += ["--task-set", f"rewards.{setting}"]
+        command = [sys.executable, "-m", "ramerge", *words]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as stopped:
+            while len(server.asked) < 7 and stopped.poll() is None:
+                time.sleep(0.01)
+            began = time.monotonic()
+            stopped.send_signal(number)
+            _, said = stopped.communicate(timeout=100)
+    assert (stopped.returncode, said.splitlines()) == (
+        128 + number,
+        [f"error: stopped by {number.name}; what was scored is kept in logs, and the same command resumes there"],
+    )
+    assert time.monotonic() - began < 20
+    assert len(only().tasks["rewards", "prompts"].keys) >= 2
+
+
 @pytest.fixture
 def stand_in() -> Iterator[Server]:
     with serving("yes") as server:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any, Literal
 
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.foundation.errors import EvaluationError, StoppedError
+from ramerge.foundation.systems import STOPPING
 from ramerge.foundation.text import shown, unknown
 
 RETRIES = 4
@@ -166,30 +170,65 @@ def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationR
     from inspect_ai._util.error import PrerequisiteError
 
     try:
-        complete, _ = eval_set(
-            task,
-            log_dir=str(folder),
-            model=model,
-            task_args=request.parameters(task, target),
-            sandbox=request.sandbox,
-            metadata={"ramerge": target.about()},
-            limit=request.limit,
-            sample_id=list(request.samples) if request.samples is not None else None,
-            retry_attempts=0,
-            retry_immediate=False,
-            fail_on_error=True if request.most_failures is None else float(request.most_failures),
-            continue_on_fail=request.most_failures is None,
-            score_on_error=True,
-            log_dir_allow_dirty=True,
-            log_buffer=_LOG_BUFFER,
-            display=request.display,
-            **request.generation(task),
-        )
+        with _canceled_by_signals():
+            complete, made = eval_set(
+                task,
+                log_dir=str(folder),
+                model=model,
+                task_args=request.parameters(task, target),
+                sandbox=request.sandbox,
+                metadata={"ramerge": target.about()},
+                limit=request.limit,
+                sample_id=list(request.samples) if request.samples is not None else None,
+                retry_attempts=0,
+                retry_immediate=False,
+                fail_on_error=True if request.most_failures is None else float(request.most_failures),
+                continue_on_fail=request.most_failures is None,
+                score_on_error=True,
+                log_dir_allow_dirty=True,
+                log_buffer=_LOG_BUFFER,
+                display=request.display,
+                **request.generation(task),
+            )
     except PrerequisiteError as error:
         raise EvaluationError(shown(error)) from error
-    except KeyboardInterrupt as error:
-        raise StoppedError(signal.SIGINT) from error
+    if not made:  # what Inspect calls a success is a run that was canceled
+        raise StoppedError(signal.SIGINT)
     return complete
+
+
+@contextmanager
+def _canceled_by_signals() -> Iterator[None]:
+    """Within it a signal cancels what Inspect runs, which returns then, after SIGINT as if nothing had happened.
+
+    What the command's own handlers raise would be lost in the event loop, which would not stop.
+
+    Raises:
+        StoppedError: another signal than SIGINT came, or SIGINT outside the event loop.
+    """
+    came: list[int] = []
+
+    def cancel(number: int, _frame: FrameType | None) -> None:
+        came.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    handlers = {number: signal.getsignal(number) for number in STOPPING}
+    # of a signal that is ignored, or ends the process without any handler, nothing changes
+    own = [number for number, handler in handlers.items() if callable(handler)]
+    if threading.current_thread() is not threading.main_thread():
+        own = []
+    try:
+        for number in own:
+            # for this handler of SIGINT alone, asyncio puts one in place that cancels the main task
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else cancel)
+        yield
+    except KeyboardInterrupt as error:
+        raise StoppedError(came[0] if came else signal.SIGINT) from error
+    finally:
+        for number in own:
+            signal.signal(number, handlers[number])
+    if came:
+        raise StoppedError(came[0])
 
 
 def sample_ids(task: str, target: EvaluationTarget, request: EvaluationRequest) -> list[str]:
