@@ -113,13 +113,29 @@ def test_other_sandboxes_judge_alike(place: Path) -> None:
     Path("mbpp.json").write_text(json.dumps([square, box]))
     settings = {"coding.subsets": "mbpp", "coding.programs": 1, "coding.tests": 0, "coding.bon": [1, 0]}
     program = "```python\ndef f(x):\n    return 4 if x == 2 else 1\n```"
+    has_python = nobody_has_python()
     for sandbox in ("bubblewrap", "local"):
         asked = EvaluationRequest(["ramerge/coding"], settings, {"mbpp": "mbpp.json"}, sandbox=sandbox)
         with serving(program) as server:
-            assert run(server, asked, sandbox)
-    assert {model.name: model.tasks["coding", "mbpp"].metrics["acc"].tolist() for model in logs.read(Path("logs"))} == (
-        dict.fromkeys(("bubblewrap", "local"), only("local").tasks["coding", "mbpp"].metrics["acc"].tolist())
-    )
+            assert run(server, asked, sandbox) is (has_python or sandbox == "bubblewrap")
+    # a function as an argument does not go from one process to the other
+    assert only("bubblewrap").tasks["coding", "mbpp"].metrics["acc"].tolist() == [[1, 1], [0, 1]]
+    local = only("local").tasks["coding", "mbpp"]
+    if has_python:
+        assert local.metrics["acc"].tolist() == [[1, 1], [0, 1]]
+    else:
+        assert all("cannot be run by the user nobody" in problem for problem in local.failures.values())
+
+
+def nobody_has_python() -> bool:
+    """Whether assertions run here without a sandbox: for root, the function that they test runs as nobody."""
+    ask = ["python3", "-c", "import sys; print(sys.executable)"]
+    python = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        subprocess.run([python, "-c", ""], check=True, **({"user": 65534} if os.geteuid() == 0 else {}))
+    except PermissionError:
+        return False
+    return True
 
 
 def test_settings_reach_the_server(place: Path) -> None:

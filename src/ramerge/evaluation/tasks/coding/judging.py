@@ -18,6 +18,7 @@ from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 from ramerge.evaluation.tasks.coding.scores import Table
+from ramerge.foundation.errors import EvaluationError
 
 # CURE lets programs use these without importing them
 _TYPING = re.compile(r"\b(?:List|Optional|Tuple)\b")
@@ -25,6 +26,7 @@ _IMPORT = "from typing import List, Optional, Tuple\n"
 _DIALOGUE, _PAIR = (Path(__file__).with_name(name).read_text(encoding="utf-8") for name in ("dialogue.py", "pair.py"))
 _LONGEST_REASON = 200
 _LIMITS = ("time", "memory", "output")
+_NOT_STARTED = 125  # of `pair`
 
 
 class Programs(Protocol):
@@ -40,7 +42,10 @@ class Programs(Protocol):
 def programs() -> Programs:
     """What runs programs of the sample that is scored."""
     environment = sandbox()
-    return environment if isinstance(environment, BubblewrapSandbox) else _OtherSandbox(environment)
+    try:
+        return environment.as_type(BubblewrapSandbox)  # Inspect wraps it
+    except TypeError:
+        return _OtherSandbox(environment)
 
 
 class _Run(NamedTuple):
@@ -123,6 +128,11 @@ class _OtherSandbox:
     async def converse(self, asking: str, answering: str, limits: Limits | None = None) -> tuple[Outcome, Outcome]:
         # both are in one container; where that is root's, the second one becomes another user
         outcome = await self._executed([_PAIR, asking, answering], "", limits or Limits())
+        if outcome.code == _NOT_STARTED:
+            raise EvaluationError(
+                "the sandbox's python3 cannot be run by the user nobody, who answers for the function where root runs "
+                "the assertions; choose another image, or --sandbox bubblewrap"
+            )
         return outcome, Outcome("ok", 0, "", "")
 
     async def _executed(self, programs: Sequence[str], stdin: str, limits: Limits) -> Outcome:

@@ -1,6 +1,6 @@
 """Starts two programs, each of which reads what the other one prints, and ends as the first one does.
 
-`places` hands the text of this file to a sandbox, so it imports nothing of ramerge. Its arguments: their files, which
+`judging` hands the text of this file to a sandbox, so it imports nothing of ramerge. Its arguments: their files, which
 are gone before either begins. Where it runs as root, the second one becomes a user that cannot touch the first.
 """
 
@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 _NOBODY = 65534
+_NOT_STARTED = 125
 
 
 def main() -> None:
@@ -18,7 +19,11 @@ def main() -> None:
     questions, answers = os.pipe(), os.pipe()
     first = started(asking, stdin=answers[0], stdout=questions[1])
     other = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []} if os.geteuid() == 0 else {}
-    second = started(answering, stdin=questions[0], stdout=answers[1], start_new_session=True, **other)
+    try:
+        second = started(answering, stdin=questions[0], stdout=answers[1], start_new_session=True, **other)
+    except PermissionError:
+        first.kill()
+        os._exit(_NOT_STARTED)
     for end in (*questions, *answers):
         os.close(end)
     code = first.wait()
