@@ -120,11 +120,11 @@ def test_other_sandboxes_judge_alike(place: Path) -> None:
             assert run(server, asked, sandbox) is (has_python or sandbox == "bubblewrap")
     # a function as an argument does not go from one process to the other
     assert only("bubblewrap").tasks["coding", "mbpp"].metrics["acc"].tolist() == [[1, 1], [0, 1]]
-    local = only("local").tasks["coding", "mbpp"]
+    local = only("local").tasks
     if has_python:
-        assert local.metrics["acc"].tolist() == [[1, 1], [0, 1]]
+        assert local["coding", "mbpp"].metrics["acc"].tolist() == [[1, 1], [0, 1]]
     else:
-        assert all("cannot be run by the user nobody" in problem for problem in local.failures.values())
+        assert not local, "no sample has a score"
 
 
 def nobody_has_python() -> bool:
