@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from ramerge.cli.main import cli
-from ramerge.evaluation import logs
+from ramerge.evaluation import logs, models
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets, server_arguments
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
 from ramerge.foundation.errors import EndpointError, EvaluationError
@@ -136,6 +136,19 @@ def nobody_has_python() -> bool:
     except PermissionError:
         return False
     return True
+
+
+def test_rewards_see_what_the_model_thought(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "First.\n<think>  yes, or no? </think>\n\nyes"
+    (place / "reward.py").write_text(REWARD.replace("== ground_truth", f"== {said!r}"))
+    with serving(said) as server:
+        assert run(server, request(limit=2))
+        monkeypatch.setattr(models, "_keep_texts", lambda _api: None)  # as with `inspect eval`
+        (place / "reward.py").write_text(
+            REWARD.replace("== ground_truth", "== '<think>yes, or no?</think>\\nFirst.\\n\\n\\nyes'")
+        )
+        assert run(server, request(limit=2), "other")
+    assert [only(name).tasks["rewards", "prompts"].value("reward") for name in ("m", "other")] == [100, 100]
 
 
 def test_settings_reach_the_server(place: Path) -> None:

@@ -23,7 +23,9 @@ from ramerge.foundation.version import __version__
 from ramerge.foundation.words import parse_scalar
 
 if TYPE_CHECKING:
-    from inspect_ai.model import Model
+    from inspect_ai.model import ChatCompletionChoice, Model
+    from inspect_ai.tool import ToolInfo
+    from openai.types.chat import ChatCompletion
 
 SERVERS = ("transformers", "vllm", "sglang")
 RECORD_FILE = "ramerge.json"
@@ -132,10 +134,31 @@ class EvaluationTarget:
             name = f"hf/{self.name if self.folder else location}"
             arguments = {"model_path": location, "tokenizer_path": location} if self.folder else {}
         model = get_model(name, memoize=False, **{**arguments, **(access.arguments or {})})
+        _keep_texts(model.api)
         try:
             yield model
         finally:
             asyncio.run(model.api.aclose())
+
+
+def _keep_texts(api: Any) -> None:
+    """Have a provider keep texts with `<think>`, which it cuts from them: rewards and protocols read it."""
+    from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
+
+    from ramerge.evaluation.tasks.common import AS_SENT
+
+    if not isinstance(api, OpenAICompatibleAPI):
+        return
+    choices_of = api.chat_choices_from_completion
+
+    def keeping(completion: ChatCompletion, tools: list[ToolInfo]) -> list[ChatCompletionChoice]:
+        choices = choices_of(completion, tools)
+        for choice, sent in zip(choices, completion.choices, strict=True):
+            if "<think" in (sent.message.content or ""):
+                choice.message.metadata = {**(choice.message.metadata or {}), AS_SENT: sent.message.content}
+        return choices
+
+    vars(api)["chat_choices_from_completion"] = keeping
 
 
 def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: bool) -> list[EvaluationTarget]:

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 from inspect_ai import Task
 from inspect_ai.dataset import Sample
-from inspect_ai.model import ChatMessage, GenerateConfig, ModelOutput, get_model
+from inspect_ai.model import ChatMessage, ContentReasoning, GenerateConfig, ModelOutput, get_model
 from inspect_ai.scorer import Metric, SampleScore, Score, Value, metric
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo
@@ -29,6 +29,8 @@ from ramerge.foundation.text import shown, unknown
 RATIOS, SUBSET, CUT = "ratios", "subset", "cut"
 STOP, TOOLS = "stop", "tools"
 FAILED = "its requests failed"
+AS_SENT = "ramerge_text"
+"""In a message's metadata: its text as the server sent it, where Inspect has taken the reasoning out of it."""
 _MOST_SHOWN = 1000
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -148,8 +150,19 @@ def is_cut(output: ModelOutput) -> bool:
 
 
 def text_of(output: ModelOutput) -> str:
-    """The answer, of whole characters."""
-    return output.completion.encode(errors="replace").decode()
+    """The answer, of whole characters, with the `<think>` that Inspect takes out of it.
+
+    Where only Inspect's providers were at work, the spaces around that are not the model's.
+    """
+    message = output.message
+    thoughts = [] if isinstance(message.content, str) else message.content
+    thought = "".join(
+        f"<think>{each.reasoning}</think>\n"
+        for each in thoughts
+        if isinstance(each, ContentReasoning) and each.internal == "think"
+    )
+    text = (message.metadata or {}).get(AS_SENT, f"{thought}{output.completion}")
+    return str(text).encode(errors="replace").decode()
 
 
 @solver(name="ramerge/answer")
