@@ -26,7 +26,8 @@ from ramerge.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_f
 from ramerge.output.targets import free_bytes
 from ramerge.storage.bucket_upload import digest
 from ramerge.storage.location import Location
-from ramerge.storage.upload import UploadRun, UploadTarget
+from ramerge.storage.schemes import UploadTarget
+from ramerge.storage.upload import UploadRun
 
 _LOG = "uploads"
 # How many shards are in the staging directory, about: one that is uploaded, and two more that are made.

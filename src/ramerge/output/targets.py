@@ -15,8 +15,7 @@ from ramerge.foundation.text import NOT_UTF8, is_unicode
 from ramerge.storage.delta_index import INDEX
 from ramerge.storage.location import Location
 from ramerge.storage.own_files import SWEEP, holds_another, model_inside
-from ramerge.storage.schemes import is_remote_output, open_upload
-from ramerge.storage.upload import UploadTarget
+from ramerge.storage.schemes import UploadTarget, is_remote_output, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
 """What is wrong with an output folder that is there, whenever that is found."""

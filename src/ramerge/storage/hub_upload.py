@@ -17,7 +17,7 @@ from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, R
 from ramerge.foundation.text import shown, without_secrets
 from ramerge.storage import hub
 from ramerge.storage.location import Location
-from ramerge.storage.upload import DefeatedError, UploadRun, UploadTarget
+from ramerge.storage.upload import DefeatedError, UploadRun
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy, HfApi, ModelInfo
@@ -29,12 +29,12 @@ _OF_THE_HUB = (".gitattributes",)
 _ACCESS = "log in with a token that may write there (hf auth login, or HF_TOKEN)"
 
 
-class HubUpload(UploadTarget):
-    """A branch of a repository.
+class HubUpload:
+    """A branch of a repository, with the methods of `BucketUpload`.
 
     Args:
         text: `owner/name` or `owner/name@branch`.
-        staging: see `UploadTarget`.
+        staging: see `BucketUpload`.
         public: whether anyone may see the repository, which is made so. One that is there must be so already.
     """
 
@@ -54,6 +54,9 @@ class HubUpload(UploadTarget):
         self.address = self.result = f"hub:{text}"
         self.staging = staging
         self._public = public
+
+    def __str__(self) -> str:
+        return self.address
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
         """Inputs are of a commit, so that what is written to the same repository changes none."""

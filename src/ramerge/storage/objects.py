@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -70,74 +70,6 @@ class Bucket:
     def chunks(self, key: str, version: Version, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
         return client.chunks(self.store, key, version, start, stop, place=self.place(key), access=self._access)
 
-    # --- writing ------------------------------------------------------------------------------------------------------
-
-    def tags(self) -> dict[str, str]:
-        """For each file in the folder what tells its content from any other: its size and ETag."""
-        return {key: _tag(version) for key, version in self.list().items()}
-
-    def tag(self, key: str) -> str | None:
-        """The same of a file; None if it is not there."""
-        meta = self._head(key)
-        return _tag(client.version_of(meta)) if meta is not None else None
-
-    def _head(self, key: str) -> Any:
-        with self.readable_errors(key):
-            try:
-                return self.obstore.head(self.store, key)
-            except FileNotFoundError:
-                return None
-
-    def read(self, key: str) -> bytes | None:
-        """A small file; None if it is not there."""
-        with self.readable_errors(key):
-            try:
-                return bytes(self.obstore.get(self.store, key).bytes())
-            except FileNotFoundError:
-                return None
-
-    def put_if(self, key: str, data: bytes, tag: str | None, *, conditions: bool) -> bool:
-        """Put a small file if what is there has a tag; without a tag, if nothing is there. False if that is not so.
-
-        Args:
-            key: the file.
-            data: its bytes.
-            tag: see `tags`.
-            conditions: whether the store checks this with the request; otherwise it is only looked at just before.
-        """
-        meta = self._head(key)
-        if (_tag(client.version_of(meta)) if meta is not None else None) != tag:
-            return False
-        return self._put(key, data, _condition(meta) if conditions else "overwrite")
-
-    def _put(self, key: str, data: bytes, mode: Any) -> bool:
-        """False if the condition does not hold."""
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
-        with self.readable_errors(key):
-            try:
-                self.obstore.put(self.store, key, data, mode=mode, use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                return False
-        return True
-
-    def takes_conditions(self, key: str) -> bool:
-        """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
-        if not self._put(key, b"", "create"):
-            return True
-        try:
-            return not self._put(key, b"", "create") and not self._put(key, b"", {"e_tag": '"another"'})
-        except (NotImplementedError, self._kind):
-            return False
-        finally:
-            self.delete([key])
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """Remove files."""
-        if keys:
-            with self.readable_errors():
-                self.obstore.delete(self.store, keys)
-
 
 def open_bucket(
     scheme: str, rest: str, what: str = "reading from there", kind: type[RamergeError] = CheckpointError
@@ -162,17 +94,6 @@ def open_bucket(
     with client.readable_errors(address, _ACCESS[scheme]):
         opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
     return Bucket(address, opened, _ACCESS[scheme], kind)
-
-
-def _tag(version: Version) -> str:
-    return f"{version.nbytes} {version.tag}"
-
-
-def _condition(meta: Any) -> Any:
-    """The condition that a file is still what it was; that there is none, without what it was."""
-    if meta is None:
-        return "create"
-    return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
 
 
 class Objects(Storage):

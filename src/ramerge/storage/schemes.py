@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TypeAlias
 
 from ramerge.foundation.errors import CheckpointError, SendError
 from ramerge.foundation.text import without_secrets
@@ -11,7 +12,9 @@ from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.hub_upload import HubUpload
 from ramerge.storage.location import Remote
 from ramerge.storage.objects import SCHEMES, Objects, open_bucket
-from ramerge.storage.upload import UploadTarget
+
+UploadTarget: TypeAlias = BucketUpload | HubUpload
+"""A remote place that will hold a model. Shards are put whole; nothing is visible before the commit."""
 
 _HUB = "hub:"
 _OUT = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]+:/+|{_HUB}", re.IGNORECASE)

@@ -1,18 +1,16 @@
-"""The interface of remote places that a model is uploaded to, and how its files are named there."""
+"""What a run has uploaded, and how its files are named there."""
 
 from __future__ import annotations
 
 import json
 import re
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from ramerge.foundation.errors import OutputError
-from ramerge.storage.location import Location
 
 INDEX_ENDING = ".safetensors.index.json"
 _WEIGHTS = ".safetensors"
@@ -65,94 +63,3 @@ def shards_named(index: bytes) -> set[str]:
         return {str(name) for name in json.loads(index)["weight_map"].values()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return set()
-
-
-class UploadTarget(ABC):
-    """A remote place that will hold a model.
-
-    Shards are uploaded whole, one after another, while later ones are merged. No model is visible before `commit`.
-
-    Attributes:
-        address: the place as messages name it, without credentials.
-        name: the model's name for its card.
-        staging: the folder on this machine in which files lie until they are uploaded.
-        result: what names the model that is there now; the address, unless something names it more exactly.
-        needs_index: whether the model needs an index even if it has one shard, because shards have names of their run.
-    """
-
-    address: str
-    name: str
-    staging: Path
-    result: str
-    needs_index: bool
-
-    def __str__(self) -> str:
-        return self.address
-
-    @abstractmethod
-    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Why no model can be uploaded there, as far as this is clear without writing anything.
-
-        Args:
-            inputs: files and folders that are read.
-            overwrite: whether what is there will be replaced.
-            resumes: whether a run has been interrupted on this machine, so what is there may be its own.
-        """
-
-    @abstractmethod
-    def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
-        """Find what the place holds, as plain values. It stays as it is.
-
-        Raises:
-            PlanError: it holds something that is not to be replaced.
-            SendError: the server cannot be reached, or denies access.
-        """
-
-    @abstractmethod
-    def resumes(self, run: UploadRun) -> bool:
-        """Whether everything that a run has uploaded is there, and no other run has completed since it began.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """Upload a shard whole. Gives what tells later whether it is there as it was uploaded.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Put the small files, what makes them a model last, and remove what the place held before.
-
-        Raises:
-            DefeatedError: another run has completed there meanwhile.
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def abort(self, run: UploadRun) -> None:
-        """Remove what a run has uploaded and not committed.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def clean(self) -> list[str]:
-        """Remove what interrupted runs of any machine have left, and say what was there.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-
-def weights_in(files: Collection[str], indexes: Mapping[str, bytes]) -> set[str]:
-    """Those of the local files that are shards of an index next to them."""
-    named = {
-        str(PurePosixPath(index).parent / shard) for index, text in indexes.items() for shard in shards_named(text)
-    }
-    return named & set(files)
