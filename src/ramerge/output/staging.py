@@ -218,14 +218,16 @@ class OutputDir:
         notices: what the user should know besides the result.
     """
 
-    def __init__(self, out: Path) -> None:
-        self.named = str(out)
+    def __init__(self, out: Path, named: str = "") -> None:
+        self.named = named or str(out)
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
         self._work = hidden_folder(out)
         self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
         self._lock = -1
+        self._words = shlex.quote(self.named)
+        self._gone: Collection[str] = ()  # files that were uploaded, and are not here any more
         self._policy: ResumePolicy | None = None
         self._continues = self._keeps = False
         self._made: list[Path] = []
@@ -263,7 +265,7 @@ class OutputDir:
         write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
         if policy is not None and not self._continues:
             policy.begin(self._work, self._built[1])
-        kept = policy.files if policy is not None and self._continues else {}
+        kept = policy.files.keys() - self._gone if policy is not None and self._continues else ()
         self._remove_all_but(kept)
         self._staging = self._open_staging(kept)
         return self._staging
@@ -291,9 +293,9 @@ class OutputDir:
                 f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
             ) from error
 
-    def _fits(self, policy: ResumePolicy, built: int | None, gone: Collection[str] = ()) -> bool:
-        """Whether what an earlier run left can be continued. `gone` files were uploaded."""
-        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, gone)
+    def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
+        """Whether what an earlier run left can be continued."""
+        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, self._gone)
 
     def _open_staging(self, kept: Collection[str]) -> StagingDir:
         return StagingDir(self._new, kept)
@@ -391,6 +393,8 @@ class OutputDir:
 
     def discard(self) -> list[str]:
         """Do what every run does before it begins, and say what was there."""
+        if not os.path.lexists(self._work):
+            return []
         self._lock = self._own()
         try:
             left = any(os.path.lexists(self._work / name) for name in _LEFT)
@@ -470,7 +474,7 @@ class OutputDir:
     def fate(self) -> str:
         """A phrase that says what is at OUT now."""
         if self.placed:
-            return f"{self._out} is the new one and complete"
+            return f"{self.named} is the new one and complete"
         try:
             there = self._on_disk()
         except OSError:
@@ -489,10 +493,6 @@ class OutputDir:
             f"{self._policy.share} of the work is kept: the same command resumes from there, "
             f"and `ramerge clean {self._words}` removes it"
         )
-
-    @property
-    def _words(self) -> str:
-        return shlex.quote(self.named)
 
 
 def _at(path: Path) -> Identity | None:

@@ -17,8 +17,6 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
-import xxhash
-
 from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.foundation.jsontext import RECORD, dumped, parse
 from ramerge.storage import client
@@ -28,7 +26,7 @@ from ramerge.storage.location import Location, Remote
 from ramerge.storage.objects import Bucket
 from ramerge.storage.own_files import RECORDS, SWEEP, holds_another, model_inside
 from ramerge.storage.storage import Version
-from ramerge.storage.upload import INDEX_ENDING, DefeatedError, UploadRun, is_shard_of_run, shards_named
+from ramerge.storage.upload import INDEX_ENDING, DefeatedError, UploadRun, digest, is_shard_of_run, shards_named
 
 # A store takes 10,000 parts of an object, of at least 5 MiB each.
 _PART = 8 << 20
@@ -303,11 +301,6 @@ class BucketUpload:
         if keys:
             with self._bucket.readable_errors():
                 self._bucket.obstore.delete(self._bucket.store, keys)
-
-
-def digest(data: bytes) -> str:
-    """What tells a small file from others."""
-    return str(xxhash.xxh3_128_hexdigest(data))
 
 
 def _tag_of(version: Version) -> str:

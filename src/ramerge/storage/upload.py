@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
+
+import xxhash
 
 from ramerge.foundation.errors import OutputError
 
@@ -16,7 +20,7 @@ INDEX_ENDING = ".safetensors.index.json"
 _WEIGHTS = ".safetensors"
 _RUN_BYTES = 6
 _NUMBERED = re.compile(r"(.+?)-(\d{5}(?:-of-\d{5})?)")
-_OF_RUN = re.compile(rf".*-[0-9a-f]{{{2 * _RUN_BYTES}}}-\d{{5}}(-of-\d{{5}})?\.safetensors")
+_OF_RUN = re.compile(rf".*-([0-9a-f]{{{2 * _RUN_BYTES}}})-\d{{5}}(-of-\d{{5}})?\.safetensors")
 
 
 class DefeatedError(OutputError):
@@ -27,17 +31,59 @@ class DefeatedError(OutputError):
 class UploadRun:
     """What one run has uploaded, and what it found at the place when it began.
 
+    It is noted in a log, which is on the disk before a shard is removed here: first the run, then each shard that has
+    arrived. So a later process can continue.
+
     Attributes:
-        name: tells the run from all others. Its shards carry it.
-        seen: what the place held, as `Upload.begin` gives it.
-        arrived: by local name, what `Upload.put` has said of a shard.
+        log: the file.
+        name: distinguishes the run from all others; empty before it begins. Its shards carry it.
+        seen: what the place held, as `BucketUpload.begin` gives it.
+        arrived: by local name, what `BucketUpload.put` has said of a shard.
         intended: digests of the small files that the run may have put.
     """
 
-    name: str = field(default_factory=lambda: secrets.token_hex(_RUN_BYTES))
+    log: Path
+    name: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)
     intended: set[str] = field(default_factory=set)
+
+    def read(self) -> None:
+        """Take what the log says, as far as it is whole."""
+        with suppress(OSError):
+            for line in self.log.read_bytes().splitlines():
+                with suppress(ValueError, LookupError, TypeError):
+                    self._take(json.loads(line))
+
+    def begin(self, seen: Mapping[str, Any]) -> None:
+        """Begin another run."""
+        self.log.unlink(missing_ok=True)
+        self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen)})
+
+    def add(self, shard: str, tag: str) -> None:
+        """A shard has arrived."""
+        self._note({"shard": shard, "tag": tag})
+
+    def intend(self, files: Iterable[bytes]) -> None:
+        """Small files are about to be put. A later process knows by their digests that they are this run's."""
+        self._note({"intended": [digest(data) for data in files]})
+
+    def _note(self, said: dict[str, Any]) -> None:
+        with self.log.open("ab") as file:
+            file.write(f"\n{json.dumps(said)}\n".encode())  # on a line of its own, whatever is torn before it
+            file.flush()
+            os.fsync(file.fileno())
+        self._take(said)
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if "run" in said:
+            self.name, self.seen = str(said["run"]), dict(said["seen"])
+            self.arrived.clear()
+            self.intended.clear()
+        elif "intended" in said:
+            self.intended |= set(map(str, said["intended"]))
+        else:
+            self.arrived[str(said["shard"])] = str(said["tag"])
 
     def named(self, name: str) -> str:
         """What a local shard is called at the place."""
@@ -49,7 +95,13 @@ class UploadRun:
 
     def owns(self, name: str) -> bool:
         """Whether a file at the place is a shard of this run."""
-        return is_shard_of_run(name) and f"-{self.name}-" in name
+        found = _OF_RUN.fullmatch(PurePosixPath(name).name)
+        return found is not None and found[1] == self.name
+
+
+def digest(data: bytes) -> str:
+    """What tells a small file from others."""
+    return str(xxhash.xxh3_128_hexdigest(data))
 
 
 def is_shard_of_run(name: str) -> bool:
