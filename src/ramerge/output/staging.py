@@ -27,7 +27,6 @@ import shutil
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -200,15 +199,6 @@ class StagingDir:
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
-@dataclass(frozen=True)
-class _OnDisk:
-    """What is at OUT, and the folders `new` and `old`; None where there is nothing."""
-
-    out: Identity | None
-    new: Identity | None
-    old: Identity | None
-
-
 class OutputDir:
     """OUT, and the hidden folder alongside it.
 
@@ -238,9 +228,6 @@ class OutputDir:
     def is_begun(self) -> bool:
         """Whether the folder to build in has been made."""
         return self._built is not None
-
-    def _on_disk(self) -> _OnDisk:
-        return _OnDisk(_at(self._out), _at(self._new), _at(self._old))
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
@@ -428,14 +415,13 @@ class OutputDir:
 
     def _put_back(self) -> bool:
         """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
-        there = self._on_disk()
-        if there.old is None:
+        if _at(self._old) is None:
             return False
-        if there.out is None:
+        if _at(self._out) is None:
             self._old.rename(self._out)
             sync_folder(self._out.parent)
             return True
-        if there.new is not None:
+        if _at(self._new) is not None:
             raise OutputError(
                 f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
                 "move it to another folder, or remove it"
@@ -476,15 +462,15 @@ class OutputDir:
         if self.placed:
             return f"{self.named} is the new one and complete"
         try:
-            there = self._on_disk()
+            out, old = _at(self._out), _at(self._old)
         except OSError:
             self.placed = None
         if self.placed is None:
             return f"it is unknown whether {self._out} is the new one: look there, and in {self._work}"
-        if there.old is not None and self._lock >= 0:
-            back = "" if there.out else f", and the next run to {self._out} puts it back"
+        if old is not None and self._lock >= 0:
+            back = "" if out else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        return f"{self._kept()}; {self._out} is as it was" if there.out and self._lock >= 0 else self._kept()
+        return f"{self._kept()}; {self._out} is as it was" if out and self._lock >= 0 else self._kept()
 
     def _kept(self) -> str:
         if not self._keeps or self._policy is None:

@@ -15,7 +15,7 @@ from ramerge.foundation.text import NOT_UTF8, is_unicode
 from ramerge.storage.delta_index import INDEX
 from ramerge.storage.location import Location
 from ramerge.storage.own_files import SWEEP, holds_another, model_inside
-from ramerge.storage.schemes import UploadTarget, is_remote_output, open_upload
+from ramerge.storage.schemes import UploadTarget, is_remote, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
 """What is wrong with an output folder that is there, whenever that is found."""
@@ -39,7 +39,7 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     text = os.fspath(path)
     if not text:
         raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
-    if is_remote_output(text):
+    if is_remote(text):
         folder = _staging_folder(staging) if staging is not None else store.folder("outputs")
         if folder is None:
             raise RecipeError(
@@ -78,7 +78,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     Raises:
         RecipeError: it is not a possible path, or is remote.
     """
-    if is_remote_output(os.fspath(path)):
+    if is_remote(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
     try:
         given = Path(path).expanduser()

@@ -182,7 +182,7 @@ class BucketUpload:
         for name, said in arrived.items():
             if there.get(run.named(name)) != said:
                 raise DefeatedError(
-                    f"{self._bucket.place(run.named(name))}: another program has changed or removed it since it was "
+                    f"{self.address}/{run.named(name)}: another program has changed or removed it since it was "
                     "uploaded; is another job writing to the same place?"
                 )
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
@@ -202,7 +202,7 @@ class BucketUpload:
 
     def _defeat(self, name: str) -> DefeatedError:
         return DefeatedError(
-            f"{self._bucket.place(name)}: another job has written to the same place since this one began, so this "
+            f"{self.address}/{name}: another job has written to the same place since this one began, so this "
             "one's output is not put there; choose another place, or run it again with --overwrite"
         )
 

@@ -32,8 +32,8 @@ SCHEMES = tuple(_ACCESS)
 """What names of buckets begin with."""
 
 
-class Bucket:
-    """A folder of a bucket, and how it is asked.
+class Bucket(Storage):
+    """A folder of a bucket. As storage, its files are listed once, with their ETags, and requests are bound to these.
 
     Args:
         address: its name for messages.
@@ -46,13 +46,13 @@ class Bucket:
         self.address, self.store = address, store
         self.obstore = client.library(address)
         self._access, self._kind = access, kind
+        self._lock = threading.Lock()
 
-    def place(self, key: str) -> str:
-        """The name of a file for messages."""
-        return f"{self.address}/{key}"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.address, dict(self.files()))
 
     def readable_errors(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:
-        place = self.place(key) if key else self.address
+        place = f"{self.address}/{key}" if key else self.address
         return client.readable_errors(place, self._access, absent=absent, kind=self._kind)
 
     def list(self) -> dict[str, Version]:
@@ -67,52 +67,6 @@ class Bucket:
             raise self._kind(f"{self.address}: holds more than {_MOST_FILES:,} files; name a model's own folder")
         return found
 
-    def chunks(self, key: str, version: Version, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        return client.chunks(self.store, key, version, start, stop, place=self.place(key), access=self._access)
-
-
-def open_bucket(
-    scheme: str, rest: str, what: str = "reading from there", kind: type[RamergeError] = CheckpointError
-) -> Bucket:
-    """The folder of a name such as `s3://bucket/folder`.
-
-    Args:
-        scheme: `s3`, `gs` or `az`.
-        rest: bucket and folder.
-        what: what obstore is needed for, for people.
-        kind: the error if the store cannot be asked.
-    """
-    bucket, _, folder = rest.strip("/").partition("/")
-    address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"
-    if not bucket or not folder:
-        raise CheckpointError(f"{address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
-    client.library(address, what)
-    from obstore import store
-
-    made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-    connection, retry = client.options()
-    with client.readable_errors(address, _ACCESS[scheme]):
-        opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
-    return Bucket(address, opened, _ACCESS[scheme], kind)
-
-
-class Objects(Storage):
-    """A folder of a bucket. Its files are listed once, with their ETags, and requests are bound to these.
-
-    Args:
-        scheme: `s3`, `gs` or `az`.
-        rest: bucket and folder.
-    """
-
-    def __init__(self, scheme: str, rest: str) -> None:
-        self._bucket = open_bucket(scheme, rest)
-        self.address = self._bucket.address
-        self._lock = threading.Lock()
-        self._named = scheme, rest
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (*self._named, dict(self.files()))
-
     @override
     def files(self) -> Mapping[str, Version]:
         with self._lock:
@@ -120,7 +74,7 @@ class Objects(Storage):
 
     @cached_property
     def _files(self) -> Mapping[str, Version]:
-        found = self._bucket.list()
+        found = self.list()
         if not any(f"/{name}".endswith(_MODELS) for name in found) and any(map(is_shard_of_run, found)):
             raise CheckpointError(
                 f"{self.address}: a merge is being uploaded there, or was interrupted before it was complete; wait for "
@@ -130,10 +84,33 @@ class Objects(Storage):
 
     @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        return self._bucket.chunks(key, self.files()[key], start, stop)
+        place, version = f"{self.address}/{key}", self.files()[key]
+        return client.chunks(self.store, key, version, start, stop, place=place, access=self._access)
 
 
-def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:
-    objects = Objects(scheme, rest)
-    objects._files = files
-    return objects
+def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket:
+    """The folder of a name such as `s3://bucket/folder`.
+
+    Args:
+        name: the name.
+        kind: the error if the store cannot be asked.
+    """
+    scheme, _, rest = name.partition("://")
+    bucket, _, folder = rest.strip("/").partition("/")
+    address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"
+    if not bucket or not folder:
+        raise CheckpointError(f"{address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
+    client.library(address)
+    from obstore import store
+
+    made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+    connection, retry = client.options()
+    with client.readable_errors(address, _ACCESS[scheme]):
+        opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
+    return Bucket(address, opened, _ACCESS[scheme], kind)
+
+
+def _arrived(address: str, files: Mapping[str, Version]) -> Bucket:
+    bucket = open_bucket(address)
+    bucket._files = files
+    return bucket
