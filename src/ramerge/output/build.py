@@ -102,8 +102,10 @@ def tidy(out: OutputTarget | None) -> None:
 
     Called where the next run is refused because of that output. Remote outputs are left alone.
     """
-    if isinstance(out, Path) and out.name and OutputDir(out).was_placed():
-        with suppress(OutputError):  # it lives, or another user's folder is there
+    if not isinstance(out, Path) or not out.name:
+        return
+    with suppress(OSError, ValueError, OutputError):  # none is left, it lives, or another user's folder is there
+        if int((hidden_folder(out) / "lock").read_bytes()) == out.lstat().st_ino:
             discard(out)
             note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
             warnings.warn(note, OutputWarning, stacklevel=3)

@@ -57,7 +57,7 @@ Identity = tuple[int, int]
 
 
 class ResumePolicy(Protocol):
-    """Decides whether an interrupted run can be resumed.
+    """Decides whether an interrupted run can be resumed, as `engine.journal.Journal` does.
 
     Attributes:
         files: names and sizes of the files that are kept. All others are made again.
@@ -71,17 +71,11 @@ class ResumePolicy(Protocol):
     @property
     def share(self) -> str: ...
 
-    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool:
-        """Whether the folder `work/new` with the inode `built` can be continued, although some files are `gone`."""
-        ...
+    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool: ...
 
-    def begin(self, work: Path, built: int | None) -> None:
-        """Restart from scratch."""
-        ...
+    def begin(self, work: Path, built: int | None) -> None: ...
 
-    def keeps(self, failure: BaseException | None) -> bool:
-        """Whether the run can be resumed after this ending."""
-        ...
+    def keeps(self, failure: BaseException | None) -> bool: ...
 
 
 def hidden_folder(out: Path) -> Path:
@@ -369,14 +363,6 @@ class OutputDir:
             finally:
                 os.close(self._lock)
         self._unmake()
-
-    def was_placed(self) -> bool:
-        """Whether a run has put what it built at OUT and has left the hidden folder."""
-        try:
-            there = _at(self._out)
-            return there is not None and int(self._lock_file.read_bytes()) == there[1]
-        except (OSError, ValueError):
-            return False
 
     def discard(self) -> list[str]:
         """Do what every run does before it begins, and say what was there."""

@@ -52,11 +52,7 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
 
 
 def _staging_folder(staging: str | Path) -> Path:
-    """The folder that `--staging-dir` names, which may not be there yet.
-
-    Raises:
-        RecipeError: it cannot be a folder.
-    """
+    """The folder that `--staging-dir` names, which may not be there yet."""
     if not os.fspath(staging):
         raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
     folder = path_of(staging, "a staging directory")
@@ -101,7 +97,7 @@ def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: 
         size: bytes that will be written. An old output is removed only after that.
         overwrite: whether an existing folder would be replaced.
     """
-    text = conflict(out, inputs, overwrite=overwrite)
+    text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
     ancestor = _ancestor(out)
     if not ancestor.is_dir():
@@ -126,14 +122,8 @@ def _ancestor(out: Path) -> Path:
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
 
-def conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
-    """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can.
-
-    Args:
-        out: the output folder.
-        inputs: files and folders that are read.
-        overwrite: whether an existing folder would be replaced.
-    """
+def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
+    """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can."""
     resolved = out.resolve()
     if Path.cwd().is_relative_to(resolved):
         return "is the working folder, or holds it; choose another folder"
