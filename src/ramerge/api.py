@@ -18,8 +18,7 @@ from ramerge.engine.stream import TensorStream
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.progress import Listener, silence
 from ramerge.options import Options
-from ramerge.output import remote_output
-from ramerge.output.staging import discard, tidy
+from ramerge.output.build import discard, tidy
 from ramerge.output.targets import OutputTarget, output_target
 from ramerge.planning.build import make_plan
 from ramerge.planning.explain import explain
@@ -446,9 +445,7 @@ def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str
         []
     """
     folder = output_target(out, staging_dir)
-    if not isinstance(folder, Path):
-        return remote_output.discard(folder)
-    if not folder.name or not os.fspath(out):
+    if isinstance(folder, Path) and not folder.name:
         raise RecipeError(
             f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
         )

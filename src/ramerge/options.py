@@ -140,7 +140,7 @@ class Options:
         metadata=about(
             "--overwrite",
             "output",
-            "Replace OUT and all that is in it, at the end; in a bucket, as soon as the first new file is ready.",
+            "Replace OUT and all that is in it, once the new output is complete.",
         ),
     )
     threads: int | None = field(

@@ -21,7 +21,7 @@ It is found by its entry point, `my_sum = "my_package:my_sum"` in the group `ram
 """
 
 from ramerge.formats.files import check_files, read_config
-from ramerge.formats.format import Contents, Format, Opening
+from ramerge.formats.format import Format, Opening
 from ramerge.foundation.errors import CheckpointError
 from ramerge.kernels.elementwise import INFINITY, ONE, ZERO
 from ramerge.kernels.piece import Piece, PieceResult
@@ -29,6 +29,7 @@ from ramerge.methods.base import Agents, Column, Counts, Layer, Method, Paramete
 from ramerge.methods.define import ChosenAgent, PerAgent, Range, merge_method
 from ramerge.registry import INTERFACE
 from ramerge.storage.location import Location
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.identity import identify
 from ramerge.tensors.tensor import Origin, Stored, Tensor
 

@@ -53,6 +53,14 @@ def in_shards(folder: Path, tensors: Tensors, **more: Any) -> Path:
     return write_checkpoint(folder, tensors, shards=3, **more)
 
 
+def _live(folder: Path, tensors: Tensors) -> Path:
+    """Safetensors files that an engine has patched, and that are complete."""
+    made = in_shards(folder / "weights", tensors)
+    (folder / ".skyrl_weight_sync").mkdir()
+    (folder / ".skyrl_weight_sync/state.json").write_text('{"version": 2, "write_in_progress": false}')
+    return made
+
+
 # the matrices of `tests.checkpoints.simple`
 SECOND = {f"model.layers.{layer}.weight": 1 for layer in range(4)}
 
@@ -196,6 +204,7 @@ ROWS: dict[str, Row] = {
     "megatron": _in_megatron(parallel=2),
     "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantized, {sample}": _quantized(sample) for sample in SAMPLES},
+    "live": Row(_live),
     "slime": Row(as_foreign(foreign.write_slime), of_delta, as_base=False),
     "slime, a chain": Row(as_foreign_chain, of_delta, as_base=False),
     "skyrl": Row(as_foreign(foreign.write_skyrl), of_delta, as_base=False),

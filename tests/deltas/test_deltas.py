@@ -19,7 +19,7 @@ from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError, ContinueNote, OutputError, PlanError, RecipeError, WeightsError
-from ramerge.output.write import Written
+from ramerge.output.write import Writer
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS, by_tier
@@ -428,8 +428,8 @@ def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: 
 
 def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     base, agent = large(tmp_path / "base", 1, 0), large(tmp_path / "agent", 2, 0.2)
-    written = Written.write
-    monkeypatch.setattr(Written, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
+    written = Writer.write
+    monkeypatch.setattr(Writer, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
     with pytest.raises(OutputError, match="the file system does not hold what was written"):
         ramerge.delta(base, agent, tmp_path / "out")
     assert not (tmp_path / "out").exists() and metadata_folder(tmp_path / "out") == []

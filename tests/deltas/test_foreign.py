@@ -31,7 +31,7 @@ from ramerge.deltas.trainers.link import Link
 from ramerge.formats.format import Opening
 from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError, OutputError
-from ramerge.output.staging import build_local
+from ramerge.output.build import build_output
 from ramerge.tensors.checkpoint import Checkpoint, Quantized
 from ramerge.tensors.reader import Files, Reader
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
@@ -723,26 +723,6 @@ def test_folders_that_an_engine_patches(pair: tuple, tmp_path: Path) -> None:
     assert skyrl.version_of(weights) == 2
 
 
-def test_drafts_and_parts(pair: tuple, tmp_path: Path) -> None:
-    """slime at 987b3149e (update_weight_from_distributed_delta.py), TRL's drafts (weight_diff.py at 019ac735)."""
-    before, after, _ = pair
-    flush = {"__positions__": np.zeros(4, np.uint8), "__values__": np.zeros(2, np.float32)}
-    draft = {"w.idx": np.zeros(4, np.int32), "w.val": np.zeros(4, np.float32)}
-    for place, tensors, metadata, match in (
-        ("flush", flush, {"encoding": "indices"}, "a part of a weight update of slime before July 2026"),
-        ("trl", draft, {"format": "sparse_weight_patch", "sparse": "true"}, "a draft of TRL's sparse weight updates"),
-    ):
-        (tmp_path / place).mkdir()
-        path = tmp_path / place / "rank0000_flush000001.safetensors"
-        path.write_bytes(safetensors.numpy.save(tensors, metadata=metadata))
-        with pytest.raises(CheckpointError, match=match):
-            open_checkpoint(tmp_path / place)
-    delta = write_slime(tmp_path / "run", 1, before, after)
-    (delta / INDEX).unlink()
-    with pytest.raises(CheckpointError, match="part of a delta of slime or miles without its index"):
-        open_checkpoint(delta)
-
-
 def test_a_model_beside_deltas_is_a_model(pair: tuple, tmp_path: Path) -> None:
     before, after, base = pair
     write_slime(base, 1, before, after)
@@ -758,7 +738,7 @@ def test_applied_to_the_agents_files(name: str, tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", before, shards=2)
     (base / "tokenizer.json").write_text("{}")
     agent = open_checkpoint(write(tmp_path / "run", 1, before, after), base=open_checkpoint(base))
-    with build_local(tmp_path / "out", overwrite=False) as stage:
+    with build_output(tmp_path / "out", overwrite=False) as stage:
         write_agent(agent, stage)
     wanted = write_checkpoint(tmp_path / "wanted", after, shards=2)
     (wanted / "tokenizer.json").write_text("{}")

@@ -12,7 +12,7 @@ from ramerge.deltas import codec, collect, layout, make, patched, patches, spool
 from ramerge.deltas import rebuild as apply_module
 from ramerge.deltas.trainers import convert
 from ramerge.formats.open import open_checkpoint
-from ramerge.output.staging import build_local
+from ramerge.output.build import build_output
 from ramerge.tensors.checkpoint import Checkpoint
 
 
@@ -42,6 +42,6 @@ def opened(base: Path, *deltas: Path) -> Checkpoint:
 
 def apply(out: Path, base: Path, *deltas: Path) -> Path:
     """The agent that deltas give."""
-    with build_local(out, overwrite=False) as stage:
+    with build_output(out, overwrite=False) as stage:
         apply_module.write_agent(opened(base, *deltas), stage)
     return out

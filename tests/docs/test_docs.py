@@ -56,6 +56,10 @@ THEIRS = {
     "--port": "transformers",
     "--save-hf": "slime",
     "--write": "benchmarks",
+    "--only": "benchmarks",
+    "--temperature": "Inspect",
+    "--seeds": "lab",
+    "--no-log-realtime": "Inspect",
     "--help": "every command",
     "--version": "ramerge by itself",
     **dict.fromkeys(

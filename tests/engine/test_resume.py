@@ -187,7 +187,7 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
-    from ramerge.output.staging import build_local
+    from ramerge.output.build import build_output
 
     out = tmp_path / "out"
     merge(source, out)
@@ -195,7 +195,7 @@ def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: P
     assert killed(lambda: merge(source, out, overwrite=True), 30)
     assert ramerge.clean(out)
     assert weights(out) == before
-    with build_local(out, overwrite=True) as stage:
+    with build_output(out, overwrite=True) as stage:
         stage.write("a", "b")
         with pytest.raises(ramerge.OutputError, match="another process is writing"):
             ramerge.clean(out)

@@ -19,7 +19,8 @@ import pytest
 from ramerge.foundation import files
 from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError
 from ramerge.output import staging as module
-from ramerge.output.staging import StagingDir, build_local, discard, tidy
+from ramerge.output.build import build_output, discard, tidy
+from ramerge.output.staging import StagingDir
 from ramerge.output.write import MOST_OPEN, Writer, lay_out
 
 MOVES = ("rename", "fsync", "rmdir", "unlink")
@@ -61,7 +62,7 @@ def exchange(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_appears_when_the_block_ends_well(tmp_path: Path) -> None:
-    with build_local(tmp_path / "a" / "out", overwrite=False) as stage:
+    with build_output(tmp_path / "a" / "out", overwrite=False) as stage:
         write(stage)
         assert not (tmp_path / "a" / "out").exists()
     assert content(tmp_path / "a" / "out") == "new"
@@ -77,7 +78,7 @@ def _umask() -> int:
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, SystemExit])
 def test_nothing_is_left_when_it_does_not(error: type[BaseException], tmp_path: Path) -> None:
-    with pytest.raises(error), build_local(tmp_path / "a" / "out", overwrite=False) as stage:
+    with pytest.raises(error), build_output(tmp_path / "a" / "out", overwrite=False) as stage:
         write(stage)
         raise error
     assert left(tmp_path) == []
@@ -86,11 +87,11 @@ def test_nothing_is_left_when_it_does_not(error: type[BaseException], tmp_path: 
 def test_the_old_one_stays_until_the_end(exchange: bool, tmp_path: Path) -> None:
     out = tmp_path / "out"
     fill(out, "old")
-    with pytest.raises(ValueError), build_local(out, overwrite=True) as stage:
+    with pytest.raises(ValueError), build_output(out, overwrite=True) as stage:
         write(stage)
         raise ValueError
     assert content(out) == "old"
-    with build_local(out, overwrite=True) as stage:
+    with build_output(out, overwrite=True) as stage:
         write(stage)
         assert content(out) == "old"
     assert content(out) == "new"
@@ -130,7 +131,7 @@ def test_folders_that_cannot_be_exchanged_are_moved_one_after_the_other(
     monkeypatch.setattr(module.ctypes, "CDLL", lambda *_, **__: loaded)
     with (
         hooked(lambda name, _: names.append(name), monkeypatch),
-        build_local(tmp_path / "out", overwrite=True) as stage,
+        build_output(tmp_path / "out", overwrite=True) as stage,
     ):
         write(stage)
     assert (names.count("rename") > 1) is moved  # the first one asks whether the old one can be moved
@@ -140,7 +141,7 @@ def test_folders_that_cannot_be_exchanged_are_moved_one_after_the_other(
 
 def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
     words = "out: exists.*nothing was kept; .*out is as it was"
-    with pytest.raises(PlanError, match=words), build_local(tmp_path / "out", overwrite=False) as stage:
+    with pytest.raises(PlanError, match=words), build_output(tmp_path / "out", overwrite=False) as stage:
         write(stage)
         fill(tmp_path / "out", "theirs")
     assert content(tmp_path / "out") == "theirs"
@@ -149,12 +150,12 @@ def test_one_that_appeared_meanwhile_is_not_replaced(tmp_path: Path) -> None:
 
 def test_the_loser_of_a_race_is_told_at_once(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    with build_local(out, overwrite=False) as stage:
+    with build_output(out, overwrite=False) as stage:
         write(stage)
         for overwrite in (False, True):
             with (
                 pytest.raises(OutputError, match="another process is writing it"),
-                build_local(out, overwrite=overwrite),
+                build_output(out, overwrite=overwrite),
             ):
                 pass
     assert content(out) == "new"
@@ -165,7 +166,7 @@ def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) 
     (tmp_path / "out").mkdir()
     with (
         pytest.raises(PlanError, match="has changed meanwhile"),
-        build_local(tmp_path / "out", overwrite=True) as stage,
+        build_output(tmp_path / "out", overwrite=True) as stage,
     ):
         write(stage)
         (tmp_path / "out" / "thesis").mkdir()
@@ -176,7 +177,7 @@ def test_a_folder_that_got_subfolders_meanwhile_is_not_replaced(tmp_path: Path) 
 @pytest.mark.parametrize("name", ["x" * 255, "ä" * 127 + "x", "*", "[a]", " "])
 def test_any_name_that_a_folder_can_have(name: str, tmp_path: Path) -> None:
     for _ in range(2):
-        with build_local(tmp_path / name, overwrite=True) as stage:
+        with build_output(tmp_path / name, overwrite=True) as stage:
             write(stage)
             (work,) = (path for path in tmp_path.iterdir() if path.name.startswith("."))
             assert work.name.startswith(f".{name[:20]}") and work.name.endswith(".ramerge-partial")
@@ -184,9 +185,9 @@ def test_any_name_that_a_folder_can_have(name: str, tmp_path: Path) -> None:
 
 
 def test_long_names_with_one_beginning_do_not_share_a_place(tmp_path: Path) -> None:
-    with build_local(tmp_path / ("x" * 254 + "1"), overwrite=False) as one:
+    with build_output(tmp_path / ("x" * 254 + "1"), overwrite=False) as one:
         write(one)
-        with build_local(tmp_path / ("x" * 254 + "2"), overwrite=False) as two:
+        with build_output(tmp_path / ("x" * 254 + "2"), overwrite=False) as two:
             write(two)
     assert len(left(tmp_path)) == 2
 
@@ -200,9 +201,9 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         module, "free_bytes", lambda out: 7 if (out.parent / ".out.ramerge-partial").exists() else 10**9
     )
     full = pytest.raises(OutputError, match=r"disk is full \(7 bytes free\).*nothing was kept")
-    with full, build_local(tmp_path / "out", overwrite=False):
+    with full, build_output(tmp_path / "out", overwrite=False):
         raise OSError(errno.ENOSPC, "No space left on device")
-    with pytest.raises(OutputError, match="Input/output error"), build_local(tmp_path / "out", overwrite=False):
+    with pytest.raises(OutputError, match="Input/output error"), build_output(tmp_path / "out", overwrite=False):
         raise OSError(errno.EIO, "Input/output error")
     assert left(tmp_path) == []
 
@@ -241,7 +242,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     fill(tmp_path / "count" / "out", "old")
     with (
         hooked(lambda name, _: names.append(name), monkeypatch),
-        build_local(tmp_path / "count/out", overwrite=True) as one,
+        build_output(tmp_path / "count/out", overwrite=True) as one,
     ):
         write(one)
     shutil.rmtree(tmp_path / "count")
@@ -264,7 +265,7 @@ def test_every_failing_call_is_told_as_it_is(
         words = ""
         with hooked(fail, monkeypatch):
             try:
-                with build_local(out, overwrite=True) as stage:
+                with build_output(out, overwrite=True) as stage:
                     write(stage)
             except OutputError as error:
                 words = str(error)
@@ -282,7 +283,7 @@ def test_every_failing_call_is_told_as_it_is(
 def _next_run_is_clean(out: Path) -> None:
     """A run that fails itself removes what is left, and loses nothing."""
     before = content(out)
-    with pytest.raises(ValueError), build_local(out, overwrite=True):
+    with pytest.raises(ValueError), build_output(out, overwrite=True):
         raise ValueError
     assert content(out) == (before or "old")
     assert left(out.parent) == [out.name]
@@ -307,7 +308,7 @@ def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
         child = os.fork()
         if not child:
             try:
-                with hooked(kill, monkeypatch), build_local(out, overwrite=True) as stage:
+                with hooked(kill, monkeypatch), build_output(out, overwrite=True) as stage:
                     write(stage)
             finally:
                 os._exit(1)
@@ -329,7 +330,7 @@ def test_a_run_that_was_killed_just_behind_the_publication_is_cleared(
     if not child:
         try:
             monkeypatch.setattr(module.OutputDir, "close", lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            with build_local(out, overwrite=True) as stage:
+            with build_output(out, overwrite=True) as stage:
                 write(stage)
         finally:
             os._exit(1)
@@ -369,11 +370,11 @@ def test_what_was_put_back_is_said(tmp_path: Path) -> None:
         fill(work / "new", "torn")
         with pytest.warns(OutputWarning, match="had moved it to .*old; it has been moved back"):
             if overwrite:
-                with build_local(out, overwrite=True) as stage:
+                with build_output(out, overwrite=True) as stage:
                     assert content(out) == "old"
                     write(stage)
             else:
-                with pytest.raises(PlanError, match="exists"), build_local(out, overwrite=False):
+                with pytest.raises(PlanError, match="exists"), build_output(out, overwrite=False):
                     pass
         assert content(out) == ("new" if overwrite else "old")
         assert left(tmp_path) == ["out"]
@@ -388,7 +389,7 @@ def test_an_old_output_is_kept_where_something_else_took_its_place(tmp_path: Pat
     with (
         pytest.warns(OutputWarning, match="move it to another folder"),
         pytest.raises(OutputError, match=r"old: was at .* before a run was killed"),
-        build_local(out, overwrite=True),
+        build_output(out, overwrite=True),
     ):
         pass
     assert content(work / "old") == "old" and content(out) == "theirs"
@@ -400,7 +401,7 @@ def test_what_a_living_process_builds_is_left_alone(tmp_path: Path) -> None:
     fill(work / "new", "theirs")
     with (work / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(OutputError, match="another process"), build_local(tmp_path / "out", overwrite=True):
+        with pytest.raises(OutputError, match="another process"), build_output(tmp_path / "out", overwrite=True):
             pass
         assert content(work / "new") == "theirs"
 
@@ -441,7 +442,7 @@ def prepared(tmp_path: Path) -> Path:
 def refuse(tmp_path: Path, words: str) -> None:
     before = left(tmp_path)
     for use in (
-        lambda: build_local(tmp_path / "out", overwrite=False, policy=Kept()).__enter__(),
+        lambda: build_output(tmp_path / "out", overwrite=False, policy=Kept()).__enter__(),
         lambda: discard(tmp_path / "out"),
     ):
         with pytest.raises(OutputError, match=words):
@@ -478,7 +479,7 @@ def test_what_another_user_owns_inside_is_made_anew(name: str, prepared: Path, t
     os.chown(prepared / name, OTHER, OTHER)
     keeper = Kept()
     keeper.begin = lambda *_: None  # type: ignore[method-assign]
-    with build_local(tmp_path / "out", overwrite=False, policy=keeper) as stage:
+    with build_output(tmp_path / "out", overwrite=False, policy=keeper) as stage:
         assert left(stage.folder) == []
         write(stage)
     assert content(tmp_path / "out") == "new"
@@ -492,7 +493,7 @@ def test_file_systems_that_show_another_owner_or_all_permissions(
     shown = os.stat_result((0o100777, 0, 0, 0, os.geteuid(), *[0] * 5))
     monkeypatch.setattr(files, "new_file_status", lambda _: shown)
     monkeypatch.setattr(os, "geteuid", lambda: OTHER)
-    with pytest.warns(ContinueNote), build_local(tmp_path / "out", overwrite=False, policy=Kept()) as stage:
+    with pytest.warns(ContinueNote), build_output(tmp_path / "out", overwrite=False, policy=Kept()) as stage:
         write(stage)
     assert content(tmp_path / "out") == "new"
 
@@ -524,7 +525,7 @@ def test_an_old_output_that_cannot_be_moved_is_refused_at_the_beginning(
 
     monkeypatch.setattr(os, "rename", rename)
     words = f"out: cannot be moved to make room for the new one: {os.strerror(number)}; remove it yourself, or choose"
-    with pytest.raises(PlanError, match=words), build_local(tmp_path / "out", overwrite=True):
+    with pytest.raises(PlanError, match=words), build_output(tmp_path / "out", overwrite=True):
         raise AssertionError
     assert content(tmp_path / "out") == "old"
     assert left(tmp_path) == ["out"]
@@ -535,10 +536,10 @@ mount -t tmpfs none {0} && mkdir -p {0}/low/out {0}/up {0}/tmp {0}/all && touch 
 mount -t overlay overlay -o lowerdir={0}/low,upperdir={0}/up,workdir={0}/tmp,userxattr {0}/all && exec {1} -c '
 import sys
 from pathlib import Path
-from ramerge.output.staging import build_local
+from ramerge.output.build import build_output
 for _ in range(3):
     try:
-        with build_local(Path("{0}/all/out"), overwrite=True) as stage:
+        with build_output(Path("{0}/all/out"), overwrite=True) as stage:
             sys.stdout.write("begun ")
             stage.write("config.json", "new")
     except Exception as error:
@@ -598,7 +599,7 @@ def test_a_signal_at_any_call_leaves_nothing_and_is_told_as_it_is(
 
         with hooked(stop, monkeypatch):
             try:
-                with build_local(out, overwrite=True) as stage:
+                with build_output(out, overwrite=True) as stage:
                     write(stage)
                     if fails:
                         raise ValueError
@@ -618,7 +619,7 @@ def test_a_signal_at_any_call_leaves_nothing_and_is_told_as_it_is(
 @pytest.mark.usefixtures("stopping")
 def test_a_signal_after_the_output_is_in_place_says_so(tmp_path: Path) -> None:
     assert StoppedError(15).kept == "nothing was kept"
-    with build_local(tmp_path / "out", overwrite=False) as stage:
+    with build_output(tmp_path / "out", overwrite=False) as stage:
         write(stage)
     assert StoppedError(15).kept == f"these outputs are complete: {tmp_path / 'out'}"
 
@@ -626,7 +627,7 @@ def test_a_signal_after_the_output_is_in_place_says_so(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("stopping")
 def test_handlers_are_given_back(tmp_path: Path) -> None:
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)]
-    with build_local(tmp_path / "out", overwrite=False) as stage:
+    with build_output(tmp_path / "out", overwrite=False) as stage:
         write(stage)
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)] == before
 
@@ -653,7 +654,7 @@ def test_an_output_without_what_was_written_does_not_appear(tmp_path: Path) -> N
     for change in changes:
         with (
             pytest.raises(OutputError, match=r"another program has changed or removed it.*nothing was kept"),
-            build_local(out, overwrite=False) as stage,
+            build_output(out, overwrite=False) as stage,
         ):
             write(stage)
             change()
@@ -665,7 +666,7 @@ def test_a_shard_that_another_program_has_replaced_is_no_output(tmp_path: Path) 
     for change in (lambda path: path.unlink(), lambda path: os.truncate(path, 4)):
         with (
             pytest.raises(OutputError, match="changed or removed"),
-            build_local(tmp_path / "out", overwrite=False) as stage,
+            build_output(tmp_path / "out", overwrite=False) as stage,
         ):
             writer = Writer(stage, [shard])
             writer.write(shard.name, shard.offsets["a"], np.array([1, 2, 3], np.uint8))
@@ -678,7 +679,7 @@ def test_a_shard_that_another_program_has_replaced_is_no_output(tmp_path: Path) 
 def test_more_files_than_may_be_open(tmp_path: Path) -> None:
     shards = [lay_out(f"{place}/x", [("a", "U8", (3,), 3)]) for place in range(3 * MOST_OPEN)]
     before = len(list(Path("/proc/self/fd").iterdir()))
-    with build_local(tmp_path / "out", overwrite=False) as stage:
+    with build_output(tmp_path / "out", overwrite=False) as stage:
         writer = Writer(stage, shards)
         for step in range(3):
             for place, shard in enumerate(shards):

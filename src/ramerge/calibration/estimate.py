@@ -34,7 +34,7 @@ from ramerge.foundation.progress import Listener, Progress, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
 from ramerge.options import Options
-from ramerge.output.staging import build_local, tidy
+from ramerge.output.build import build_output, tidy
 from ramerge.output.targets import path_of, problems_of
 from ramerge.output.write import Shard, Writer
 from ramerge.storage.models import FoundModel, on_this_machine, resolve
@@ -125,7 +125,7 @@ def _written(request: _Request, directory: Path, listen: Listener) -> FisherReco
     identities |= {**identify(companions.values()), **checkpoint.files}
     used = _fitted(request.settings, lines, checkpoint)
     shards = shards_of(checkpoint)
-    with build_local(request.out, overwrite=request.options.overwrite) as staging:
+    with build_output(request.out, overwrite=request.options.overwrite) as staging:
         # made before the work and at their final size, so that a full disk shows now
         with closing(Writer(staging, shards)) as writer:
             result = _estimated(request, used, checkpoint, writer, shards, listen)
@@ -182,7 +182,7 @@ def _one_model(found: FoundModel, out: Path) -> Iterator[Path]:
         raise RecipeError(f"{found.written}: is a model with adapters; write it as one first, with ramerge convert")
     with TemporaryDirectory(prefix=f".{out.name}.", suffix=".model", dir=out.resolve().parent) as parent:
         place = Path(parent) / "model"
-        with build_local(place, overwrite=False) as staging:
+        with build_output(place, overwrite=False) as staging:
             write_agent(opened, staging)
         yield place
 

@@ -21,16 +21,17 @@ from ramerge.deltas.layout import (
     read_index,
 )
 from ramerge.deltas.patched import Patched
+from ramerge.deltas.trainers import live
 from ramerge.formats import safetensors
 from ramerge.formats.files import check_files, check_index, opened_each, read_json, weight_files
-from ramerge.formats.format import Contents, Format, Opening
+from ramerge.formats.format import Format, Opening
 from ramerge.formats.safetensors import INDEX as WEIGHTS_INDEX
 from ramerge.formats.sidecars import companion_files
 from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.checkpoint import Checkpoint, Contents
 from ramerge.tensors.identity import identify
 from ramerge.tensors.tensor import Stored, Tensor
 
@@ -81,7 +82,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     }
     has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if metadata_folder else base.tokenizers
     return Contents(
-        tensors=tuple(tensors),
+        tensors={tensor.name: tensor for tensor in tensors},
         files={**base.files, **files},
         config=_config(metadata_folder, base),
         metadata_folder=base.metadata_folder,
@@ -102,13 +103,17 @@ def contents_of(index: Index) -> str:
     return text + (f"; {len(index.dropped):,} are dropped" if index.dropped else "")
 
 
+STORED_FORMATS = (safetensors.NAME, live.NAME)
+"""Formats whose files have headers that a delta keeps."""
+
+
 def sidecar_files(model: Checkpoint, *, allow_outside_links: bool = False) -> Mapping[str, Location]:
     """The sidecar files of a model by name: configuration, tokenizer and others, and the index of its files."""
     if model.companions is not None:
         return model.companions
     found = companion_files([model.metadata_folder], allow_outside_links=allow_outside_links)
     index = model.metadata_folder / WEIGHTS_INDEX
-    return found | {WEIGHTS_INDEX: index} if model.format == safetensors.NAME and index.is_file() else found
+    return found | {WEIGHTS_INDEX: index} if model.format in STORED_FORMATS and index.is_file() else found
 
 
 def stored_header(folder: Location, index: Index, file: str) -> bytes:

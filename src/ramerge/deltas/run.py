@@ -30,8 +30,7 @@ from ramerge.foundation.progress import Listener, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.options import Options
 from ramerge.output import remote_output
-from ramerge.output.remote_output import build_output
-from ramerge.output.staging import tidy
+from ramerge.output.build import build_output, tidy
 from ramerge.output.targets import OutputTarget, output_target, problems_of
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve

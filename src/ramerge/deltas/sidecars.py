@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ramerge.deltas.format import sidecar_files, stored_header
+from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.layout import INDEX, read_index
 from ramerge.deltas.write import DeltaWriter
-from ramerge.formats.safetensors import NAME as SAFETENSORS
 from ramerge.formats.sidecars import companions_of
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.header import header_bytes
@@ -29,4 +28,4 @@ def _headers(agent: Checkpoint) -> Iterator[tuple[str, Sequence[str], bytes]]:
         if index is not None and agent.delta is not None:
             yield file, names, stored_header(agent.delta, index, file)
         else:
-            yield file, names, header_bytes(agent.metadata_folder / file) if agent.format == SAFETENSORS else b""
+            yield file, names, header_bytes(agent.metadata_folder / file) if agent.format in STORED_FORMATS else b""

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
 from ramerge.foundation.dtypes import itemsize
 from ramerge.output.staging import StagingDir
-from ramerge.output.write import Shard, Writer, Written
+from ramerge.output.write import Shard, Writer
 
 Bytes = NDArray[np.uint8]
 Kind = Literal["encoded", "merged", "whole", "base"]
@@ -125,7 +125,7 @@ class Spool:
         file: holds them.
     """
 
-    def __init__(self, slots: SpoolSlots, file: Written) -> None:
+    def __init__(self, slots: SpoolSlots, file: Writer) -> None:
         self.slots = slots
         self._file = file
 

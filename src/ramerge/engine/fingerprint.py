@@ -9,15 +9,13 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ramerge.engine.journal import left_in
 from ramerge.foundation.version import __version__
-from ramerge.output.remote_output import work_of
-from ramerge.output.staging import hidden_folder
+from ramerge.output.build import hidden_folder_of
 from ramerge.output.targets import OutputTarget
 from ramerge.planning.cached_counts import fingerprint as values_of
 from ramerge.planning.model import MergePlan
@@ -45,7 +43,7 @@ def _file(identity: Identity) -> str:
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:
     """The fingerprint of an interrupted run that has left work alongside an output; empty if there is none."""
-    return left_in(hidden_folder(out) if isinstance(out, Path) else work_of(out))
+    return left_in(hidden_folder_of(out))
 
 
 def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:

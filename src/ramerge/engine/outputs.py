@@ -13,8 +13,8 @@ from pathlib import Path
 from ramerge.engine.journal import Journal
 from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
-from ramerge.output.remote_output import build_output, work_of
-from ramerge.output.staging import SPOOL, StagingDir, hidden_folder
+from ramerge.output.build import build_output, hidden_folder_of
+from ramerge.output.staging import SPOOL, StagingDir
 from ramerge.output.targets import OutputTarget
 from ramerge.planning.model import MergePlan
 from ramerge.registry import Registry
@@ -66,7 +66,7 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
     """
     spool = {f"{SPOOL}/{name}": size for name, size in what.spooled.items()}
     journal = Journal(what.fingerprint, what.files, what.total, metadata_folder=spool, fresh=fresh)
-    work = hidden_folder(what.out) if isinstance(what.out, Path) else work_of(what.out)
+    work = hidden_folder_of(what.out)
     with closing(journal), build_output(what.out, overwrite=what.overwrite, policy=journal) as staging:
         journal.open(work)
         yield OpenOutput(staging, journal, work / SPOOL)

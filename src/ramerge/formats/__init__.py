@@ -5,7 +5,6 @@ format                  what a format is
 registry                all of them, by priority
 files                   what formats share: files that must be there, links that lead outside, config.json
 safetensors             safetensors files, as `save_pretrained` writes them
-drafts, live            safetensors files that are no weights; folders that an engine patches in place
 adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
 pickled                 `pytorch_model.bin`
 runs                    where trainers put the policy inside of a run

@@ -16,13 +16,13 @@ from itertools import permutations
 
 from ramerge.formats import pickled, safetensors
 from ramerge.formats.files import check_files
-from ramerge.formats.format import ADAPTER, Contents, Format, Opening
+from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.formats.runs import places
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.checkpoint import Checkpoint, Contents
 from ramerge.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary, tied_embedding, untied
 from ramerge.tensors.identity import identify
 from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows
@@ -107,7 +107,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     if quantized is not None and not same_names:
         quantized = replace(quantized, shards={})
     return Contents(
-        tensors=tuple(agent.tensors.values()),
+        tensors=agent.tensors,
         files={**base.files, **files},
         config=config,
         metadata_folder=base.metadata_folder,
@@ -358,7 +358,6 @@ class _Agent:
         self.base = base
 
     def _shared(self, name: str) -> tuple[str, ...]:
-        """The names under which the base uses a tensor."""
         names = (self.tie.head, self.tie.embedding) if self.tie is not None else ()
         return names if name in names else (name,)
 
@@ -590,7 +589,6 @@ class _Agent:
         return None
 
     def _of_expert(self, module: str, expert: int, part: str) -> str | None:
-        """The base's name of a tensor of one expert."""
         return self._named(f"{module}.{expert}.{part}.weight")
 
     def _of_experts(self, module: str, name: str, parts: Sequence[str]) -> _AdaptedParameter | None:
@@ -625,7 +623,6 @@ def _plain(tensor: Tensor) -> str:
 
 
 def _only(found: set[bool]) -> set[bool]:
-    """The only member, if there is one only."""
     return found if len(found) == 1 else set()
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.formats.files import check_files, read_config, written_apart
-from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.archive import Window, window
 from ramerge.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
 from ramerge.formats.torchfile.machine import Name, RefusedError, Stub
@@ -24,6 +24,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.embeddings import EMBEDDINGS
 from ramerge.tensors.header import read_header
 from ramerge.tensors.identity import Identity, identify
@@ -110,7 +111,7 @@ def contents(folder: Path, found: Found, metadata_folder: Path) -> Contents:
     kept, ties = without_ties(found.tensors, config)
     apart = written_apart(folder, [identity for path, identity in found.files.items() if path.name != METADATA])
     warnings = (*found.warnings, *apart)
-    return Contents(tuple(kept), files, config, metadata_folder, notes=(*found.notes, *ties), warnings=warnings)
+    return Contents(kept, files, config, metadata_folder, notes=(*found.notes, *ties), warnings=warnings)
 
 
 # --- .metadata and *.distcp ------------------------------------------------------------------------------------------
@@ -249,7 +250,6 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], t
 
 
 def _left_out(folder: Path, metadata: DcpMetadata, model: Mapping[str, Described]) -> Iterator[str]:
-    """A note on the tensors that are not the model's."""
     kept = {tensor.key for tensor in model.values()}
     if others := [tensor.key for tensor in metadata.tensors if tensor.key not in kept]:
         more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
@@ -358,7 +358,7 @@ def _with_last_ranks(folder: Path, found: Contents) -> Contents:
     texts = (found.config, found.config.get("text_config"))
     counts = [text.get("vocab_size") for text in texts if isinstance(text, Mapping)]
     tokens = next((count for count in counts if type(count) is int), None)
-    embeddings = [tensor for tensor in found.tensors if tensor.name.endswith(EMBEDDINGS) and tensor.shape]
+    embeddings = [tensor for name, tensor in found.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]
     largest = max(embeddings, key=lambda tensor: tensor.shape[0], default=None)
     if largest is not None and tokens is not None and largest.shape[0] < tokens:
         raise CheckpointError(
@@ -376,7 +376,6 @@ def _with_last_ranks(folder: Path, found: Contents) -> Contents:
 
 
 def _reached(pieces: Sequence[PlacedPiece]) -> tuple[int, ...]:
-    """The shape that pieces reach to."""
     ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in pieces]
     return tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
 

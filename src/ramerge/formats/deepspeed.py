@@ -19,13 +19,14 @@ from shlex import quote
 from typing import Any, TypeVar
 
 from ramerge.formats.files import about_model, check_files, tag_of
-from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.load import View, load_file, numbers, uncollected
 from ramerge.formats.torchfile.machine import RefusedError, Stub
 from ramerge.formats.views import tensor_of, unwrapped, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.identity import identify
 from ramerge.tensors.origins import box_of, reshaped, stacked
 from ramerge.tensors.tensor import Tensor
@@ -79,7 +80,7 @@ def _opened(folder: Path, opening: Opening) -> Contents:
     kept, ties = without_ties(tensors.values(), about.config)
     note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {len(parts)} ranks"
     return Contents(
-        tuple(kept),
+        kept,
         {**identities, **about.files},
         about.config,
         about.metadata_folder,
@@ -306,7 +307,6 @@ def _views(found: Any) -> dict[str, View]:
 
 
 def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tensor]:
-    """All tensors by name."""
     first = states[0]
     whole = chain(
         ((name, tensor_of("", view)) for name, view in first.whole.items()),
@@ -328,7 +328,6 @@ def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tens
 
 
 def _cut(flat: Tensor, offset: int, elements: int) -> Tensor:
-    """A stretch of a vector."""
     return box_of(flat, (offset,), (elements,))
 
 

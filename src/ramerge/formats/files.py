@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.formats.format import Contents, Opening
+from ramerge.formats.format import Opening
 from ramerge.foundation.errors import AGAIN, CheckpointError, reason
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.identity import Identity, identify
 from ramerge.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
 from ramerge.tensors.tensor import Tensor
@@ -197,7 +198,7 @@ def open_files(
         problems.extend(error.problems)
     if problems:
         raise CheckpointError(problems)
-    return Contents(tuple(tensors.values()), identities, config, folder, shards)
+    return Contents(tensors, identities, config, folder, shards)
 
 
 def opened_each(

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ramerge.foundation.errors import CheckpointError
 from ramerge.storage.location import Location, Remote
-from ramerge.tensors.checkpoint import Checkpoint, Quantized
-from ramerge.tensors.identity import Identity
-from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.checkpoint import Checkpoint, Contents
 
 ADAPTER = "adapter"
 """The name of the format of LoRA adapters, of which plans say more."""
@@ -46,43 +43,6 @@ class Opening:
                 f"write MODEL+{folder}"
             )
         return self.base
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a folder holds.
-
-    Attributes:
-        tensors: in the order in which the output shall have them.
-        files: the identity of every file that was read or will be, from before it was read.
-        config: the model's `config.json`; empty if there is none.
-        metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
-        shards: names of safetensors files, each with the names of its tensors; empty if the folder has no such files.
-        notes: what a user should know about how the folder is read.
-        warnings: what is probably not what a user wants.
-        tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
-        quantized: how the model is stored that an adapter changes, if it is quantized.
-        vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
-        untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
-        companions: the files next to the weights by name, where they are not those of `metadata_folder`.
-        lineage: the digest of the model that deltas began with, and of what each of them gives.
-        delta: the folder with the delta in ramerge's layout, where it is one.
-    """
-
-    tensors: tuple[Tensor, ...]
-    files: Mapping[Location, Identity]
-    config: Mapping[str, Any]
-    metadata_folder: Location
-    shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Location, ...] = ()
-    quantized: Quantized | None = None
-    vocabulary: int | None = None
-    untied: bool = False
-    companions: Mapping[str, Location] | None = None
-    lineage: tuple[str, ...] = ()
-    delta: Location | None = None
 
 
 def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Location, Opening], Contents]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.formats.files import check_files, read_config, read_json, written_apart
-from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.runs import places
 from ramerge.formats.sharded import ShardedPart, part_of
 from ramerge.formats.torchfile.load import View, load_file, uncollected
@@ -22,6 +22,7 @@ from ramerge.formats.views import assembled, tensor_of, unwrapped, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.identity import identify
 from ramerge.tensors.origins import PlacedPiece
 from ramerge.tensors.paths import leads_outside
@@ -77,7 +78,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     kept, ties = without_ties(tensors, config)
     notes = (f"{folder}: shards of {len(files)} ranks", *ties)
     warnings = written_apart(folder, (identities[folder / name] for name in files))
-    return Contents(tuple(kept), identities, config, metadata_folder, notes=notes, warnings=warnings)
+    return Contents(kept, identities, config, metadata_folder, notes=notes, warnings=warnings)
 
 
 def _of_one_world(folder: Path) -> list[str]:
@@ -149,7 +150,6 @@ class _Gathered:
 
 
 def _gather(path: Path, rank: int, gathered: dict[str, _Gathered]) -> None:
-    """Add what a rank holds."""
     state = load_file(path)
     if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
         raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")

@@ -18,11 +18,12 @@ from typing import Any
 
 from ramerge.formats import dcp
 from ramerge.formats.files import about_model, tag_of
-from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.load import uncollected
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.origins import box_of, reshaped, stacked
 from ramerge.tensors.tensor import Tensor
 
@@ -205,7 +206,6 @@ class _Known:
 
 
 def _known(key: str) -> _Known | None:
-    """What the table knows of a name."""
     if key in _OUTSIDE:
         return _Known(_OUTSIDE[key])
     if (found := _IN_LAYERS.fullmatch(key)) is None:
@@ -298,7 +298,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         found.problems += [] if found.problems else _absent(folder, tensors, sizes)
     if found.problems:
         raise CheckpointError(found.problems)
-    ordered = tuple(tensors[name] for name in sorted(tensors, key=_numbered))
+    ordered = {name: tensors[name] for name in sorted(tensors, key=_numbered)}
     return Contents(ordered, {**found.files, **about.files}, about.config, about.metadata_folder, notes=about.notes)
 
 

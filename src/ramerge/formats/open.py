@@ -62,26 +62,12 @@ def open_checkpoint(
     if len(contents.tensors) > _MOST_TENSORS:
         raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
     contents, quantized = decode(directory, contents, ignore=ignore_quantization)
-    tensors = {tensor.name: tensor for tensor in contents.tensors}
     return Checkpoint(
-        directory,
-        format.name,
-        f"{format.title}, {quantized.title}" if quantized is not None else format.title,
-        tensors,
-        contents.shards,
-        contents.config,
-        contents.metadata_folder,
-        contents.files,
-        contents.notes,
-        quantized or contents.quantized,
-        contents.warnings,
-        contents.tokenizers,
-        contents.vocabulary,
-        contents.untied,
-        contents.companions,
-        contents.lineage,
-        contents.delta,
-        format.needs_base,
+        **vars(replace(contents, quantized=quantized or contents.quantized)),
+        directory=directory,
+        format=format.name,
+        title=f"{format.title}, {quantized.title}" if quantized is not None else format.title,
+        needs_base=format.needs_base,
     )
 
 

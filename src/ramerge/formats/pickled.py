@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.formats.files import open_files, read_index
-from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.load import View, load_file
 from ramerge.formats.views import tensor_of, without_ties
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
+from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.tensor import Tensor
 
 INDEX = "pytorch_model.bin.index.json"
@@ -33,11 +34,10 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         found = open_files(folder, INDEX, [ONE_FILE], None, tensors_of, opening)
     else:
         found = open_files(folder, INDEX, *read_index(folder / INDEX, ".bin"), tensors_of, opening)
-    kept, notes = without_ties(found.tensors, found.config)
-    names = {tensor.name for tensor in kept}
-    layout = {_renamed(file): tuple(name for name in held if name in names) for file, held in found.shards.items()}
+    kept, notes = without_ties(found.tensors.values(), found.config)
+    layout = {_renamed(file): tuple(name for name in held if name in kept) for file, held in found.shards.items()}
     shards = {file: held for file, held in layout.items() if held}
-    return replace(found, tensors=tuple(kept), shards=shards, notes=notes)
+    return replace(found, tensors=kept, shards=shards, notes=notes)
 
 
 def tensors_of(path: Location) -> list[Tensor]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from ramerge.formats import drafts, live
 from ramerge.formats.files import open_files, read_index
-from ramerge.formats.format import Contents, Format, Opening
+from ramerge.formats.format import Format, Opening
 from ramerge.foundation.errors import CheckpointError
 from ramerge.storage.location import Location
-from ramerge.tensors.header import Header, read_header
+from ramerge.tensors.checkpoint import Contents
+from ramerge.tensors.header import read_header
 from ramerge.tensors.tensor import Stored, Tensor
 
 NAME = "safetensors"
@@ -26,7 +26,6 @@ def find(folder: Location) -> Location | None:
 
 
 def _loose(folder: Location) -> list[str]:
-    """Safetensors files without an index."""
     others = {path for pattern in _OTHERS for path in folder.glob(pattern)}
     return sorted(path.name for path in folder.glob("*.safetensors") if path not in others)
 
@@ -37,21 +36,9 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
     """
-    warnings = (*live.check(folder), *_two_models(folder))
+    warnings = tuple(_two_models(folder))
     files, listed = _weight_files(folder)
-    return replace(open_files(folder, INDEX, files, listed, _weights_of, opening), warnings=warnings)
-
-
-def _weights_of(path: Location) -> list[Tensor]:
-    """The tensors of a file that must be weights.
-
-    Raises:
-        CheckpointError: it holds something else, or as for `tensors_of`.
-    """
-    header = read_header(path)
-    if text := drafts.problem(header):
-        raise CheckpointError(f"{path}: {text}")
-    return _tensors(path, header)
+    return replace(open_files(folder, INDEX, files, listed, tensors_of, opening), warnings=warnings)
 
 
 def tensors_of(path: Location) -> list[Tensor]:
@@ -60,13 +47,9 @@ def tensors_of(path: Location) -> list[Tensor]:
     Raises:
         CheckpointError: the file cannot be read, or its header is wrong.
     """
-    return _tensors(path, read_header(path))
-
-
-def _tensors(path: Location, header: Header) -> list[Tensor]:
     return [
         Tensor(entry.name, entry.dtype, entry.shape, Stored(path, entry.begin, entry.end - entry.begin))
-        for entry in header.entries
+        for entry in read_header(path).entries
     ]
 
 

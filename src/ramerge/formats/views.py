@@ -83,22 +83,18 @@ def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[Pl
     return Tensor(name, dtype, shape, Pieces(parts))
 
 
-def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[list[Tensor], tuple[str, ...]]:
-    """Tensors without an output embedding that the model ties to the input's, as `save_pretrained` writes them, and
-    notes on it.
+def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Tensors by name, without an output embedding that the model ties to the input's, as `save_pretrained` writes.
+
+    Notes say what was left out.
 
     It is left out only if its elements are the same bytes of the same files, so nothing must be compared.
     """
-    found = list(tensors)
-    if not is_tied(config):
-        return found, ()
-    inputs = [tensor for tensor in found if tensor.name.endswith(EMBEDDINGS)]
-    kept, notes = [], []
-    for tensor in found:
-        is_head = tensor.name.endswith(HEADS)
-        twin = next((one for one in inputs if replace(one, name=tensor.name) == tensor), None) if is_head else None
-        if twin is None:
-            kept.append(tensor)
-        else:
-            notes.append(f"{quoted(tensor.name)} is tied to {quoted(twin.name)}: the same bytes; it is read once")
+    kept, notes = {tensor.name: tensor for tensor in tensors}, []
+    inputs = [tensor for name, tensor in kept.items() if name.endswith(EMBEDDINGS)]
+    heads = [tensor for name, tensor in kept.items() if name.endswith(HEADS)] if is_tied(config) else []
+    for head in heads:
+        if twin := next((one for one in inputs if replace(one, name=head.name) == head), None):
+            notes.append(f"{quoted(head.name)} is tied to {quoted(twin.name)}: the same bytes; it is read once")
+            del kept[head.name]
     return kept, tuple(notes)

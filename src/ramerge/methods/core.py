@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -79,12 +79,10 @@ def unit(layer: Layer, _parameters: Any) -> int:
 
 
 def prepare(parameters: CoreParameters, _agents: Agents, _results: Results) -> Prepared:
-    """What merging takes."""
     return Prepared(parameters, parameters.time if isinstance(parameters, CorePlusParameters) else 0.0)
 
 
 def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
-    """Merge a piece; see `Method.merge`."""
     layer = Layer(piece.tensor, piece.shape)
     rows, columns = matrix_of(layer)
     time = prepared.time if is_matrix(layer) else 0.0
@@ -174,17 +172,12 @@ CORE = Method(
     prepare=prepare,
     merge=merge,
 )
-CORE_PLUS = Method(
+CORE_PLUS = replace(
+    CORE,
     name="core+",
-    family="spectral",
     title="Core coefficients and a step of the flow",
     source="not published; docs/methods/core.md derives it; the flow: SWUDI, arXiv 2606.07289",
     formula="as core; in linear weights then WUDI's flow from there, for a short time",
     alone="the result is nearly the agent itself",
     parameters=CorePlusParameters,
-    unit=unit,
-    scratch=scratch,
-    work=work,
-    prepare=prepare,
-    merge=merge,
 )

@@ -17,13 +17,13 @@ import os
 import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from ramerge.foundation import store
-from ramerge.output.staging import OutputDir, ResumePolicy, StagingDir, build, build_local, discarded, hidden_folder
-from ramerge.output.targets import OutputTarget, free_bytes
+from ramerge.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_folder
+from ramerge.output.targets import free_bytes
 from ramerge.storage.bucket_upload import digest
 from ramerge.storage.location import Location
 from ramerge.storage.upload import UploadRun, UploadTarget
@@ -33,49 +33,9 @@ _LOG = "uploads"
 _SHARDS = 3
 
 
-@contextmanager
-def build_remote(
-    upload: UploadTarget, *, overwrite: bool, policy: ResumePolicy | None = None
-) -> Iterator[RemoteStagingDir]:
-    """A new folder in the staging directory. What is in it at the end of the `with` block is uploaded and committed.
-
-    Signals, what an interrupted run leaves, and errors are as for `build_local`.
-
-    Args:
-        upload: the place.
-        overwrite: whether what is there is replaced.
-        policy: see `build_local`.
-
-    Raises:
-        PlanError: the place holds something and `overwrite` is off.
-        OutputError: another job writes there, or it or the staging directory cannot be written to.
-    """
-    with build(RemoteOutputDir(upload), overwrite=overwrite, policy=policy) as staging:
-        assert isinstance(staging, RemoteStagingDir)
-        yield staging
-
-
-def build_output(
-    out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | None = None
-) -> AbstractContextManager[StagingDir]:
-    """A new folder for an output, local (`build_local`) or remote (`build_remote`)."""
-    if isinstance(out, Path):
-        return build_local(out, overwrite=overwrite, policy=policy)
-    return build_remote(out, overwrite=overwrite, policy=policy)
-
-
 def work_of(upload: UploadTarget) -> Path:
     """The hidden folder in the staging directory."""
     return hidden_folder(_local(upload))
-
-
-def discard(upload: UploadTarget) -> list[str]:
-    """Remove what interrupted runs have left in the staging directory and at the place, also those of other machines.
-
-    Raises:
-        OutputError: a process on this machine writes there, or what is there cannot be removed.
-    """
-    return discarded(RemoteOutputDir(upload))
 
 
 def problems_of(upload: UploadTarget, inputs: Sequence[Location], needed: int, *, overwrite: bool) -> list[str]:

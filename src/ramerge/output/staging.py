@@ -9,10 +9,10 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside 
     spool      of a delta: blocks that are not in its files yet (`checkpoint.delta.spool`)
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
-`new` has been moved to OUT, `old` is renamed to `new` and then removed. `OutputDir.settle` does this after every run,
-also a failed one, and before every run, because a killed run may have left folders. The rest is removed likewise, but
-for `new`, `journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken
-for that of another folder. A run that was killed when `new` was at OUT has completed it: `tidy` removes the rest.
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after every run, also a failed
+one, and before every run, because a killed run may have left folders. The rest is removed likewise, but for `new`,
+`journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken for that of
+another folder. A run that was killed when `new` was at OUT has completed it: `build.tidy` removes the rest.
 
 The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
 """
@@ -25,22 +25,24 @@ import os
 import shlex
 import shutil
 import stat
-import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError, reason
+from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, reason
 from ramerge.foundation.files import check_own, hidden_beside, is_at, lock, write_all
-from ramerge.foundation.signals import Guard, held
+from ramerge.foundation.signals import held
 from ramerge.foundation.systems import NO_LINK, PRIVATE, sync_folder
-from ramerge.output.targets import EXISTS, OutputTarget, free_bytes, is_replaceable
+from ramerge.output.targets import EXISTS, free_bytes, is_replaceable
 from ramerge.storage.location import Location
 
 SPOOL = "spool"
 """Folder for blocks of a delta."""
 
+# What a run leaves in the hidden folder, in the order in which it is removed.
+_LEFT = ("journal", SPOOL, "new")
 _IMMOVABLE = {errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY}
 _HERE = -100  # AT_FDCWD
 _RENAME_EXCHANGE = 2
@@ -83,98 +85,9 @@ class ResumePolicy(Protocol):
         ...
 
 
-@contextmanager
-def build_local(out: Path, *, overwrite: bool, policy: ResumePolicy | None = None) -> Iterator[StagingDir]:
-    """A new folder alongside `out`. It is moved to `out` at the end of the `with` block, or removed after an error.
-
-    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a policy, what
-    an earlier run left may be continued, and what this one leaves may be kept.
-
-    Raises:
-        PlanError: `out` exists and `overwrite` is off, or may not be replaced.
-        OutputError: another process writes it, or the folder cannot be made, synchronized or moved.
-
-    The message says what is at `out` afterwards.
-    """
-    with build(OutputDir(out), overwrite=overwrite, policy=policy) as staging:
-        yield staging
-
-
-@contextmanager
-def build(output: OutputDir, *, overwrite: bool, policy: ResumePolicy | None) -> Iterator[StagingDir]:
-    guard = Guard()
-    failure: BaseException | None = None
-    try:
-        try:
-            guard.install()
-            staging = output.open(overwrite, policy)
-            for note in output.said():
-                warnings.warn(note, stacklevel=5)
-            yield staging
-            guard.hold()
-            output.publish(overwrite)
-        finally:
-            guard.hold()
-    except BaseException as error:
-        failure = error
-        output.look()
-    output.close(failure)
-    if output.placed:
-        StoppedError.finished[output.named] = None
-    try:
-        guard.release()
-    except BaseException as stop:
-        failure = stop
-    for notice in output.notices:
-        warnings.warn(notice, OutputWarning, stacklevel=5)
-    if isinstance(failure, StoppedError):
-        failure.kept = output.fate()
-    elif isinstance(failure, OSError):
-        raise OutputError(output.words(failure)) from failure
-    elif isinstance(failure, OutputError | PlanError) and output.is_begun:
-        kind = PlanError if isinstance(failure, PlanError) else OutputError
-        raise kind(f"{failure}; {output.fate()}") from failure
-    if failure is not None:
-        raise failure
-
-
 def hidden_folder(out: Path) -> Path:
     """The hidden folder alongside `out`."""
     return hidden_beside(out, "ramerge-partial")
-
-
-def discard(out: Path) -> list[str]:
-    """Remove what interrupted runs have left alongside `out`, and put back an old output that they had moved.
-
-    Returns:
-        What was done, as sentences; nothing if nothing was there.
-
-    Raises:
-        OutputError: a process writes `out`, or what is there cannot be removed.
-    """
-    if not os.path.lexists(hidden_folder(out)):
-        return []
-    return discarded(OutputDir(out))
-
-
-def discarded(output: OutputDir) -> list[str]:
-    with held():
-        try:
-            return output.discard()
-        except OSError as error:
-            raise OutputError(f"{output.named}: what is left cannot be removed: {output.reason(error)}") from error
-
-
-def tidy(out: OutputTarget | None) -> None:
-    """Remove what a run has left that was killed after it had put its output in place, and warn that it is complete.
-
-    Called where the next run is refused because of that output. Remote outputs are left alone.
-    """
-    if isinstance(out, Path) and out.name and (output := OutputDir(out)).was_placed():
-        with suppress(OutputError):  # it lives, or another user's folder is there
-            discarded(output)
-            note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
-            warnings.warn(note, OutputWarning, stacklevel=3)
 
 
 class StagingDir:
@@ -219,7 +132,7 @@ class StagingDir:
         with source.open("rb") as file:
             self._fill(name, iter(lambda: file.read(_PIECE), b""))
 
-    def _fill(self, name: str, pieces: Sequence[bytes] | Iterator[bytes]) -> None:
+    def _fill(self, name: str, pieces: Iterable[bytes]) -> None:
         descriptor, size = self.create(name), 0
         try:
             for piece in pieces:
@@ -287,6 +200,15 @@ class StagingDir:
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
+@dataclass(frozen=True)
+class _OnDisk:
+    """What is at OUT, and the folders `new` and `old`; None where there is nothing."""
+
+    out: Identity | None
+    new: Identity | None
+    old: Identity | None
+
+
 class OutputDir:
     """OUT, and the hidden folder alongside it.
 
@@ -309,12 +231,16 @@ class OutputDir:
         self._made: list[Path] = []
         self._staging: StagingDir | None = None
         self._built: Identity | None = None
-        self._free: int | None = None
 
-    def look(self) -> None:
-        """Note how much of the disk is free, before what was written is removed."""
-        with suppress(OSError):
-            self._free = free_bytes(self._out)
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder to build in has been made."""
+        return self._built is not None
+
+    def _on_disk(self) -> _OnDisk:
+        return _OnDisk(_at(self._out), _at(self._new), _at(self._old))
+
+    # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
         """The folder to build in. First repairs what a killed run left."""
@@ -342,31 +268,12 @@ class OutputDir:
         self._staging = self._open_staging(kept)
         return self._staging
 
-    def _fits(self, policy: ResumePolicy, built: int | None, gone: Collection[str] = ()) -> bool:
-        """Whether what an earlier run left can be continued. `gone` files were uploaded."""
-        strays = [name for name in ("journal", SPOOL, "new") if _is_stray(self._work / name)]
-        return not strays and policy.fits(self._work, built, gone)
-
-    def _open_staging(self, kept: Collection[str]) -> StagingDir:
-        return StagingDir(self._new, kept)
-
     def said(self) -> Iterator[OutputWarning]:
         """What the user should know at the beginning."""
         if self._policy is not None and self._continues:
             yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:
             yield ContinueNote(f"{self.named}: restarts from scratch: {self._policy.reason}")
-
-    def _remove_all_but(self, kept: Collection[str]) -> None:
-        for folder, _folders, files in os.walk(self._new):
-            for path in (Path(folder, name) for name in files):
-                if path.relative_to(self._new).as_posix() not in kept:
-                    path.unlink()
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether the folder to build in has been made."""
-        return self._built is not None
 
     def _own(self) -> int:
         if self._work.is_symlink():
@@ -383,6 +290,19 @@ class OutputDir:
             raise OutputError(
                 f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
             ) from error
+
+    def _fits(self, policy: ResumePolicy, built: int | None, gone: Collection[str] = ()) -> bool:
+        """Whether what an earlier run left can be continued. `gone` files were uploaded."""
+        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, gone)
+
+    def _open_staging(self, kept: Collection[str]) -> StagingDir:
+        return StagingDir(self._new, kept)
+
+    def _remove_all_but(self, kept: Collection[str]) -> None:
+        for folder, _folders, files in os.walk(self._new):
+            for path in (Path(folder, name) for name in files):
+                if path.relative_to(self._new).as_posix() not in kept:
+                    path.unlink()
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if _at(self._out) is None:
@@ -410,13 +330,7 @@ class OutputDir:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
 
-    def was_placed(self) -> bool:
-        """Whether a run has put what it built at OUT and has left the hidden folder."""
-        try:
-            there = _at(self._out)
-            return there is not None and int(self._lock_file.read_bytes()) == there[1]
-        except (OSError, ValueError):
-            return False
+    # --- the end ------------------------------------------------------------------------------------------------------
 
     def publish(self, overwrite: bool) -> None:
         """Move what was built to OUT."""
@@ -447,14 +361,14 @@ class OutputDir:
     def close(self, failure: BaseException | None) -> None:
         """Remove the folders alongside OUT, or move the previous OUT back."""
         if self._lock >= 0:
-            with suppress(OSError):
-                self.placed = self._is_placed() if self.placed is None else self.placed
+            if self.placed is None:
+                with suppress(OSError):
+                    self.placed = self._is_placed()
             if self._policy is not None and self.placed is False:
-                begun = self._staging is not None
-                self._keeps = self._policy.keeps(failure) if begun else self._continues
+                self._keeps = self._policy.keeps(failure) if self._staging is not None else self._continues
             try:
                 if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
-                    self.settle()
+                    self._settle()
                     self._leave()
             except OutputError as error:
                 self.notices.append(str(error))
@@ -467,6 +381,30 @@ class OutputDir:
                 os.close(self._lock)
         self._unmake()
 
+    def was_placed(self) -> bool:
+        """Whether a run has put what it built at OUT and has left the hidden folder."""
+        try:
+            there = _at(self._out)
+            return there is not None and int(self._lock_file.read_bytes()) == there[1]
+        except (OSError, ValueError):
+            return False
+
+    def discard(self) -> list[str]:
+        """Do what every run does before it begins, and say what was there."""
+        self._lock = self._own()
+        try:
+            left = any(os.path.lexists(self._work / name) for name in _LEFT)
+            back = self._settle()
+        finally:
+            try:
+                self._leave()
+            finally:
+                os.close(self._lock)
+        found = [f"{self._out}: has been moved back from {self._old}"] if back else []
+        return [*found, f"{self._work}: removed"] if left or not back else found
+
+    # --- what is on the disk ------------------------------------------------------------------------------------------
+
     def _make(self) -> None:
         self._made = [folder for folder in self._out.parents if not folder.exists()]
         self._out.parent.mkdir(parents=True, exist_ok=True)
@@ -477,6 +415,35 @@ class OutputDir:
                 for folder in self._made:
                     folder.rmdir()
 
+    def _settle(self) -> bool:
+        """Put back, and remove what is not kept. Return whether an old output was moved back."""
+        back = self._put_back()
+        if not self._keeps:
+            self._remove()
+        return back
+
+    def _put_back(self) -> bool:
+        """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
+        there = self._on_disk()
+        if there.old is None:
+            return False
+        if there.out is None:
+            self._old.rename(self._out)
+            sync_folder(self._out.parent)
+            return True
+        if there.new is not None:
+            raise OutputError(
+                f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
+                "move it to another folder, or remove it"
+            )
+        self._old.rename(self._new)
+        return False
+
+    def _remove(self) -> None:
+        """Remove what is no longer needed; the journal first, because it speaks of the others."""
+        for name in _LEFT:
+            _remove_tree(self._work / name)
+
     def _leave(self) -> None:
         self._lock_file.unlink()
         try:
@@ -485,79 +452,37 @@ class OutputDir:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
                 raise
 
-    def discard(self) -> list[str]:
-        """Do what every run does before it begins, and say what was there."""
-        self._lock = self._own()
-        try:
-            left = [name for name in ("new", "journal", SPOOL) if os.path.lexists(self._work / name)]
-            back = self.settle()
-        finally:
-            try:
-                self._leave()
-            finally:
-                os.close(self._lock)
-        found = [f"{self._out}: has been moved back from {self._old}"] if back else []
-        return [*found, f"{self._work}: removed"] if left or not found else found
+    # --- messages -----------------------------------------------------------------------------------------------------
 
-    def settle(self) -> bool:
-        """Move an old output back if nothing has replaced it, and remove the rest. Return whether it was moved back."""
-        back = self._put_back()
-        if not self._keeps:
-            self._remove()
-        return back
-
-    def _put_back(self) -> bool:
-        """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
-        back = False
-        if _at(self._old) is not None:
-            if _at(self._out) is None:
-                self._old.rename(self._out)
-                sync_folder(self._out.parent)
-                back = True
-            elif _at(self._new) is None:
-                self._old.rename(self._new)
-            else:
-                raise OutputError(
-                    f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
-                    "move it to another folder, or remove it"
-                )
-        return back
-
-    def _remove(self) -> None:
-        """Remove what is no longer needed; the journal first, because it speaks of the others."""
-        for name in ("journal", SPOOL, "new"):
-            _remove_tree(self._work / name)
-
-    def words(self, error: OSError) -> str:
+    def words(self, said: str) -> str:
         """The message about an error of the operating system, and what it means for the output."""
-        reason = self.reason(error)
         if self.placed:
-            return f"{self.named}: is the new one and complete, but the file system reported an error: {reason}"
-        return f"{self.named}: cannot be written: {reason}; {self.fate()}"
+            return f"{self.named}: is the new one and complete, but the file system reported an error: {said}"
+        return f"{self.named}: cannot be written: {said}; {self.fate()}"
 
     def reason(self, error: OSError) -> str:
-        """An error of the operating system."""
-        return _reason(error, self._free)
+        """An error of the operating system, with what is free now if the disk is full."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            with suppress(OSError):
+                return f"the disk is full ({free_bytes(self._out):,} bytes free)"
+        return reason(error, f": {error.filename}" if error.filename else "")
 
     def fate(self) -> str:
         """A phrase that says what is at OUT now."""
         if self.placed:
             return f"{self._out} is the new one and complete"
         try:
-            there = _at(self._out) is not None
-            aside = self._lock >= 0 and _at(self._old) is not None
+            there = self._on_disk()
         except OSError:
             self.placed = None
         if self.placed is None:
             return f"it is unknown whether {self._out} is the new one: look there, and in {self._work}"
-        if aside:
-            back = "" if there else f", and the next run to {self._out} puts it back"
+        if there.old is not None and self._lock >= 0:
+            back = "" if there.out else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        kept = self._kept()
-        return f"{kept}; {self._out} is as it was" if there and self._lock >= 0 else kept
+        return f"{self._kept()}; {self._out} is as it was" if there.out and self._lock >= 0 else self._kept()
 
     def _kept(self) -> str:
-        """What is kept for a later run."""
         if not self._keeps or self._policy is None:
             return "nothing was kept"
         return (
@@ -568,12 +493,6 @@ class OutputDir:
     @property
     def _words(self) -> str:
         return shlex.quote(self.named)
-
-
-def _reason(error: OSError, free: int | None) -> str:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT) and free is not None:
-        return f"the disk is full ({free:,} bytes free)"
-    return reason(error, f": {error.filename}" if error.filename else "")
 
 
 def _at(path: Path) -> Identity | None:

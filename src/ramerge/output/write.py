@@ -47,23 +47,64 @@ def lay_out(name: str, entries: Sequence[tuple[str, str, Sequence[int], int]]) -
     return Shard(name, header, offsets, position)
 
 
-class Written:
-    """Files of a staging directory, written at any offset by any thread.
+class Writer:
+    """Files of a staging directory of their final size, written at any offset by any thread.
+
+    A separate thread pushes written data to the disk all the time. Without it, the kernel begins late, and the
+    synchronization at the end takes long. Pickled, it is the same files without this thread: another process
+    synchronizes what it writes.
 
     At most `MOST_OPEN` are open at a time, or one for each writing thread, because a sweep may have more files than a
     process may open.
 
     Args:
         staging: the folder.
+        shards: the files, which are created and allocated; None for those that another process has made.
+        before_sync: called before what was written so far is brought to the disk; gives a function that is called
+            after that.
+        pause: seconds before each time that data is brought to the disk. Files that are removed soon may never reach
+            it.
+
+    Raises:
+        OSError: the disk is full or fails.
     """
 
-    def __init__(self, staging: StagingDir) -> None:
+    def __init__(
+        self,
+        staging: StagingDir,
+        shards: Sequence[Shard] | None = None,
+        before_sync: Callable[[], Callable[[], None]] | None = None,
+        pause: float = 0.0,
+    ) -> None:
         self._staging = staging
         self._open: OrderedDict[str, _Opened] = OrderedDict()
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._syncing = threading.Lock()
         self._released: set[str] = set()
+        self._before_sync = before_sync or (lambda: lambda: None)
+        self._sizes = {shard.name: shard.file_bytes for shard in shards or ()}
+        self._pause = pause
+        self._stop = threading.Event()
+        self._failure: OSError | None = None
+        self._flusher: threading.Thread | None = None
+        if shards is None:
+            return
+        try:
+            for shard in shards:
+                with self._opened(shard.name, staging.create) as descriptor:
+                    if staging.reserves:
+                        _reserve(descriptor, shard.file_bytes)
+                    os.ftruncate(descriptor, shard.file_bytes)
+                    write_all(descriptor, memoryview(shard.header), 0)
+        except BaseException:
+            self.close()
+            raise
+        self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
+        self._flusher.start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Writer, (self._staging,)
 
     def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:
         """Write `data` (uint8) at `offset` of the file `shard`.
@@ -89,9 +130,6 @@ class Written:
                     raise OSError(errno.EIO, "the file ends early", shard)
                 view, offset = view[got:], offset + got
 
-    def check(self) -> None:
-        """Raise what has kept a thread that brings data to the disk from doing so. There is none."""
-
     def sync(self) -> bool:
         """Bring what was written so far to the disk. Returns whether there was anything.
 
@@ -102,10 +140,19 @@ class Written:
             dirty, self._dirty = self._dirty, set()
         for name in dirty:
             with self._syncing:
-                if self._goes_on() and name not in self._released:
+                if not self._stop.is_set() and name not in self._released:
                     with self._opened(name) as descriptor:
                         sync_data(descriptor)
         return bool(dirty)
+
+    def check(self) -> None:
+        """Raise what has kept the separate thread from bringing data to the disk.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        if self._failure is not None:
+            raise self._failure
 
     def finish(self) -> None:
         """Wait until everything is on the disk.
@@ -113,13 +160,31 @@ class Written:
         Raises:
             OSError: the disk is full or fails.
         """
-        self.sync()
+        if self._flusher is None:
+            self.sync()
+        self._end_flusher()
+        self.check()
+        for name, size in self._sizes.items():
+            with self._opened(name) as descriptor:
+                self._staging.finish(name, descriptor, size)
 
-    def _goes_on(self) -> bool:
-        return True
+    def release(self, name: str) -> None:
+        """Bring a complete file to the disk, and let go of it: it may be removed then.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        with self._syncing:
+            with self._opened(name) as descriptor:
+                self._staging.finish(name, descriptor, self._sizes.pop(name))
+            self._released.add(name)
+            with self._lock:
+                if (file := self._open.pop(name, None)) is not None:
+                    os.close(file.descriptor)
 
     def close(self) -> None:
-        """Close the files without waiting for the disk. The next write opens its file again."""
+        """Close the files without waiting for the disk."""
+        self._end_flusher()
         while self._open:
             os.close(self._open.popitem()[1].descriptor)
 
@@ -145,102 +210,9 @@ class Written:
         for name in unused[: len(self._open) - MOST_OPEN]:
             os.close(self._open.pop(name).descriptor)
 
-
-class Writer(Written):
-    """Output files of their final size. A separate thread pushes written data to the disk all the time.
-
-    Without it, the kernel begins late, and the synchronization at the end takes long. Pickled, it is the same files
-    without this thread: another process synchronizes what it writes.
-    """
-
-    def __init__(
-        self,
-        staging: StagingDir,
-        shards: Sequence[Shard],
-        before_sync: Callable[[], Callable[[], None]] | None = None,
-        pause: float = 0.0,
-    ) -> None:
-        """Create and allocate the files.
-
-        Args:
-            staging: the folder.
-            shards: the files.
-            before_sync: called before what was written so far is brought to the disk; gives a function that is called
-                after that.
-            pause: seconds before each time that data is brought to the disk. Files that are removed soon may never
-                reach it.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
-        super().__init__(staging)
-        self._before_sync = before_sync or (lambda: lambda: None)
-        self._sizes = {shard.name: shard.file_bytes for shard in shards}
-        self._pause = pause
-        self._stop = threading.Event()
-        self._failure: OSError | None = None
-        try:
-            for shard in shards:
-                with self._opened(shard.name, staging.create) as descriptor:
-                    if staging.reserves:
-                        _reserve(descriptor, shard.file_bytes)
-                    os.ftruncate(descriptor, shard.file_bytes)
-                    write_all(descriptor, memoryview(shard.header), 0)
-        except BaseException:
-            self.close()
-            raise
-        self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
-        self._flusher.start()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Written, (self._staging,)
-
-    def finish(self) -> None:
-        """Wait until everything is on the disk.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
-        self._end_flusher()
-        self.check()
-        for name, size in self._sizes.items():
-            with self._opened(name) as descriptor:
-                self._staging.finish(name, descriptor, size)
-
-    def release(self, name: str) -> None:
-        """Bring a complete file to the disk, and let go of it: it may be removed then.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
-        with self._syncing:
-            with self._opened(name) as descriptor:
-                self._staging.finish(name, descriptor, self._sizes.pop(name))
-            self._released.add(name)
-            with self._lock:
-                if (file := self._open.pop(name, None)) is not None:
-                    os.close(file.descriptor)
-
-    def check(self) -> None:
-        """Raise what has kept the flusher from bringing data to the disk.
-
-        Raises:
-            OSError: the disk is full or fails.
-        """
-        if self._failure is not None:
-            raise self._failure
-
-    def close(self) -> None:
-        """Close the files without waiting for the disk."""
-        self._end_flusher()
-        super().close()
-
-    def _goes_on(self) -> bool:
-        return not self._stop.is_set()
-
     def _end_flusher(self) -> None:
-        self._stop.set()
-        if hasattr(self, "_flusher"):
+        if self._flusher is not None:
+            self._stop.set()
             self._flusher.join()
 
     def _flush(self) -> None:

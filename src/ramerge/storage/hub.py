@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -16,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import override
 
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import shown
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
@@ -36,8 +35,6 @@ _TRANSIENT = (408, 429, 500, 502, 503, 504)
 _NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")
 _LONGEST_WAIT = 30.0
 _SMALL = 1 << 16
-# Bytes that are read at once where the hub's cache holds a file.
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -58,18 +55,17 @@ class Hub(Storage):
         name: the repository's id.
         commit: its full digest.
         files: the files to read, with their sizes and the hub's digests.
-        cached: those of them that the hub's cache holds. They are read there.
     """
 
-    def __init__(self, name: str, commit: str, files: Mapping[str, Version], cached: Mapping[str, Path]) -> None:
+    def __init__(self, name: str, commit: str, files: Mapping[str, Version]) -> None:
         self.address = f"{name}@{commit}"
         self._name, self._commit = name, commit
-        self._files, self._cached = files, cached
+        self._files = files
         self._sources: dict[str, _HubSource] = {}
         self._locks = {key: threading.Lock() for key in files}
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self._name, self._commit, dict(self._files))
+        return Hub, (self._name, self._commit, dict(self._files))
 
     @override
     def files(self) -> Mapping[str, Version]:
@@ -77,9 +73,6 @@ class Hub(Storage):
 
     @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        if (path := self._cached.get(key)) is not None:
-            yield from _chunks_of(path, start, stop)
-            return
         source = self._source(key)
         try:
             for chunk in self._asked(source, key, start, stop):
@@ -150,17 +143,11 @@ def _is_wanted(key: str) -> bool:
     return any(fnmatch(key, each) for each in WANTED) and not any(fnmatch(key, each) for each in UNWANTED)
 
 
-def cached(name: str, commit: str, files: Mapping[str, Version]) -> dict[str, Path]:
-    """The files that the hub's cache holds."""
+def is_cached(name: str, commit: str, files: Iterable[str]) -> bool:
+    """Whether the hub's cache holds all of these files."""
     from huggingface_hub import try_to_load_from_cache
 
-    found = {key: try_to_load_from_cache(name, key, revision=commit) for key in files}
-    return {key: Path(path) for key, path in found.items() if isinstance(path, str)}
-
-
-def _arrived(name: str, commit: str, files: Mapping[str, Version]) -> Hub:
-    """The repository as another machine sees it, whose cache may hold other files."""
-    return Hub(name, commit, files, cached(name, commit, files))
+    return all(isinstance(try_to_load_from_cache(name, key, revision=commit), str) for key in files)
 
 
 @contextmanager
@@ -223,17 +210,3 @@ def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer
             if time.monotonic() + pause > end:
                 raise
         time.sleep(pause)
-
-
-def _chunks_of(path: Path, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-    try:
-        with path.open("rb", buffering=0) as file:
-            file.seek(start)
-            while start < stop:
-                data = file.read(min(_CHUNK, stop - start))
-                if not data:
-                    raise CheckpointError(f"{path}: ends early; remove it from the hub's cache")
-                start += len(data)
-                yield np.frombuffer(data, np.uint8)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error

@@ -73,11 +73,6 @@ class FoundModel:
             return self.written
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 
-    @property
-    def place(self) -> str:
-        """The name of `location` in earlier versions."""
-        return self.location
-
 
 def looks_like_path(text: str) -> bool:
     """Whether a model's name can only be a path: it starts like a path, or it is not spelled like a hub id."""
@@ -167,13 +162,12 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         if directory is not None:
             return FoundModel(text, directory, name, revision or directory.name)
         raise CheckpointError(_unknown(text, path, error)) from error
-    cached = hub.cached(name, commit, files)
-    if len(cached) == len(files) and (whole := _in_cache(name, commit)) is not None:
+    if hub.is_cached(name, commit, files) and (whole := _in_cache(name, commit)) is not None:
         return FoundModel(text, whole, name, revision or commit)
     if find_spec("obstore") is None:
-        _announce(text, sum(version.nbytes for key, version in files.items() if key not in cached))
+        _announce(text, sum(version.nbytes for version in files.values()))
         return FoundModel(text, _downloaded(name, commit), name, revision or commit)
-    return FoundModel(text, Remote(hub.Hub(name, commit, files, cached)), name, revision or commit)
+    return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
 
 
 def _announce(text: str, size: int) -> None:

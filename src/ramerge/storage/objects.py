@@ -213,7 +213,6 @@ class Objects(Storage):
 
 
 def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:
-    """The folder as another machine sees it: it is not listed again."""
     objects = Objects(scheme, rest)
     objects._files = files
     return objects

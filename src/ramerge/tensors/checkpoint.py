@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ramerge.storage.location import Location
@@ -31,48 +31,57 @@ class Quantized:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
-    """A model that was opened.
+class Contents:
+    """What a model's folder holds, as its format has opened it.
 
     Attributes:
-        directory: the folder that was named.
-        format: the name of its format.
-        title: its format, human-readable, with the quantization of its weights.
         tensors: name to tensor, in the order in which an output shall have them.
-        shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
-            format has no such files.
+        files: the identity of every file that was read or will be, from before it was read.
         config: `config.json`; empty if there is none.
         metadata_folder: the folder with `config.json`, tokenizer and other files that belong to the model.
-        files: the identity of every file before it was read.
+        shards: safetensors files in order, each with the names of its tensors in the order of their bytes; empty if the
+            format has no such files.
         notes: what a user should know about how the folder is read.
-        quantized: how the weights are stored if they, or those that an adapter changes, are quantized; `tensors`,
-            `shards` and `config` are then those of the model without quantization.
         warnings: what is probably not what a user wants.
         tokenizers: folders whose tokenizer files replace those of `metadata_folder`, the later before the earlier.
+        quantized: how the weights are stored if they, or those that an adapter changes, are quantized; `tensors`,
+            `shards` and `config` are then those of the model without quantization.
         vocabulary: rows of the embeddings if there are not as many as `config.json` in `metadata_folder` says.
         untied: whether the output embeddings are a tensor of their own although `config.json` ties them.
         companions: the files next to the weights by name, where they are not those of `metadata_folder`.
         lineage: the digest of the model that deltas began with, and of what each of them gives; empty if no delta is
             part of it.
         delta: the folder with the delta in ramerge's layout, if it is one; of several the last one.
+    """
+
+    tensors: Mapping[str, Tensor]
+    files: Mapping[Location, Identity]
+    config: Mapping[str, Any]
+    metadata_folder: Location
+    shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    tokenizers: tuple[Location, ...] = ()
+    quantized: Quantized | None = None
+    vocabulary: int | None = None
+    untied: bool = False
+    companions: Mapping[str, Location] | None = None
+    lineage: tuple[str, ...] = ()
+    delta: Location | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checkpoint(Contents):
+    """A model that was opened.
+
+    Attributes:
+        directory: the folder that was named.
+        format: the name of its format.
+        title: its format, human-readable, with the quantization of its weights.
         needs_base: whether the folder holds changes of another model.
     """
 
     directory: Location
     format: str
     title: str
-    tensors: Mapping[str, Tensor]
-    shards: Mapping[str, tuple[str, ...]]
-    config: Mapping[str, Any]
-    metadata_folder: Location
-    files: Mapping[Location, Identity]
-    notes: tuple[str, ...] = ()
-    quantized: Quantized | None = None
-    warnings: tuple[str, ...] = ()
-    tokenizers: tuple[Location, ...] = ()
-    vocabulary: int | None = None
-    untied: bool = False
-    companions: Mapping[str, Location] | None = None
-    lineage: tuple[str, ...] = ()
-    delta: Location | None = None
     needs_base: bool = False

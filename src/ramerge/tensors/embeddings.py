@@ -71,7 +71,6 @@ def untie(config: dict[str, Any]) -> None:
 
 
 def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """A configuration, and that of its text model."""
     return [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
 
 

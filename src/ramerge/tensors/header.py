@@ -188,12 +188,10 @@ def _integer(text: str) -> int | float:
 
 
 def _are_counts(values: list[Any]) -> bool:
-    """Whether all are whole numbers that are not negative."""
     return all(type(value) is int and value >= 0 for value in values)
 
 
 def _entry(name: str, raw: Any, data_start: int) -> HeaderEntry | str:
-    """An entry, or what is wrong with it."""
     if not isinstance(raw, dict) or raw.keys() != _KEYS:
         return "must have exactly the keys dtype, shape and data_offsets"
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]

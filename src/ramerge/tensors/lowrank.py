@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,7 +19,7 @@ from ramerge.kernels.convert import convert
 from ramerge.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
 from ramerge.tensors.arena import room
 from ramerge.tensors.reader import Reader
-from ramerge.tensors.tensor import Origin, Stored, Tensor
+from ramerge.tensors.tensor import Origin, Tensor
 
 Bytes = NDArray[np.uint8]
 Reals = NDArray[np.float32]
@@ -47,7 +47,6 @@ def _load(reader: Reader, tensor: Tensor, start: int, stop: int, out: Reals) -> 
 
 
 def _load_scratch(tensor: Tensor, elements: int) -> int:
-    """Bytes that `_load` takes."""
     return (0 if tensor.dtype == "F32" else room(2 * elements)) + tensor.scratch(elements)
 
 
@@ -66,7 +65,6 @@ class Factor:
     first: int = 0
 
     def _spanned(self, count: int, rank: int) -> int:
-        """How many elements are read for `count` rows or columns."""
         return count * rank if self._in_runs(count) else (count - 1) * self.index + (rank - 1) * self.rank + 1
 
     def _in_runs(self, count: int) -> bool:
@@ -132,15 +130,11 @@ class LowRank(Origin):
     magnitude: Tensor | None = None
     by_column: bool = False
 
-    def usual_dtype(self, tensor: Tensor) -> str:
-        """See `Origin`."""
-        return self.base.usual_dtype
-
-    def leaves(self) -> Iterator[Stored]:
+    @property
+    def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
         factors = [factor.tensor for factor in (self.left, self.right) if factor is not None]
-        for tensor in (*factors, *([self.magnitude] if self.magnitude is not None else []), self.base):
-            yield from tensor.origin.leaves()
+        return (*factors, *([self.magnitude] if self.magnitude is not None else []), self.base)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
@@ -260,7 +254,6 @@ class LowRank(Origin):
 
     @staticmethod
     def _rows_at_a_time(tensor: Tensor) -> int:
-        """Rows that are summed at a time for the norms of columns."""
         rows, columns = _matrix(tensor)
         return max(1, min(rows, _PANEL // columns))
 
@@ -299,7 +292,6 @@ class _Columns:
 
 
 def _matrix(tensor: Tensor) -> tuple[int, int]:
-    """Rows and columns of a tensor's matrices."""
     rows, columns = tensor.shape[-2:] if len(tensor.shape) > 1 else (1, *tensor.shape)
     return rows, columns
 
@@ -320,14 +312,10 @@ class OtherRows(Origin):
     places: tuple[int, ...]
     values: Tensor
 
-    def usual_dtype(self, tensor: Tensor) -> str:
+    @property
+    def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
-        return self.base.usual_dtype
-
-    def leaves(self) -> Iterator[Stored]:
-        """See `Origin`."""
-        yield from self.values.origin.leaves()
-        yield from self.base.origin.leaves()
+        return self.values, self.base
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""

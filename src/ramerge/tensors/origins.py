@@ -94,25 +94,25 @@ class PlacedPiece:
     tensor: Tensor
 
 
+class _Moved(Origin):
+    """Elements of other tensors, which are not changed. They come from one checkpoint, which has one encoding."""
+
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return next((part.encoding for part in self.parts if part.encoding), "")
+
+
 @dataclass(frozen=True)
-class Pieces(Origin):
+class Pieces(_Moved):
     """Boxes of the same dtype that together make up a tensor, none twice; formats check this."""
 
     pieces: tuple[PlacedPiece, ...]
 
     @property
-    def encoding(self) -> str:
-        """See `Origin`. Pieces that are decoded come from one checkpoint, which has one encoding."""
-        return next((piece.tensor.encoding for piece in self.pieces if piece.tensor.encoding), "")
-
-    def usual_dtype(self, tensor: Tensor) -> str:
+    def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
-        return next((piece.tensor.usual_dtype for piece in self.pieces), tensor.dtype)
-
-    def leaves(self) -> Iterator[Stored]:
-        """See `Origin`."""
-        for piece in self.pieces:
-            yield from piece.tensor.origin.leaves()
+        return [piece.tensor for piece in self.pieces]
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
@@ -164,7 +164,7 @@ class Pieces(Origin):
 
 
 @dataclass(frozen=True)
-class Cut(Origin):
+class Cut(_Moved):
     """A box of another tensor, at `offsets`, one for each of its dimensions.
 
     The cut may have fewer dimensions than the other tensor: `sizes` are the box's in all of them.
@@ -175,17 +175,9 @@ class Cut(Origin):
     sizes: tuple[int, ...]
 
     @property
-    def encoding(self) -> str:
-        """See `Origin`."""
-        return self.whole.encoding
-
-    def usual_dtype(self, tensor: Tensor) -> str:
-        """See `Origin`."""
-        return self.whole.usual_dtype
-
-    def leaves(self) -> Iterator[Stored]:
-        """See `Origin`. The other tensor's extents, although only a part of them is read."""
-        yield from self.whole.origin.leaves()
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`. The whole other tensor, although only a part of it is read."""
+        return (self.whole,)
 
     @property
     def _box(self) -> Box:
@@ -224,7 +216,7 @@ class Cut(Origin):
 
 
 @dataclass(frozen=True)
-class Transposed(Origin):
+class Transposed(_Moved):
     """Another tensor with its last two dimensions swapped.
 
     A block of it lies in short runs all over the other tensor. So that matrix is read in stripes, as many rows at a
@@ -234,17 +226,9 @@ class Transposed(Origin):
     other: Tensor
 
     @property
-    def encoding(self) -> str:
+    def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
-        return self.other.encoding
-
-    def usual_dtype(self, tensor: Tensor) -> str:
-        """See `Origin`."""
-        return self.other.usual_dtype
-
-    def leaves(self) -> Iterator[Stored]:
-        """See `Origin`."""
-        yield from self.other.origin.leaves()
+        return (self.other,)
 
     def _stripe(self) -> int:
         """Rows of the other tensor that are read at a time."""

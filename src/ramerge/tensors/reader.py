@@ -58,8 +58,6 @@ def threads_for(files: Iterable[Location]) -> int:
 
 @dataclass
 class _File:
-    """An open file, and the number of threads that read it."""
-
     descriptor: int
     users: int = 0
 
@@ -85,8 +83,6 @@ class Span(NamedTuple):
 
 
 class _Extent(NamedTuple):
-    """Bytes `begin:end` of a remote file."""
-
     path: Remote
     begin: int
     end: int
@@ -268,7 +264,6 @@ def _cut(extent: _Extent | None) -> Iterator[_Extent]:
 
 
 def _arrived(identities: Mapping[Location, Identity]) -> Files:
-    """The files as another machine opens them."""
     files = Files(identities)
     files._unseen = set(identities)
     return files

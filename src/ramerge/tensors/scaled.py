@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,7 +13,7 @@ from ramerge.kernels import dequantize, quantize
 from ramerge.kernels.dequantize import Grid
 from ramerge.tensors.arena import room
 from ramerge.tensors.reader import Reader
-from ramerge.tensors.tensor import Origin, Stored, Tensor
+from ramerge.tensors.tensor import Origin, Tensor
 
 Bytes = NDArray[np.uint8]
 
@@ -56,11 +56,10 @@ class Scaled(Origin):
         """See `Origin`."""
         return self.dtype
 
-    def leaves(self) -> Iterator[Stored]:
+    @property
+    def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
-        for part in (self.codes, self.scales, self.divisor):
-            if part is not None:
-                yield from part.origin.leaves()
+        return [part for part in (self.codes, self.scales, self.divisor) if part is not None]
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
@@ -69,12 +68,10 @@ class Scaled(Origin):
         return room(codes) + room(scales * itemsize(self.scales.dtype)) + room(4) + inner
 
     def _code_bytes(self, elements: int) -> int:
-        """The most bytes of codes that so many elements touch."""
         per = dequantize.CODES[self.format].per_byte
         return elements // per + (per > 1)
 
     def _most_scales(self, elements: int) -> int:
-        """The most scales that so many elements need."""
         if not elements:
             return 0
         rows = (elements - 1) // self.grid.columns + 2

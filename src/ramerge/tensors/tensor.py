@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -36,13 +36,19 @@ class Origin(ABC):
         """Equal for origins from which tensors of one dtype and shape are read in the same memory."""
         return id(self)
 
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """The tensors that it is made of. If it is computed in a wider dtype, the last one has that of the model."""
+        return ()
+
     def usual_dtype(self, tensor: Tensor) -> str:
         """The dtype in which the model has the tensor, where it is computed in a wider one."""
-        return tensor.dtype
+        return self.parts[-1].usual_dtype if self.parts else tensor.dtype
 
-    @abstractmethod
     def leaves(self) -> Iterator[Stored]:
         """The stored extents that a read of the whole tensor takes; at least one."""
+        for part in self.parts:
+            yield from part.origin.leaves()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Extents in which small pieces lie that a read of elements `start:stop` takes one by one; about, at the ends.

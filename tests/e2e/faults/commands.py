@@ -15,7 +15,8 @@ from ramerge.analysis.outputs import check_folder
 from ramerge.analysis.tables import NAMES
 from ramerge.foundation.errors import OutputError
 from ramerge.foundation.files import check_file, write_file
-from ramerge.output.staging import build_local, hidden_folder
+from ramerge.output.build import build_output
+from ramerge.output.staging import hidden_folder
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending
 
@@ -134,7 +135,7 @@ class Checkpoint(Command):
         with suppress(ValueError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             try:
-                with build_local(out, overwrite=True):
+                with build_output(out, overwrite=True):
                     raise ValueError
             except OutputError as error:
                 yield f"the next run is refused: {error}"

@@ -35,7 +35,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     names = [path.name for path in paths]
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(paths)
-    tensors = tuple(tensor_of(path) for path in paths)
+    tensors = {path.stem: tensor_of(path) for path in paths}
     return Contents(tensors=tensors, files=files, config=read_config(folder), metadata_folder=folder)
 
 

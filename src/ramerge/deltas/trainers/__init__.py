@@ -9,4 +9,5 @@ apply       a chain applied to a model, block by block
 slime       `weight_v000001/` of slime and miles
 skyrl       `delta-00000001/` of SkyRL
 grail       `checkpoint-1000/DELTA/` of grail
+live        checkpoints that an engine patches in place
 """

@@ -185,7 +185,7 @@ def _whole(folder: Path, opening: Opening) -> WholeTensors:
     if number is None or safetensors.find(folder) is None:
         raise CheckpointError(f"{folder}: is neither a delta nor a whole model")
     contents = safetensors.open_folder(folder, opening)
-    return WholeTensors(folder, number, number, contents.files, {tensor.name: tensor for tensor in contents.tensors})
+    return WholeTensors(folder, number, number, contents.files, contents.tensors)
 
 
 def _payloads(

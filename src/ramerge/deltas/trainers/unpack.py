@@ -20,12 +20,12 @@ from ramerge.deltas.layout import INDEX, VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors
-from ramerge.formats.format import Contents, Format, Opening, local
+from ramerge.formats.format import Format, Opening, local
 from ramerge.foundation import store
 from ramerge.foundation.errors import CheckpointError, OutputError, reason
 from ramerge.foundation.files import check_own, lock
 from ramerge.output.staging import StagingDir
-from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.checkpoint import Checkpoint, Contents
 from ramerge.tensors.identity import identify
 
 _KIND = "deltas"
@@ -47,8 +47,7 @@ def format_of(layout: TrainerLayout) -> Format:
             f"{folder}: {versions} of {layout.title}, unpacked to {place}, which may be deleted at any time and is "
             f"made again when it is needed: {described}"
         )
-        by_name = {tensor.name: tensor for tensor in contents.tensors}
-        tensors = tuple(by_name[name] for name in base.tensors)  # in the model's order, not that of the chain
+        tensors = {name: contents.tensors[name] for name in base.tensors}  # in the model's order, not the chain's
         return replace(contents, tensors=tensors, notes=(note, *contents.notes[1:]))
 
     # before safetensors, whose names some of them have
@@ -88,8 +87,8 @@ def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Seq
     if not done:
         return chain
     contents = delta.open_folder(unpacked(base, chain[:done], opening), opening)
-    last, tensors = chain[done - 1], {tensor.name: tensor for tensor in contents.tensors}
-    return [WholeTensors(last.folder, last.version, last.before, contents.files, tensors), *chain[done:]]
+    last = chain[done - 1]
+    return [WholeTensors(last.folder, last.version, last.before, contents.files, contents.tensors), *chain[done:]]
 
 
 def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:

@@ -51,11 +51,7 @@ class BubblewrapSandbox(SandboxEnvironment):
 
     @classmethod
     async def task_init(cls, task_name: str, config: SandboxEnvironmentConfigType | None) -> None:
-        """Makes sure that a sandbox can be had here.
-
-        Raises:
-            EvaluationError: what is missing.
-        """
+        """Raises `EvaluationError` where no sandbox can be had; says what is missing."""
         await asyncio.to_thread(opened)
 
     @classmethod

@@ -33,13 +33,10 @@ def build(
     columns, each column with the same weight, as in the paper. Intervals are 95 % percentile bootstrap intervals.
 
     Args:
-        results: the models. The table has base models first, then agents, then merges.
-        layout: `table1` and `table3` to `table10` have the columns of the paper's tables; `main` has the main metric of
-            every task that was run, `all` every metric.
-        models: those to show, in this order; all if empty.
+        layout: see `layouts.find`.
+        models: those to show, in this order, after base models and agents; all if empty.
         given: who is base, agent and merge, where merge records and names do not say it.
         reference: whether the rows of the paper's table are added.
-        seed: of the intervals.
 
     Raises:
         EvaluationError: no results, an unknown table or model, or none of the table's columns was run.
@@ -67,11 +64,7 @@ def build(
 
 
 def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
-    """Models by name, or all.
-
-    Raises:
-        EvaluationError: there are no results of a name.
-    """
+    """Models by name, or all; raises `EvaluationError` where there are no results of a name."""
     known = {model.name: model for model in results}
     if unknown := [name for name in names if name not in known]:
         raise EvaluationError(f"no results of {', '.join(map(repr, unknown))}; there are {', '.join(known)}")

@@ -22,9 +22,6 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     Only items that both have count, so scores can differ from those in other tables; so do averages, which are over
     columns that both have, and are left out where a column is missing.
 
-    Returns:
-        A row for each column with both scores, the first's less the second's, its 95 % interval, p, and the items.
-
     Raises:
         EvaluationError: as `build`; a model compared with itself; or two models without a common item.
     """

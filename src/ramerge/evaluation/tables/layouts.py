@@ -72,7 +72,7 @@ def names() -> list[str]:
 
 
 def find(name: str, results: Sequence[Model]) -> Layout:
-    """A layout by its name. `main` has the main metric of every task that was run, `all` every metric.
+    """`main` has the main metric of every task that was run, `all` every metric; others are the paper's.
 
     Raises:
         EvaluationError: there is none of that name, or nothing was scored.

@@ -29,19 +29,13 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class Table:
-    """A table.
+    """A table, with the title of its column of names, and notes below it.
 
-    Attributes:
-        title: of the table.
-        first: the title of the column of names.
-        columns: what it shows.
-        cells: a line for each cell, row by row; those of a section stand together. `line` and `place` number rows and
-            columns, `row` is the model's name; `role` is base, agent or merged, and `family` the base model it comes
-            from. `value` is a score in per cent, or another number; `low` and `high` are the ends of its 95 % bootstrap
-            interval, `samples` how many it is over, `failed` how many of them had no usable answer, `difference` the
-            one to the row of the base model, `rank` 1 or 2 for the best and second best of the merged models, and
-            `beats` whether a merged model is above the specialist of the domain. `quoted` rows come from the paper.
-        notes: sentences below it.
+    `cells` has a line for each cell, row by row. `line` and `place` number rows and columns, `row` is the model's name,
+    `role` base, agent or merged, and `family` its base model; `quoted` rows come from the paper. `value` is a score in
+    per cent, or another number, `low` and `high` are the ends of its 95 % bootstrap interval, `samples` how many it is
+    over, `failed` how many of them had no usable answer, and `difference` the one to the base model. `rank` is 1 or 2
+    for the best and second best merge, and `beats` whether a merge is above the specialist of the domain.
     """
 
     title: str

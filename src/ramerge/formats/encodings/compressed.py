@@ -63,7 +63,6 @@ def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: list[Mapping[
 
 
 def _grids(shape: tuple[int, ...], schemes: list[Mapping[str, Any]]) -> list[Grid]:
-    """The grids that the configuration's schemes have for a tensor."""
     return list(dict.fromkeys(grid for scheme in schemes for grid in _grids_of(shape, scheme)))
 
 
@@ -94,7 +93,6 @@ def _schemes(config: Config) -> Iterator[Mapping[str, Any]]:
 
 
 def _refused(config: Config) -> Iterator[str]:
-    """What the configuration asks for and is not supported."""
     groups = config.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         yield "config_groups must say how weights are quantized"

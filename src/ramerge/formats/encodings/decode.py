@@ -9,12 +9,11 @@ from typing import Any
 
 from ramerge.formats.encodings.encoding import Decoding, Encoding
 from ramerge.formats.encodings.registry import ENCODINGS
-from ramerge.formats.format import Contents
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
 from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Quantized
+from ramerge.tensors.checkpoint import Contents, Quantized
 
 KEYS = ("quantization_config", "compression_config")
 """Keys of `config.json` that declare a quantization."""
@@ -66,14 +65,12 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     method = method_of(found) if found is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
     if found is None or encoding is None:
-        packed = sorted({match[1] for tensor in contents.tensors if (match := _PACKED.search(tensor.name))})
+        packed = sorted({match[1] for name in contents.tensors if (match := _PACKED.search(name))})
         if (found is not None or packed) and not ignore:
             what = method or f"tensors named {', '.join(packed)}"
             raise CheckpointError(f"{directory}: quantized weights ({what}) cannot be merged; {ADVICE}")
         return contents, None
-    decoding = Decoding(
-        {tensor.name: tensor for tensor in contents.tensors}, found, stated_dtype(contents.config) or "BF16"
-    )
+    decoding = Decoding(contents.tensors, found, stated_dtype(contents.config) or "BF16")
     encoding.decode(decoding)
     if not decoding.problems and not decoding.tensors:
         if ignore:
@@ -115,9 +112,7 @@ def _decoded(
         return tuple(decoding.tensors.get(name, decoding.stored[name]).name for name in stored if name not in dropped)
 
     shards = {shard: names(stored) for shard, stored in contents.shards.items()}
-    tensors = tuple(
-        decoding.tensors.get(tensor.name, tensor) for tensor in contents.tensors if tensor.name not in dropped
-    )
+    kept = [decoding.tensors.get(name, tensor) for name, tensor in contents.tensors.items() if name not in dropped]
     title = brief(encoding.title(config), 200)
     note = f"{len(decoding.tensors):,} quantized tensors ({title}) are dequantized as they are read, in float32"
     if extras:
@@ -126,7 +121,7 @@ def _decoded(
         )
     made = replace(
         contents,
-        tensors=tensors,
+        tensors={tensor.name: tensor for tensor in kept},
         shards={shard: held for shard, held in shards.items() if held},
         config=without_declaration(contents.config),
         notes=(*contents.notes, note),

@@ -101,7 +101,6 @@ class Machine:
             raise RefusedError("its pickle is damaged: a text is not UTF-8") from None
 
     def _step(self, code: int) -> None:
-        """Carry out one instruction, and go to the next."""
         form, act = _TABLE[code]
         if form is None:
             act(self, code)

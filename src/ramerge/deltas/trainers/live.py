@@ -1,0 +1,82 @@
+"""Checkpoints in safetensors files that an engine patches in place with deltas while it serves them."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+
+from ramerge.formats import safetensors
+from ramerge.formats.files import read_json
+from ramerge.formats.format import Format, Opening
+from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.systems import NO_WAIT, PRIVATE, lock_file
+from ramerge.storage.location import Location, Remote
+from ramerge.tensors.checkpoint import Contents
+
+NAME = "live"
+# Of slime's patch for SGLang, and of SGLang: a lock, and the version once it is complete.
+_SYNC = ".weight_sync"
+# Of SkyRL, next to the folder `weights`: whether it is complete.
+_STATE = ".skyrl_weight_sync/state.json"
+
+
+def find(folder: Location) -> Location | None:
+    """The folder itself if it holds safetensors files and the marks of an engine."""
+    is_skyrl = folder.name == "weights" and (folder.parent / _STATE).is_file()
+    return safetensors.find(folder) if is_skyrl or (folder / _SYNC).is_dir() else None
+
+
+def open_folder(folder: Location, opening: Opening) -> Contents:
+    """Open it as safetensors files, with a warning where nothing tells whether it is complete.
+
+    Raises:
+        CheckpointError: it is being patched, or was not finished, so its tensors are of different versions.
+    """
+    state = folder.parent / _STATE
+    if folder.name == "weights" and state.is_file() and read_json(state).get("write_in_progress") is not False:
+        raise CheckpointError(
+            f"{folder}: {state} says that an engine is writing deltas into it, or was interrupted; its tensors are of "
+            "different versions. Give the deltas over their base"
+        )
+    sync = folder / _SYNC
+    warnings: tuple[str, ...] = ()
+    if sync.is_dir():
+        _check_sync(folder, sync)
+        warnings = (
+            f"{folder}: an engine writes deltas into this folder ({sync}), and nothing tells whether one was "
+            "interrupted; to be sure, give the deltas over their base",
+        )
+    found = safetensors.open_folder(folder, opening)
+    return replace(found, warnings=(*warnings, *found.warnings))
+
+
+def _check_sync(folder: Location, sync: Location) -> None:
+    if _is_locked(sync / "lock"):
+        raise CheckpointError(
+            f"{folder}: an engine writes deltas into it now ({sync / 'lock'}); wait, or give the deltas"
+        )
+    if not (sync / "state.json").is_file():
+        raise CheckpointError(
+            f"{folder}: an engine has begun to write into it and has not finished ({sync} has no state.json); its "
+            "tensors are of different versions. Give the deltas over their base"
+        )
+
+
+def _is_locked(path: Location) -> bool:
+    """Whether a process holds the lock. A lock that cannot be tried is taken to be free."""
+    if isinstance(path, Remote):
+        return False
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
+        try:
+            lock_file(descriptor, shared=True)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+    return False
+
+
+# before safetensors, whose files it has
+FORMAT = Format(NAME, "safetensors files", find, open_folder, priority=85)
