@@ -152,10 +152,11 @@ def _render_size(data: Mapping[str, Any]) -> str:
                 held.append(Bar(f"end_to_end.{size}.{caches}.{name}", text, ratio, _BARS[caches, name]))
     parts = [
         f"### Qwen2.5-{size}",
-        f"Four checkpoints, {data['bytes'] / 1e9:.2f} GB in all. The floor is the first of these, in one shell:",
+        f"Four checkpoints, {data['bytes'] / 1e9:.2f} GB in all. The floor is the first command, in one shell:",
         commands,
-        "Cold: `sync; echo 3 > /proc/sys/vm/drop_caches` before each, which empties the cache of Python and its "
-        "libraries too. Warm: all inputs were read before each. The output is removed in between.",
+        "*Cold* means that `sync; echo 3 > /proc/sys/vm/drop_caches` ran before each command, which also empties the "
+        "cache of Python and its libraries; *warm*, that all inputs were read before. The output is removed in "
+        "between.",
         f"Cold caches were not measured: {data['cold_refused']}." if data["cold_refused"] else "",
         _doubts(data),
         table(("caches", "what", "seconds", "over the floor", "read from disk, GB"), rows),
@@ -184,9 +185,9 @@ def _stage_table(by_caches: Mapping[str, Any]) -> str:
             rows.append((caches, method, *steps, spread([one["total"] for one in ones]).text(), processor))
     head = ("caches", "method", *_STEPS.values(), "total", "processor time")
     text = (
-        "Seconds, medians of runs of their own through the library, `python -m benchmarks.stages` (steps are from one "
-        "event of `on_progress` to the next; RAM has one pass, which counts on the way). The first block of a pass "
-        "also loads the compiled kernels."
+        "The table has seconds, as medians of separate runs through the library, `python -m benchmarks.stages` (a "
+        "step lasts from one `on_progress` event to the next; RAM counts and merges in one pass). The first block of "
+        "a pass also loads the compiled kernels."
     )
     return f"{text}\n\n{table(head, rows)}"
 

@@ -109,9 +109,9 @@ def render(by_size: Mapping[str, Stored]) -> str:
     programs, isolation = data["programs"][0]["programs"], data["programs"][0]["isolation"]
     text = (
         f"A task of three lines (`generate()` and `match()`) with {_SAMPLES:,} samples at {_CONNECTIONS} connections, "
-        "against a server, on the same machine, that says the same at once; both commands in turns. The rate leaves "
-        "out the time of a run of one sample: imports, reading data. Requests, logs and resuming are Inspect's in "
-        f"both. Programs: {programs} small Python programs through {isolation}, each in a sandbox of its own."
+        "against a server on the same machine that returns a fixed answer immediately; both commands ran alternately. "
+        "The rate excludes the time of a run of one sample: imports, reading data. Requests, logs and resuming are "
+        f"Inspect's in both. Programs: {programs} small Python programs through {isolation}, each in its own sandbox."
     )
     head = (
         "command",

@@ -202,9 +202,9 @@ def render(by_size: Mapping[str, Stored]) -> str:
         size = f"{about['bytes'] / 1e9:,.0f}"
         rows.append((_TITLES[name], size, f"{about['tensors']:,}", took[name].text(), memory[name].text(0)))
     text = (
-        "Whole processes of `ramerge plan --no-cache` with warm caches. The files have the headers of real models, and "
-        "a hole where their weights would be. Memory is without mapped files (RssAnon + RssShmem, polled every 10 ms). "
-        "DeepSeek-V3 is in float8, as published; half of its tensors are scales."
+        "Whole processes of `ramerge plan --no-cache` were timed with warm caches. The files have the headers of "
+        "real models and a hole in place of their weights. Memory is without mapped files (RssAnon + RssShmem, "
+        "polled every 10 ms). DeepSeek-V3 is in float8, as published; half of its tensors are scales."
     )
     held = [
         Bar(f"huge.{name}", f"{_TITLES[name]}: seconds", took[name], limit, unit="s")

@@ -53,8 +53,9 @@ def render(by_size: Mapping[str, Stored]) -> str:
             ratio = Spread(large.median / small.median, large.low / small.high, large.high / small.low)
             held.append(Bar(f"memory.same.{method}", f"{method}: peak of {LARGE} over that of {SMALL}", ratio, _SAME))
     text = (
-        "Peak resident memory of the process in MB: without mapped files (RssAnon + RssShmem of `/proc/PID/status`, "
-        "polled every 10 ms), with them (VmHWM), and what `ramerge plan` promises to stay below. Warm caches."
+        "The table has the peak resident memory of the process in MB, with warm caches: without mapped files "
+        "(RssAnon + RssShmem of `/proc/PID/status`, "
+        "polled every 10 ms), with them (VmHWM), and the upper bound of `ramerge plan`."
     )
     head = ("size", "method", "without mapped files", "VmHWM", "planned")
     return "\n\n".join([text, table(head, rows), bars(held)])

@@ -69,9 +69,9 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
     size = data["size"]
     return [
         f"### Qwen2.5-{size}",
-        f"Whole processes with warm caches, in turns; {data['bytes'] / 1e9:.2f} GB of inputs. Fisher also reads three "
-        f"sets of importances, {data['fisher_bytes'] / 1e9:.2f} GB in all, and is held against the floor of reading "
-        "those too. Memory is RssAnon + RssShmem, polled every 10 ms; VmHWM has mapped files as well.",
+        f"Whole processes were timed alternately, with warm caches and {data['bytes'] / 1e9:.2f} GB of inputs. Fisher "
+        f"also reads three sets of importances, {data['fisher_bytes'] / 1e9:.2f} GB in all, and its floor reads them "
+        "too. Memory is RssAnon + RssShmem, polled every 10 ms; VmHWM includes mapped files.",
         _commands(data["commands"]),
         table(("method", "seconds", "over the floor", "MB", "VmHWM, MB"), _rows(data)),
         bars(_floor_bars(data)) if size == _BARRED_SIZE else "",

@@ -84,10 +84,10 @@ def _about_mergekit(data: Mapping[str, Any]) -> str:
     return (
         f"mergekit {versions['mergekit']} in a virtual environment of its own ({others}), on the processor, without "
         "options: no `--lazy-unpickle`, no `--async-write`, its own number of threads, one output file, the "
-        "tokenizer's files copied. Its recipes ask for bfloat16, so that it writes what ramerge writes. Both in turns, "
-        f"{data['peer_runs']} times, after all inputs were read into the page cache. Where its method is another than "
-        "ours (`ramerge methods` says how), ours is set to do as much or more: TIES trims over the whole model, DARE "
-        "with TIES does not trim."
+        "tokenizer's files copied. Its recipes request bfloat16, as ramerge writes. Both ran alternately, "
+        f"{data['peer_runs']} times, after all inputs were read into the page cache. Where the methods differ (see "
+        "`ramerge methods`), ramerge does as much work or more: TIES trims over the whole model, and DARE with TIES "
+        "does not trim."
     )
 
 

@@ -20,25 +20,25 @@ SMALL, LARGE = "0.5B", "1.5B"
 # Why a bar is missed, by the bar's key or by what it begins with, up to a dot. Shown for missed ones only.
 _FIXED_COSTS = (
     "fixed costs: starting Python, importing libraries and planning take 0.4 to 1.1 s, depending on the machine and "
-    "not on the size of the model, where the floor itself takes less than two; the table of steps has them"
+    "not on the size of the model, while the floor itself takes less than two; the table of steps lists them"
 )
 _IN_TURNS = (
-    "in turns with mergekit ramerge takes longer than by itself (compare the tables), presumably because this virtual "
-    "machine gives the gigabytes that mergekit has freed back to its host and gets them again page by page"
+    "ramerge takes longer when it alternates with mergekit than by itself (compare the tables), presumably because "
+    "this virtual machine returns the gigabytes that mergekit has freed to its host and gets them back page by page"
 )
-_COINS = "Its kernel takes three times as long as RAM's, because of the random draws"
+_RANDOM_DRAWS = "Its kernel takes three times as long as RAM's, because of the random draws"
 _READ_TWICE = (
-    "its inputs are read twice, because lambda depends on all of them; reading them once was measured and does not "
-    "pay, see docs/decisions/009-two-passes.md"
+    "its inputs are read twice, because lambda depends on all of them; reading them once was measured and "
+    "rejected, see docs/decisions/009-two-passes.md"
 )
 _SAMPLE = (
-    "the inputs are read once, but its kernel and the sample before take processor time, which the disk does not hide "
-    "as much as the floor's, and Python starts with cold caches"
+    "the inputs are read once, but the sample and the kernel take processor time, less of which is hidden behind the "
+    "disk than of the floor's, and Python starts with cold caches"
 )
 _EXPANDED = (
-    "from deltas the merge waits for two processors, and no more for the disk: in both passes an agent's block is made "
-    "from the base's block and its changes, which takes as long as copying it from the page cache. Whole agents wait "
-    "for the disk in their first pass only, because the second one finds them in the page cache"
+    "the merge from deltas is limited by two processors and no longer by the disk: in both passes an agent's block "
+    "is made from the base's block and its changes, which takes as long as copying it from the page cache. Whole "
+    "agents wait for the disk in their first pass only, because the second one finds them in the page cache"
 )
 REASONS: dict[str, str] = {
     "huge.one": (
@@ -46,42 +46,43 @@ REASONS: dict[str, str] = {
         "the output (JSON, checks, decoding, layout), and all of that is Python"
     ),
     "cluster.0.5B.one": (
-        "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task ends "
-        "with a write to the disk that it waits for. Ray also runs its processes at a lower priority (nice 15)"
+        "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task waits "
+        "for its last write to the disk. Ray also runs its processes at a lower priority (nice 15)"
     ),
     "cluster.0.5B.two": (
-        "what is done once does not get faster: planning, a look at a sample, and the disk that both nodes write to. "
-        "And the process that collects shares the two processors with two nodes, while one node leaves it one of them"
+        "serial work does not get faster: planning, reading a sample, and the disk that both nodes write to. "
+        "The process that collects results also shares the two processors with two nodes, while one node leaves it "
+        "one of them"
     ),
     "cluster.1.5B.two.ties": (
-        "the disk: a node of one processor takes 9.5 seconds, and to write the output of 3.1 GB takes 6 of them, "
-        "whatever the number of nodes. What computes (analyze, which writes nothing) is 1.85 times as fast"
+        "the disk: a node of one processor takes 9.5 seconds, and writing the output of 3.1 GB takes 6 of them, "
+        "whatever the number of nodes. `analyze`, which writes nothing, is 1.85 times as fast with two nodes"
     ),
     "delta_merges.0.5B.cold": _EXPANDED,
     "delta_merges.0.5B.warm.delta": (
         "the floor reads from memory and writes an eighth, which takes half a second; starting Python and importing "
-        "libraries take 0.3 s of the rest, comparing and five checksums nearly all of it, on two processors"
+        "libraries take 0.3 s of the rest, and comparing and five checksums nearly all of it, on two processors"
     ),
-    "delta_merges.0.5B.cold.analyze": "nearly all of it is the kernel of the analysis, which sees whole blocks",
-    "delta_merges.0.5B.warm.analyze": "nearly all of it is the kernel of the analysis, which sees whole blocks",
+    "delta_merges.0.5B.cold.analyze": "nearly all of the time is the analysis kernel, which processes whole blocks",
+    "delta_merges.0.5B.warm.analyze": "nearly all of the time is the analysis kernel, which processes whole blocks",
     "lora.0.5B.warm": (
         "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for "
         "each agent and pass, of which RAM+ has two; the kernel does 35 to 40 GFLOP/s on a core"
     ),
     "sharded.0.5B.warm.ram": (
-        "to read what four ranks say of 290 tensors each takes three quarters of a second for three agents, while the "
+        "reading the metadata of four ranks with 290 tensors each takes 0.75 s for three agents, while the "
         "merge from warm caches takes less than three"
     ),
     "quantized.0.5B": (
-        "codes and scales become float32 in memory of their own before the merge reads them, in every pass; with warm "
-        "caches nothing hides that. Fewer bytes are read, which counts only where the disk is slow"
+        "every pass converts codes and scales to float32 in separate memory before merging, and with warm caches "
+        "nothing hides that. Fewer bytes are read, which matters only if the disk is slow"
     ),
     "peers.0.5B": f"{_FIXED_COSTS}; and {_IN_TURNS}",
     "peers.1.5B": _IN_TURNS,
     "methods.0.5B": _FIXED_COSTS,
     "methods.0.5B.ties": f"{_FIXED_COSTS}. A sample is counted first, and the kernel takes 1.6 times as long as RAM's",
-    "methods.0.5B.dare": f"{_FIXED_COSTS}. {_COINS}",
-    "methods.0.5B.dare_ties": f"{_FIXED_COSTS}. {_COINS}, and a sample is counted first",
+    "methods.0.5B.dare": f"{_FIXED_COSTS}. {_RANDOM_DRAWS}",
+    "methods.0.5B.dare_ties": f"{_FIXED_COSTS}. {_RANDOM_DRAWS}, and a sample is counted first",
     "buckets": (
         "its inputs are read twice, because lambda depends on all of them, and the server shares the processors: it "
         "takes two thirds of the processor time that a merge takes"
@@ -90,16 +91,15 @@ REASONS: dict[str, str] = {
     "held.1.5B.ram+": _READ_TWICE,
     "held.0.5B.ties": _SAMPLE,
     "held.1.5B.ties": _SAMPLE,
-    "spectral.0.5B.swudi": "nearly all of it are products of matrices in BLAS, which go with the speed of processors",
+    "spectral.0.5B.swudi": "nearly all of the time is matrix products in BLAS, whose speed depends on the processor",
     "end_to_end.0.5B.warm.ram+": _FIXED_COSTS,
     "end_to_end.0.5B.cold.ram+": (
         f"{_FIXED_COSTS}. With cold caches Python's own libraries are read from the disk too, and the disk's speed "
         "drifts by a factor of two between runs"
     ),
     "analysis": (
-        "76 % of all elements were moved by one of these agents or more, and all figures of such an element take half "
-        "of the time. Counting for RAM+ reads everything once before, and copying it from the page cache twice takes "
-        "a quarter"
+        "at least one of these agents moved 76 % of all elements, and the figures of moved elements take half of the "
+        "time. Counting for RAM+ reads everything once before, and copying twice from the page cache takes a quarter"
     ),
     "sweep": (
         "writing the outputs into the page cache, which a sweep does as often as single merges do, is half of its time "
@@ -232,14 +232,14 @@ def _path(section: Section, size: str) -> Path:
 
 _INTRODUCTION = """# Benchmarks
 
-`python -m benchmarks --write` writes this page from the files in `results/`; it is not written by hand. The benchmarks
-need Linux.
+This page lists what ramerge was measured to take: time, memory and bytes, next to file copies and to mergekit. It is
+generated from the files in `results/` by `python -m benchmarks --write`. The benchmarks need Linux.
 
     python -m benchmarks --write                  every section, models of the size of Qwen2.5-0.5B
     python -m benchmarks --write --large          the sections that have sizes, at the size of Qwen2.5-1.5B
     python -m benchmarks --write --only kernels   one section; the others stay as they are
 
-Every figure is a median, with the least and the most in brackets. Things that are compared were measured in turns in
+Every figure is a median, with minimum and maximum in brackets. Commands that are compared were measured alternately in
 one run. Ratios are taken pair by pair, because the speed of a machine changes from minute to minute. `checkpoints.py`
 makes the checkpoints: names, shapes and dtype of Qwen2.5, random weights from a seed, and three agents that moved
 3.2, 46.2 and 54.3 % of the base's elements by a few units in the last place. GB are 10^9 bytes, MB 10^6.

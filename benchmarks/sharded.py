@@ -201,12 +201,12 @@ def render(by_size: Mapping[str, Stored]) -> str:
                 held.append(Bar(key, f"{size}: {caches}: convert to {dtype} over its floor", ratio, _CONVERT_BAR))
         lost = ", ".join(f"{share:.0%}" for share in stored.data["lost"].values())
         texts.append(
-            f"verl's converter writes bfloat16 only. Of the elements that training changed, that puts {lost} of the "
-            f"three agents of {size} back to the base's value. `ramerge convert` and merges keep float32."
+            f"verl's converter writes bfloat16 only. Of the elements that training changed, {lost} of the "
+            f"three agents of {size} are rounded back to the base's value. `ramerge convert` and merges keep float32."
         )
     text = (
         f"Three agents in float32 of a base in bfloat16. Each is stored by {_RANKS} ranks of FSDP2, as verl does, "
-        "and as safetensors. Floor of a conversion: read the shards, and write as many bytes as the output has."
+        "and as safetensors. The floor of a conversion reads the shards and writes as many bytes as the output has."
     )
     return "\n\n".join(
         [

@@ -83,14 +83,15 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
     workers = {plan["workers"] for plan in data["planned"].values()}
     return [
         f"### Merges: Qwen2.5-{data['size']}",
-        "Whole processes with warm caches, in turns. *Planned* is what `ramerge plan` said before, of the time to "
-        f"solve and of memory at most. {max(workers)} workers, each with one thread of BLAS.",
+        "Whole processes were timed alternately, with warm caches. *Planned* is the forecast of `ramerge plan`: the "
+        f"time to solve, and an upper bound of memory. There were {max(workers)} workers, each with one thread of "
+        "BLAS.",
         "\n".join(f"    {command}" for command in data["commands"].values()),
         table(("method", "seconds", "planned", "MB", "planned, MB"), [_merge_row(data, method) for method in METHODS]),
         bars([_bar(data)]),
         "### Matrices next to fusion_bench",
-        f"One matrix on one thread, three agents, with {PEER} on torch. It takes the singular value decomposition in "
-        "float32; here it is that of Gram matrices in float64. *All* is the sum over the model's matrices.",
+        f"One matrix on one thread, three agents, with {PEER} on torch. fusion_bench decomposes the matrix itself in "
+        "float32, ramerge its Gram matrix in float64. *All* is the sum over the model's matrices.",
         table(("method", "matrix", "in the model", "ramerge, s", "fusion_bench, s"), _layer_rows(data)),
     ]
 

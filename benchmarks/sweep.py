@@ -47,8 +47,8 @@ def render(by_size: Mapping[str, Stored]) -> str:
         held.append(Bar(f"sweep.{size}", f"{size}: a sweep of 5 points over 5 merges", ratio, _BAR))
     commands = "\n".join(f"    {command}" for command in next(iter(by_size.values())).data["commands"])
     text = (
-        "The first of these commands next to all others, warm caches, outputs on disk both times; the inputs stay in "
-        "the page cache from one merge to the next as far as memory goes."
+        "The first command is compared with all others together, with warm caches and outputs on disk; the inputs "
+        "stay in the page cache from one merge to the next as far as memory allows."
     )
     return "\n\n".join([text, commands, table(("size", "sweep, s", "5 merges, s", "ratio"), rows), bars(held)])
 

@@ -69,8 +69,8 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
         f"Task vectors of three agents, {data['layer_runs']} runs each, on cpu. Memory is "
         "what the solver takes beyond the task vectors. The objective is relative to that of the sum of the task "
         "vectors, where both solvers begin. The closed form is the minimum itself (`proximity: 1e-10`); merges "
-        "stay nearer to the sum by default, in the same time. A lower objective is what they are asked for; it does "
-        "not say that a model performs better.",
+        "stay nearer to the sum by default, in the same time. The solvers minimize the objective; a lower one does "
+        "not mean that a model performs better.",
         table(head, [_row(data, shape, solver) for shape in data["shapes"] for solver in SOLVERS]),
         f"All linear weights one after another, by these medians: {_whole(data, 'closed_form'):,.0f} s with the closed "
         f"form, {_whole(data, 'adam'):,.0f} s with Adam.",

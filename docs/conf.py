@@ -1,4 +1,7 @@
-"""The documentation's site: `make docs` builds it into build/docs. Building it fetches nothing from the network."""
+"""The documentation's site: `make docs` builds it into build/docs. Building it fetches nothing from the network.
+
+Reading it fetches one script, on pages with a diagram: see `mermaid_version`.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +31,9 @@ extensions = [
     "ramerge_docs",
 ]
 myst_enable_extensions = ["dollarmath"]
-myst_fence_as_directive = [
-    "mermaid"
-]  # a reader's browser fetches what draws them; without a network it shows their text
+myst_fence_as_directive = ["mermaid"]
+# The reader's browser loads this version of Mermaid from cdn.jsdelivr.net; offline it shows the diagrams' source.
+mermaid_version = "11.12.1"
 html_math_renderer = "mathml"  # of ramerge_docs: browsers typeset formulas themselves
 exclude_patterns = ["_ext"]
 highlight_language = "text"

@@ -89,8 +89,9 @@ def _parts(results: Results) -> Iterator[str]:
 
 _TITLE = """# Findings: which merge is best
 
-What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about all
-methods of ramerge, and about rules that could be better."""
+This page reports what merges of tiny agents show about the claims of the
+[RAM paper](https://arxiv.org/abs/2601.13572), about all methods of ramerge, and about rules that could be better. It
+also scores merges of [real agents](#on-the-real-agents)."""
 
 
 def _beginning(results: Results, main: Measured) -> str:
@@ -101,14 +102,13 @@ def _beginning(results: Results, main: Measured) -> str:
 {len(main.seeds)} seeds{_planned(main, sizes)} were measured, with {sizes["test"]} held-out prompts for each task and
 greedy answers.
 
-`make lab` makes the results: it trains, merges and scores, and resumes where it was stopped. It took {took:.1f}
-minutes of one core ({results.run["processor"]})
-for each seed. Everything on this page is computed from `lab/results`,
-by `python -m lab page`.
+`make lab` produces the results: it trains, merges and scores, and an interrupted run resumes. It took {took:.1f}
+minutes of one core ({results.run["processor"]}) per seed. `python -m lab page` computes everything on this page from
+`lab/results`.
 
-Scores are per cent of prompts that are answered exactly. Intervals in brackets are 95 % intervals of a bootstrap over
-seeds and, within seeds, prompts. Differences are paired: they are on the same seeds and prompts. They are computed from
-scores that are not rounded, so they may differ by 0.1 from the difference of two scores on this page."""
+A score is the percentage of prompts that are answered exactly. Intervals in brackets are 95 % intervals of a bootstrap
+over seeds and, within seeds, prompts. Differences are paired: both scores are on the same seeds and prompts. They are
+computed before rounding, so they may deviate by 0.1 from the difference of two scores on this page."""
 
 
 def _planned(main: Measured, sizes: Mapping[str, Any]) -> str:
@@ -119,8 +119,8 @@ def _summary(made: Sequence[Claim]) -> str:
     count = {verdict: sum(one.verdict == verdict for one in made) for verdict in (HOLDS, DOES_NOT, OPEN)}
     return f"""## The claims, one by one
 
-Of {len(made)} claims {count[HOLDS]} hold on these agents, {count[DOES_NOT]} do not, and {count[OPEN]} are not decided
-by this data. The [appendix](#appendix-the-rules-of-the-verdicts) has the rules of these verdicts."""
+On these agents, {count[HOLDS]} of {len(made)} claims hold, {count[DOES_NOT]} do not, and {count[OPEN]} are not decided
+by this data. The [appendix](#appendix-the-rules-of-the-verdicts) defines the rules of these verdicts."""
 
 
 def _rules(made: Sequence[Claim], main: Measured) -> str:
@@ -147,20 +147,19 @@ def _agents(results: Results) -> str:
     ]
     return f"""## The agents
 
-A transformer of 0.1 million parameters, one token for each character. Five tasks: `add` and `subtract` numbers of
-two digits,
-`reverse` seven letters, `sort` seven digits, `shift` seven letters by one. Each seed has a base of its own, trained
-for
-{sizes["schooling"]["steps"]} steps on the answers of a teacher who often slips, so that it has every skill in part;
-and agents of its own,
-each trained on one task, from the base's bfloat16 weights:
+Every model is a transformer of 0.1 million parameters with one token per character. There are five tasks: `add` and
+`subtract` numbers of two digits, `reverse` seven letters, `sort` seven digits, and `shift` seven letters by one. Each
+seed has its own base, trained for {sizes["schooling"]["steps"]} steps on the answers of a teacher that often makes
+mistakes, so that it has every skill in part. Each seed also has its own agents, each trained on one task from the
+base's bfloat16 weights:
 
 {chr(10).join(lines)}
 
 RL is REINFORCE with standardized advantages over {sizes["kinds"]["rl"]["group"]} completions for each of
-{sizes["kinds"]["rl"]["prompts"]} prompts a step, reward 1 for exactly the right answer. *bfloat16 steps* round the
-weights after each step, as trainers do that hold weights in bfloat16. Sizes, rates and steps were chosen so that agents
-learn their tasks in the time there is, by the scores of agents of one seed, before anything was merged. Settings:
+{sizes["kinds"]["rl"]["prompts"]} prompts per step, and a reward of 1 for exactly the right answer. *bfloat16 steps*
+means that weights are rounded after each step, as in trainers that keep weights in bfloat16. Sizes, rates and steps
+were chosen by the scores of the agents of one seed, before anything was merged, so that agents learn their tasks
+quickly. The settings are:
 
 {_settings(results)}"""
 
@@ -189,24 +188,22 @@ def _methods(results: Results, main: Measured) -> str:
     unmeasured = f"\n\nNot measured yet: {', '.join(missing)}." if missing else ""
     return f"""## All methods, three agents
 
-The paper's table 1 in miniature. Parameters of each method are chosen on {results.run["sizes"]["validation"]}
-validation prompts for each task,
-seed by seed, from a small grid (`lab/rows.py`; scales from 0.3 to 3), and reported on the test prompts; the last
-column has the
-default parameters. p-values are those of the difference to RAM+, corrected for the number of methods; ranks are
-means over seeds ([appendix](#appendix-the-rules-of-the-verdicts)). Not compared: {excluded}; `slerp` and
-`nuslerp`
+This section repeats the paper's table 1 in miniature. For each seed and method, parameters are chosen on
+{results.run["sizes"]["validation"]} validation prompts per task from a small grid (`lab/rows.py`; scales from 0.3 to
+3), and scored on the test prompts; the last column shows scores with default parameters. p-values belong to the
+difference from RAM+ and are corrected for the number of methods; ranks are means over seeds
+([appendix](#appendix-the-rules-of-the-verdicts)). Some methods cannot be compared: {excluded}; `slerp` and `nuslerp`
 take two agents.
 
 {tables.of_methods(main)}{unmeasured}{failed}
 
 ![Mean ranks of all methods](results/figures/lab-ranks.svg)
 
-Means in all settings; bold is the best of a column:
+The next table has the means in all settings, with the best of each column in bold:
 
 {tables.of_settings(results)}
 
-Figure 9 of the paper, with merging times of [the benchmarks](../benchmarks/README.md):
+The next figure repeats figure 9 of the paper, with merging times from [the benchmarks](../benchmarks/README.md):
 
 ![Time and score](results/figures/lab-time.svg)"""
 
@@ -217,10 +214,10 @@ def _details(results: Results, main: Measured) -> str:
     )
     return f"""## Each agent's own domain in detail
 
-The paper's tables 7 to 9 in miniature: where the paper has benchmarks of one domain, here are kinds of prompts of one
-task. Each task is parted in two ways: by the prompt's last character, which decides how often the base's teacher
-slipped, and by what may make the task hard. Parameters are chosen as above. The last column is the difference to the
-agent that was trained on the task.{_kept_gains(results, main)}
+This section repeats the paper's tables 7 to 9 in miniature, with kinds of prompts of one task in place of benchmarks
+of one domain. Each task is divided in two ways: by the prompt's last character, which determines how often the base's
+teacher made mistakes, and by properties that may make the task hard. Parameters are chosen as above. The last column is
+the difference from the agent that was trained on the task.{_kept_gains(results, main)}
 
 {parts}"""
 
@@ -230,33 +227,35 @@ def _kept_gains(results: Results, main: Measured) -> str:
     kept = details.kept_gains(results, main, methods)
     told = ", ".join(f"`{method}` {share:.0f} %" for method, share in kept.items())
     return told and (
-        " Where the teacher slipped often, the base is weak. Of what the agents gained there, merges keep, as a mean"
-        f" over tasks: {told}."
+        " The base is weak where the teacher made many mistakes. Merges keep these shares of the agents' gains there "
+        "(means"
+        f" over tasks): {told}."
     )
 
 
 def _geometry(results: Results, main: Measured) -> str:
     return f"""## What training changes
 
-The paper's figures 2 and 7 in miniature: elements that moved by more than 1e-5, means over seeds. *Unique*: no other
-of the agents of that kind, whose number is the column *of*, moved them. The more agents, the less is unique: so compare
-*unique* only between rows with the same *of*. Kinds with Adam also have other steps and rates than those with SGD.
+This section repeats the paper's figures 2 and 7 in miniature. The table counts elements that moved by more than 1e-5,
+as means over seeds. An element is *unique* if no other agent of that kind moved it; the column *of* has the number of
+agents. Fewer elements are unique among more agents, so compare *unique* only between rows with the same *of*. Kinds
+with Adam also have other steps and rates than those with SGD.
 
 {tables.of_geometry(results, KINDS)}
 
 ![Densities and overlaps](results/figures/lab-overlap.svg)
 
-Figure 8, another architecture: one seed of SmolLM2-135M, trained with GRPO and Adam in float32 and saved in bfloat16
-([What RL did to three agents](results/smollm2.md)).
+Like figure 8 of the paper, the next table shows another architecture: one seed of SmolLM2-135M, trained with GRPO and
+Adam in float32 and saved in bfloat16 ([What RL did to three agents](results/smollm2.md)).
 
 {tables.of_real()}
 
-Figure 3: the unique region of one agent on the base, in full and divided by N = {len(main.agents)}; points against
-the base.
+Like figure 3, the next table adds the unique region of one agent to the base, in full and divided by
+N = {len(main.agents)}. It lists differences from the base in points:
 
 {tables.of_regions(main)}
 
-Table 3: tasks that none of the three agents was trained on.
+Like table 3, the next table has tasks that none of the three agents was trained on:
 
 {tables.of_others(main)}"""
 
@@ -264,7 +263,8 @@ Table 3: tasks that none of the three agents was trained on.
 def _ablations(main: Measured) -> str:
     return f"""## r, alpha and epsilon
 
-Table 2 in miniature, and the same for alpha and epsilon. Everything else is as in the paper. r = 0 is RAM.
+This section repeats the paper's table 2 in miniature, and does the same for alpha and epsilon. All other parameters
+are those of the paper. RAM+ with r = 0 is RAM.
 
 {tables.of_ablation(main, "r")}
 
@@ -276,7 +276,7 @@ Table 2 in miniature, and the same for alpha and epsilon. Everything else is as 
 def _counts(results: Results) -> str:
     return f"""## Two to five agents
 
-Parameters chosen on validation prompts.
+Parameters are chosen on validation prompts, separately for each number of agents.
 
 {tables.of_counts(results)}
 
@@ -296,15 +296,14 @@ def _better_rule(results: Results) -> str:
         verdict = f"So `{choice.winner}` did not stand the test: it is worse than RAM+ on the other seeds."
     return f"""## A better rule for shared elements
 
-Candidates, fixed before anything was measured, without parameters to choose: RAM and RAM+ with `shared` as
-{", ".join(f"`{one}`" for one in SHARED)}, and the sum of task vectors times a factor. Mean scores on the seeds
-{", ".join(map(str, choice.choosing))}:
+The candidates were fixed before anything was measured and have no parameters to choose: RAM and RAM+ with `shared` as
+{", ".join(f"`{one}`" for one in SHARED)}, and the sum of task vectors times a factor. The table has their mean scores
+on the seeds {", ".join(map(str, choice.choosing))}, on which the best candidate is chosen:
 
 {tables.of_candidates(choice)}
 
-The best mean over settings is that of `{choice.winner}`. On the other seeds ({", ".join(map(str, choice.testing))}),
-in points; `all` is the
-mean over settings, intervals over seeds only:
+`{choice.winner}` has the best mean over settings. The next table has its lead in points on the other seeds
+({", ".join(map(str, choice.testing))}); `all` is the mean over settings, and intervals are over seeds only:
 
 {tables.of_choice(choice)}
 
@@ -324,10 +323,11 @@ def _real(results: Results) -> str:
     )
     return f"""## On the real agents
 
-The rule was made on tiny agents. Here it is tested on agents of another kind: SmolLM2-135M, trained with GRPO on one
-task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved in bfloat16 and in float32, and are
-merged in each. All parameters are the defaults, so nothing was chosen by these scores. Scores are mean rewards in per
-cent over held-out prompts, the same for all models: {_asked(real)}. Half-right replies have part of the reward.
+The rule for shared elements was chosen on tiny agents. This section tests it on agents of another kind: SmolLM2-135M,
+trained with GRPO on one task each ([Real agents](results/real-agents.md)). {_which(real)} They were saved and merged
+both in bfloat16 and in float32. All parameters are the defaults, so these scores did not influence any choice. Scores
+are mean rewards in percent over held-out prompts, the same for all models: {_asked(real)}. Partly right replies
+get part of the reward.
 
 ```sh
 # for each seed; needs the agents that `make agents SEED=1` trains
@@ -363,8 +363,8 @@ def _like_for_like(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str
     if not tables.trainings(real, names) or dtype not in newest.merges:
         return ""
     seeds = f"seed{'s' * (len(newest.seeds) > 1)} {', '.join(map(str, newest.seeds))}"
-    return f"""Rows of fewer trainings came later. Their means are not those of the same agents, so compare their
-differences to `ram+`, which are on the trainings that have both; or the means on the training of {seeds} only:
+    return f"""Rows with fewer trainings were added later, so their means are over other agents. Compare their
+differences from `ram+`, which use the trainings that have both, or the means on the training of {seeds} only:
 
 {tables.of_real_merges(newest, dtype, newest.merges[dtype])}"""
 
@@ -382,9 +382,9 @@ def _below(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
 
 def _predicted(real: smollm.Real) -> str:
     """Predictions that were written before the new trainings were scored."""
-    return f"""[Written before](decisions/010-predictions-for-ties-and-core.md) any training after seed
-{predictions.SEEDS_BEFORE} was scored; measured on those trainings. A prediction failed if the difference is outside of
-the range.
+    return f"""The next table compares [predictions](decisions/010-predictions-for-ties-and-core.md) that were written
+before any training after seed {predictions.SEEDS_BEFORE} was scored with measurements on those trainings. A prediction
+failed if the difference is outside of the range.
 
 {tables.of_predictions(real)}"""
 
@@ -397,8 +397,8 @@ def _served(results: Results, real: smollm.Real) -> str:
     seeds = f"seed{'s' * (len(served.seeds) > 1)} {', '.join(map(str, served.seeds))}"
     return f"""
 
-Over a served endpoint, with vLLM on a CPU (trainings of {seeds}; models and merges in bfloat16, as it computes;
-`compare.py` above computes in float32):
+The same models were also scored over an endpoint, with vLLM on a CPU (trainings of {seeds}). Models and merges are in
+bfloat16, and vLLM computes in bfloat16; `compare.py` above computes in float32:
 
 ```sh
 python lab/real/compare.py --work .real --agents {" ".join(real.agents)} --prompts {real.asked} --serve vllm
@@ -437,23 +437,24 @@ def _advice(results: Results) -> str:
 `ramerge recommend` names a candidate with fixed parameters for each of four situations. If the cosine of two agents is
 above 0.9, they are *copies*; if the mean density is 0.5 or more, the agents are *dense*; two others are a *pair*, and
 more are *sparse*. The candidates are the methods of the paper's table 1 and WUDI with default parameters, and those of
-the section on shared elements, each once. In a situation the settings with the most candidates count, and the
-candidates that were measured in all of them.
+the section on shared elements. For each situation, the settings with the most candidates are used, and the candidates
+that were measured in all of them.
 
-The rule: where candidates were measured on the real agents of that precision, the best there is taken; of those within
-{advice.MARGIN:g} point of it, the best on the tiny agents. Otherwise the best on the tiny agents is taken.
+If candidates were measured on the real agents of that precision, the best one there is advised; if several are within
+{advice.MARGIN:g} point of it, the best of these on the tiny agents. Otherwise the best candidate on the tiny agents is
+advised.
 {_divided(choices)}
 
 {tables.of_advice(choices)}
 
-In the column *wrong*: how often the advice, chosen without one training of the agents that decide (real ones where
-there are any), is more than {advice.MARGIN:g} point below the best on that training. The last column is the difference
-to the best other merge of the real agents.{_of_how_many(results)}
-Where the advice was not measured on them, its method with default parameters stands for it.
-Merges that were scored on fewer trainings than RAM+ count with the mean of RAM+ plus the difference to it on the
-trainings that have both; so do the last columns of the next table.
+The column *wrong* counts how often the advice would have failed: it is chosen without one training of the agents that
+decide (real ones if there are any), and fails if it is more than {advice.MARGIN:g} point below the best on that
+training. The last column is the difference from the best other merge of the real agents.{_of_how_many(results)}
+If the advice was not measured on them, its method with default parameters stands in.
 
-All candidates, means over all seeds:
+The score of a merge that was scored on fewer trainings than RAM+ is the mean of RAM+ plus the difference from it on the
+trainings that have both; this also applies to the last columns of the next table, which has all candidates as means
+over all seeds:
 
 {tables.of_all_candidates(results)}"""
 
@@ -464,8 +465,8 @@ def _of_how_many(results: Results) -> str:
     if real is None:
         return ""
     return (
-        f" They are {len(real.agents)}, also\nnext to situations of other numbers, and each was "
-        f"trained {real.trainings}, so it is little evidence."
+        f" There are {len(real.agents)} real agents in\nevery situation, each trained {real.trainings}, so this is "
+        "little evidence."
     )
 
 
@@ -478,7 +479,7 @@ def _divided(choices: Mapping[str, advice.Choice]) -> str:
         if choice.divided:
             told.append(
                 f" For *{name}* agents the tiny ones disagree ({scores}), and [published "
-                "tables](#what-others-have-measured) are divided. So `ramerge recommend` names "
+                "tables](#what-others-have-measured) are divided, so `ramerge recommend` names "
                 f"`{advice.label(choice.name)}` first and calls the others equals."
             )
     return "".join(told)
@@ -488,8 +489,8 @@ def _published() -> str:
     ours, theirs = (f"{count} of {of}" for count, of in (ahead_of_sum("RAM", "RAM+"), ahead_of_sum("TIES")))
     return f"""## What others have measured
 
-Published averages over tasks, for agents that were trained with RL. Rows of one source can be compared, sources cannot.
-RAM, PSA, BACAM and ResMerge come with tables by their own authors.
+The table lists published averages over tasks, for agents that were trained with RL. Compare averages only within one
+source. The tables with RAM, PSA, BACAM and ResMerge are by the authors of these methods.
 
 {tables.of_published(TABLES)}
 
@@ -501,26 +502,31 @@ def _at_the_top(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
     """Tasks that all merges have learned, and that tell nothing apart."""
     least = np.min([real.by_task(f"{method}, {dtype}") for method in methods], axis=0)
     full = [f"`{task}`" for task, score in zip(real.agents, least, strict=True) if score >= 100 - MARGIN]
-    return f"All these merges have learned {' and '.join(full)}, which tells them apart no more." if full else ""
+    return f"All these merges solve {' and '.join(full)}, which therefore does not distinguish them." if full else ""
 
 
 def _which(real: smollm.Real) -> str:
     left = [agent["name"] for agent in tables.real_agents() if agent["name"] not in real.agents]
-    told = f"Merged are {' and '.join(f'`{task}`' for task in real.agents)}"
-    return f"{told}; {' and '.join(f'`{task}`' for task in left)} was not measured." if left else f"{told}."
+    told = f"The merged agents are {_listed(real.agents)}"
+    return f"{told}; {_listed(left)} was not measured." if left else f"{told}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    ticked = [f"`{name}`" for name in names]
+    return " and ".join(filter(None, (", ".join(ticked[:-1]), ticked[-1])))
 
 
 _LIMITS = """## What toys cannot show
 
-- The agents are tiny, their tasks short and separate, and their base was made to have the skills. Whether large
-  agents interfere as much, or as little, does not follow. The paper's agents have 7 billion parameters and act over
-  many turns.
-- Densities depend on optimizer, rates and rounding, which we chose. So they do not show how sparse RL is in practice.
-- With few seeds, intervals over seeds are too narrow, and p-values too small: with fewer than ten they only describe.
+- The agents are tiny, their tasks are short and separate, and their base was trained to have the skills. Large agents
+  may interfere more, or less. The paper's agents have 7 billion parameters and act over many turns.
+- Densities depend on optimizer, rates and rounding, which we chose, so they do not show how sparse RL is in practice.
+- With few seeds, intervals over seeds are too narrow and p-values too small: with fewer than ten seeds, they are only
+  descriptive.
 - Methods have different numbers of parameters to choose. Those with a free scale have an advantage over those
   without.
-- Not in miniature: the paper's tables 4 and 5 (other pairs than that of setting `two`), and from tables 7 to 9 the
-  metrics of code (unit tests, best of N), calls of several functions, and contexts of up to 896K tokens. Prompts of a
-  task all have one length here, and an answer is right or wrong.
-- SmolLM2-135M was trained with few seeds, and is scored by rewards. So it is no part of the tables of tiny
-  agents; [Real agents](results/real-agents.md) says more of it."""
+- Some parts of the paper have no counterpart here: tables 4 and 5 (other pairs than that of setting `two`), and, from
+  tables 7 to 9, metrics of code (unit tests, best of N), calls of several functions, and contexts of up to 896K
+  tokens. All prompts of a task have one length, and an answer is right or wrong.
+- SmolLM2-135M was trained with few seeds and is scored by rewards, so it is not part of the tables of tiny agents;
+  [Real agents](results/real-agents.md) describes it."""

@@ -73,8 +73,8 @@ _GRIDS: dict[str, Mapping[str, Sequence[Any]]] = {
 _OF_TWO = {"slerp": {"t": (0.5, 0.3, 0.7)}, "nuslerp": {}}
 NO_MERGE = {
     "arcee_fusion": "takes one agent",
-    "isolate": "takes one agent's region; the table of unique regions uses it",
-    "passthrough": "gives one model as it is; the rows of agents are that",
+    "isolate": "merges one agent's region, for the table of unique regions",
+    "passthrough": "copies one model, which the rows of agents show",
 }
 
 PAPER = ("task_arithmetic", "fisher", "ties", "dare", "dare_ties")

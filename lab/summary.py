@@ -42,7 +42,7 @@ def points(difference: Estimate) -> str:
 
 
 _SITUATIONS = {
-    "copies": "agents of which some are nearly copies of others",
+    "copies": "agents some of which are nearly copies of others",
     "dense": "agents that moved most elements",
     "pair": "two sparse agents",
     "sparse": "three or more sparse agents",
@@ -67,21 +67,21 @@ def lines(results: Results) -> Iterator[str]:
 def _first(results: Results) -> Iterator[str]:
     """What `ramerge recommend` says in each situation."""
     choices = dict(advice.choices(results))
-    told = [f"{_SITUATIONS[name]}, `{advice.label(choice.name)}`" for name, choice in choices.items()]
+    told = [f"`{advice.label(choice.name)}` for {_SITUATIONS[name]}" for name, choice in choices.items()]
     if told:
         yield (
-            f"**What to try first.** `ramerge recommend` looks at your agents and says it: for {'; for '.join(told)} "
-            f"([its rule](#what-recommend-says)). {_divided(choices)}Then compare on your own tasks, with `ramerge "
-            "search`: no method is always best."
+            f"**What to try first.** `ramerge recommend` looks at your agents and names a merge: {'; '.join(told)} "
+            f"([its rule](#what-recommend-says)). {_divided(choices)}Then compare on your own tasks with `ramerge "
+            "search`, because no method is always best."
         )
 
 
 def _divided(choices: Mapping[str, advice.Choice]) -> str:
     """Where what is advised is one of several equals, because the evidence is divided."""
     return "".join(
-        f"For {_SITUATIONS[name]} the other methods are equals: `{advice.label(one.name)}` is the best on the real "
-        f"agents, on the tiny ones `{advice.label(one.best)}` is {one.on_tiny[one.best] - one.on_tiny[one.name]:.1f} "
-        "points better, and [published tables](#what-others-have-measured) are divided. "
+        f"For {_SITUATIONS[name]} the evidence is divided: `{advice.label(one.name)}` is the best on the real agents, "
+        f"`{advice.label(one.best)}` is {one.on_tiny[one.best] - one.on_tiny[one.name]:.1f} points better on the tiny "
+        "ones, and [published tables](#what-others-have-measured) disagree. "
         for name, one in choices.items()
         if one.divided
     )
@@ -111,7 +111,7 @@ def _best(main: Measured) -> str:
         decided = "" if adjusted[top] < LEVEL else ", so not decided by this data"
         told += (
             f", and `ram+` {main.best['ram+'].mean:.1f} % ({points(against[top])}; p = {adjusted[top]:.3f} with Holm's "
-            f"correction{decided}). Clearly better than `ram+`: {_listed(ahead) if ahead else 'none'}"
+            f"correction{decided}). Methods that are clearly better than `ram+`: {_listed(ahead) if ahead else 'none'}"
         )
     told += f". With default parameters `{usual}` has the highest mean, {main.default[usual].mean:.1f} %"
     told += f"; `{top}` has {main.default[top].mean:.1f} %." if usual != top else "."
@@ -179,7 +179,7 @@ def _when(results: Results, main: Measured) -> Iterator[str]:
             apart = measured.difference(measured.best["ram+"], measured.best["task_arithmetic"])
             told.append(f"for {words} {compared('it', 'the scaled sum', apart)}")
     if told:
-        yield f"**Agents that moved most elements.** What all agents moved, `ram+` averages: {', and '.join(told)}."
+        yield f"**Agents that moved most elements.** `ram+` averages what all agents moved: {', and '.join(told)}."
 
 
 def _untrained(main: Measured) -> Iterator[str]:
@@ -203,7 +203,7 @@ def _rule(results: Results) -> Iterator[str]:
     words = compared(f"`{choice.winner}`", "RAM+", total, more)
     told = (
         f"**A better rule for shared elements.** `{choice.winner}` was chosen on {len(choice.choosing)} seeds. On the "
-        f"other {len(choice.testing)} {words}."
+        f"other {len(choice.testing)} seeds {words}."
     )
     if real is not None:
         real = real.whole
