@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -80,7 +81,9 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
         given = Path(path).expanduser()
         if not is_unicode(str(given)):
             raise RecipeError(f"{os.fspath(path)!r}: {NOT_UTF8}")
-        target = given.resolve()  # refuses impossible paths; is_symlink() only returns False for them
+        with suppress(FileNotFoundError, NotADirectoryError):
+            given.stat()  # refuses impossible paths, and links that lead round
+        target = given.resolve()
         return target if given.is_symlink() else given
     except FileNotFoundError:
         raise  # the working folder was removed, so the path is not at fault

@@ -7,7 +7,6 @@ is that path, even if it has a plus in it.
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -96,8 +95,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
         path = folder / Path(text).expanduser()
         if not is_unicode(str(path)):
             raise CheckpointError(f"{quoted(text)}: {NOT_UTF8}")
-        os.lstat(path)
-        path.resolve()  # refuses links that lead round
+        path.stat()  # refuses links that lead round
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
