@@ -223,6 +223,6 @@ def _unknown(text: str, path: Path, error: Exception) -> str:
         )
     nowhere = "there is no folder of this name" if str(path) == text else f"there is no folder {path}"
     return (
-        f"{text}: {nowhere}, and the hub cannot provide it: {hub.said(error)}; check the path, or download the model "
+        f"{text}: {nowhere}, and the hub cannot provide it: {hub.said(error)}; correct the path, or download the model "
         "first (hf download)"
     )
