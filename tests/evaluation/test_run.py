@@ -113,7 +113,7 @@ def test_other_sandboxes_judge_alike(place: Path) -> None:
     Path("mbpp.json").write_text(json.dumps([square, box]))
     settings = {"coding.subsets": "mbpp", "coding.programs": 1, "coding.tests": 0, "coding.bon": [1, 0]}
     program = "```python\ndef f(x):\n    return 4 if x == 2 else 1\n```"
-    has_python = nobody_has_python()
+    has_python = another_user_has_python()
     for sandbox in ("bubblewrap", "local"):
         asked = EvaluationRequest(["ramerge/coding"], settings, {"mbpp": "mbpp.json"}, sandbox=sandbox)
         with serving(program) as server:
@@ -127,8 +127,8 @@ def test_other_sandboxes_judge_alike(place: Path) -> None:
         assert not local, "no sample has a score"
 
 
-def nobody_has_python() -> bool:
-    """Whether assertions run here without a sandbox: for root, the function that they test runs as nobody."""
+def another_user_has_python() -> bool:
+    """Whether assertions run here without a sandbox: for root, the function that they test runs as another user."""
     ask = ["python3", "-c", "import sys; print(sys.executable)"]
     python = subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip()
     try:
