@@ -130,8 +130,8 @@ class _OtherSandbox:
         outcome = await self._executed([_PAIR, asking, answering], "", limits or Limits())
         if outcome.code == _NOT_STARTED:
             raise EvaluationError(
-                "the sandbox's python3 cannot be run by an unprivileged user, who runs the function where root runs the "
-                "assertions; choose another image, or --sandbox bubblewrap"
+                "the sandbox's python3 cannot be run by an unprivileged user, who runs the function where root runs "
+                "the assertions; choose another image, or --sandbox bubblewrap"
             )
         return outcome, Outcome("ok", 0, "", "")
 
