@@ -31,7 +31,8 @@ from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Res
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.moved import COLUMN, EPSILON, Relative, epsilon_field, factor, measured, thresholds, thresholds_of
-from ramerge.methods.trim import Fine, trimming
+from ramerge.methods.ranks import Ranked
+from ramerge.methods.trim import least_kept, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
 
@@ -178,7 +179,7 @@ def moved(parameters: RamParameters, _agents: Agents) -> Moved:
     return Moved(parameters.counted_over, measured(parameters.epsilon), epsilon=factor(parameters.epsilon))
 
 
-def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
+def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
     if parameters.shared != "ties":
         return None
@@ -198,8 +199,7 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
         lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
     if parameters.shared != "ties":
         return PreparedRam(epsilons, lambdas, parameters.shared)
-    n, fine = len(agents), trimmed(parameters, agents)
-    least = results[fine].thresholds if fine else (0.0,) * n
+    n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
     given = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
     return Formula(element, given, n, beyond=epsilons)
 

@@ -41,7 +41,7 @@ class Variances(Values):
     agents: int
     topk: float
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
         which = Inputs(self.agents)
         return piece.observe(
             lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)
@@ -66,7 +66,7 @@ class SquareMeans(Sums):
 
 
 def _bound(required: Any) -> float:
-    return required[0][0] if required is not None else 0.0
+    return required[0][0].value if required is not None else 0.0
 
 
 def variance(taus: Any) -> Any:

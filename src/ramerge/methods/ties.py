@@ -18,7 +18,8 @@ from ramerge.kernels.elementwise import ONE, ZERO
 from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, Statistic, WeightedParameters, for_each
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.trim import Fine, Trimmed, trimming
+from ramerge.methods.ranks import Rank, Ranked
+from ramerge.methods.trim import least_kept, trimming
 
 # What is kept beyond what was asked for is worth a word from here on.
 _MUCH_MORE = 1.05
@@ -34,7 +35,7 @@ class TiesParameters(WeightedParameters):
     density: FRACTIONS = Field(0.2, description="share of each task vector that is kept")
 
 
-def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = None) -> Fine | None:
+def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = None) -> Ranked | None:
     """The statistic that finds thresholds, if anything is trimmed."""
     return trimming(parameters.trim, for_each(parameters.density, agents), drop_mask)
 
@@ -45,8 +46,7 @@ def statistics(parameters: TiesParameters, agents: Agents) -> tuple[Statistic, .
 
 
 def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMask | None = None) -> Formula:
-    found = thresholds(parameters, agents, drop_mask)
-    least = results[found].thresholds if found else (0.0,) * len(agents)
+    least = least_kept(thresholds(parameters, agents, drop_mask), agents, results)
     given = (for_each(parameters.weights, agents), least, parameters.scale, float(parameters.normalize))
     return Formula(element, given, len(agents), drop_mask=drop_mask)
 
@@ -68,20 +68,21 @@ def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normal
     return b + scale * (side * total / divisor) if elected and total > ZERO else b
 
 
-def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[dict[str, Any]]:
+def report(_parameters: Any, parts: Sequence[tuple[tuple[Rank], ...]], agents: Agents) -> list[dict[str, Any]]:
     """Each agent's threshold, where there is one for all of it, and what is kept of what was asked for."""
     if not parts:
         return [{} for _ in agents]  # nothing is trimmed
-    elements = max(sum(part.elements for part in parts), 1)
     rows = []
-    for t in range(len(agents)):
-        kept, asked = sum(part.kept[t] for part in parts), sum(part.asked[t] for part in parts)
+    for ranks in zip(*parts, strict=True):
+        kept, asked, elements = (
+            sum(getattr(rank, part) for (rank,) in ranks) for part in ("kept", "asked", "elements")
+        )
         rows.append(
             {
-                "threshold": parts[0].thresholds[t] if len(parts) == 1 else None,
+                "threshold": ranks[0][0].value if len(parts) == 1 else None,
                 "kept": kept,
-                "kept_share": kept / elements,
-                "asked_share": asked / elements,
+                "kept_share": kept / max(elements, 1),
+                "asked_share": asked / max(elements, 1),
             }
         )
     return rows
