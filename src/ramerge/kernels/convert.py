@@ -6,12 +6,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, before_packing
-
-Words = NDArray[Any]
+from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
 
 _SOURCE = """
 def {name}(words, out):

@@ -106,7 +106,6 @@ def _combined(
 
 
 def _unit(gram: Array) -> Array:
-    """A Gram matrix over its trace, which is the square of a norm."""
     gram /= float(np.trace(gram)) or 1.0
     return gram
 
@@ -140,7 +139,6 @@ def _smooth(
 
 
 def _decomposed(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> tuple[Array, list[float]]:
-    """X phi(A A^T) by an eigendecomposition, and the norms of the task vectors."""
     products, norms = _stacked_gram(taus, np.float64)
     values, vectors = _led(products, filter, spectral.noise(taus[0].shape))
     weighted = (_excess(products, norms, start) @ vectors) * filter.phi(values)
@@ -148,13 +146,11 @@ def _decomposed(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
 
 
 def _parts(taus: Sequence[Array]) -> list[slice]:
-    """The rows of each task vector in the stack."""
     m = len(taus[0])
     return [slice(begin, begin + m) for begin in range(0, m * len(taus), m)]
 
 
 def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]:
-    """A A^T, and the norms of the task vectors."""
     parts = _parts(taus)
     products = np.zeros((parts[-1].stop,) * 2, real)
     for columns in spectral.blocks(taus[0]):
@@ -182,7 +178,6 @@ def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> 
 
 
 def _real(taus: Sequence[Array], filter: Filter) -> Any:
-    """The type in which operators are applied."""
     return np.float32 if taus[0].dtype == np.float32 and filter.time <= _BOUNDED else np.float64
 
 
@@ -194,7 +189,6 @@ def _sum(terms: Iterable[Array]) -> Array:
 
 
 def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
-    """Eigenvalues and vectors of the directions that are solved."""
     values, vectors = spectral.spectrum(symmetric)
     known = values[: spectral.rank(values, noise)]
     k = spectral.cut(values, filter.choose(known) if filter.choose else len(known), noise)

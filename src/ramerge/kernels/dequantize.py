@@ -52,19 +52,8 @@ class Grid:
         return row // self.rows * self.down + row % self.rows // self.block_rows
 
 
-@dataclass(frozen=True)
-class Codes:
-    """A format of codes: how many lie in a byte, and the intrinsics that widen them, in memory order."""
-
-    per_byte: int
-    lanes: tuple[str, ...]
-
-
-CODES = {
-    "F8_E4M3": Codes(1, ("e4m3",)),
-    "F8_E5M2": Codes(1, ("e5m2",)),
-    "E2M1": Codes(2, ("e2m1_low", "e2m1_high")),
-}
+# The intrinsics that widen the codes of a byte, in memory order, by format.
+CODES = {"F8_E4M3": ("e4m3",), "F8_E5M2": ("e5m2",), "E2M1": ("e2m1_low", "e2m1_high")}
 
 
 @dataclass(frozen=True)
@@ -144,7 +133,7 @@ _TWO_A_BYTE = """
 @cache
 def _kernel(codes: str, scales: str) -> Any:
     name = f"dequantize_{codes.lower()}_{scales.lower()}"
-    lanes, scale, usual = CODES[codes].lanes, SCALES[scales], _USUAL.get((codes, scales), 128)
+    lanes, scale, usual = CODES[codes], SCALES[scales], _USUAL.get((codes, scales), 128)
     if len(lanes) == 1:
         run = _ONE_A_BYTE.format(usual=usual, lane=lanes[0])
     else:

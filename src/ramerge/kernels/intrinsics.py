@@ -233,7 +233,6 @@ def _on_arrays(**options: Any) -> Callable[[Any], Any]:
 
 
 def _place(context: Any, b: Any, kind: Any, array: Any, at: Any) -> Any:
-    """The address of an array's element."""
     return b.gep(context.make_array(kind)(context, b, array).data, [at])
 
 
@@ -359,14 +358,8 @@ def _patched(_typing: Any, base: Any, values: Any, out: Any, planes: Any, place:
 
 # --- by name --------------------------------------------------------------------------------------------------------
 
-_u8, _u16, _u32, _u64, _f32, _f64 = (
-    types.uint8,
-    types.uint16,
-    types.uint32,
-    types.uint64,
-    types.float32,
-    types.float64,
-)
+_u8, _u16, _u32, _u64 = types.uint8, types.uint16, types.uint32, types.uint64
+_f32, _f64 = types.float32, types.float64
 _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 
 # Types of the result and the arguments, and what writes the code. Names with `low` and `high` take apart a word of two

@@ -177,7 +177,6 @@ class Piece:
         return kernel(loop, inputs, result)
 
     def _taken(self, out_format: str) -> tuple[Loop, list[Words]]:
-        """How a kernel reads the inputs: as they are, or widened."""
         loop = loop_of(self.formats, out_format)
         if loop is not None:
             return loop, loop.arrays(self.inputs, self.elements)
@@ -246,7 +245,6 @@ class Piece:
         return [(begin - self.start, end - self.start) for begin, end in found]
 
     def _sample(self, begin: int, end: int, result: Words | None) -> Piece:
-        """A stretch of this piece in `arithmetic`, with its part of a result, or with room for it."""
         format = arithmetic(self.formats)
         word = np.dtype(FORMATS[format].word)
         inputs = [
@@ -274,7 +272,6 @@ class Piece:
         return self._numbers(self.out_format, words, 0, base.size)
 
     def _numbers(self, source: str, words: Words, begin: int, end: int) -> NDArray[Any]:
-        """A stretch of numbers, widened to `arithmetic`."""
         format = arithmetic(self.formats)
         stretch = words.view(f"u{FORMATS[source].itemsize}")[begin:end]
         if source == format:

@@ -66,8 +66,6 @@ _KINDS = "float, int, bool, PerAgent or ChosenAgent"
 
 @dataclass(frozen=True)
 class _FormulaParameter:
-    """A parameter as the formula's signature states it."""
-
     name: str
     kind: type[Any]
     default: Any
@@ -181,7 +179,6 @@ def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _stated(function: Callable[..., Any]) -> list[_FormulaParameter]:
-    """The parameters of a formula: its keywords that have defaults."""
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function).parameters
     with_defaults = [name for name in _keywords(function) if signature[name].default is not inspect.Parameter.empty]
@@ -218,7 +215,6 @@ def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any]
 
 
 def _positional(function: Any) -> Callable[..., Any]:
-    """The same function with keywords as positional parameters, as kernels call it."""
     code = function.__code__
     moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
     return FunctionType(moved, function.__globals__, function.__name__)

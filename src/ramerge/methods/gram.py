@@ -133,7 +133,6 @@ def _formula(combination: Combination, based: bool) -> Formula:
 
 
 def _rows(rows: Sequence[NDArray[Any]], piece: Piece, combination: Combination, based: bool) -> NDArray[Any]:
-    """The combination of arrays whose rows have coefficients of their own."""
     agents, length = combination.agents, rows[0].shape[1]
     loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
     words = [row.reshape(-1).view(loop.out.word) for row in rows]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import Agents, Method, Results, ScaledParameters, Statistic, agent_field
+from ramerge.methods.base import Agents, Method, Results, ScaledParameters, agent_field, present
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.moved import (
     COLUMN,
@@ -44,11 +44,6 @@ class IsolateParameters(ScaledParameters):
 
 def size(parameters: IsolateParameters, _agents: Agents) -> RootMeanSquare | None:
     return measured(parameters.epsilon)
-
-
-def statistics(parameters: IsolateParameters, agents: Agents) -> tuple[Statistic, ...]:
-    found = size(parameters, agents)
-    return (found,) if found else ()
 
 
 def report(parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], agents: Agents) -> list[dict[str, Any]]:
@@ -87,7 +82,7 @@ ISOLATE = Method(
     differs="has no such method",
     parameters=IsolateParameters,
     symmetric=False,
-    statistics=statistics,
+    statistics=lambda parameters, agents: present(size(parameters, agents)),
     reported=size,
     report=report,
     columns=(COLUMN,),

@@ -134,7 +134,6 @@ def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Cal
 
 
 def _shift(x: Array, exponent: int) -> None:
-    """Multiply by a power of 2, in place."""
     if abs(exponent) < 120:
         x *= x.dtype.type(2.0**exponent)
     else:  # which is slow, but has no limits

@@ -27,7 +27,7 @@ from pydantic import Field
 from ramerge.kernels import ram as kernel
 from ramerge.kernels.elementwise import ONE, ZERO
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only
+from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only, present
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.moved import COLUMN, EPSILON, Relative, epsilon_field, factor, measured, thresholds, thresholds_of
@@ -189,8 +189,7 @@ def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
 def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
     """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes. RAM needs nothing."""
     counts = moved(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
-    needed = (measured(parameters.epsilon), counts, trimmed(parameters, agents))
-    return tuple(statistic for statistic in needed if statistic is not None)
+    return present(measured(parameters.epsilon), counts, trimmed(parameters, agents))
 
 
 def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam | Formula:
@@ -205,7 +204,6 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
 
 
 def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    """Merge a piece (equation 7)."""
     if isinstance(prepared, Formula):
         return merge_formula(piece, prepared, None, allow_nonfinite)
     epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared

@@ -91,7 +91,6 @@ class _CoarseRanks(Statistic):
     def finish(
         self, total: NDArray[np.int64], elements: int, required: Any
     ) -> tuple[tuple[tuple[_Bin, ...], ...], Any]:
-        """The bins, and what was required to count."""
         if not self.values.infinite:
             total = total.copy()
             total[:, _INFINITE_BIN] = 0

@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, Statistic, WeightedParameters, for_each
+from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, WeightedParameters, for_each, present
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.ranks import Rank, Ranked
@@ -38,11 +38,6 @@ class TiesParameters(WeightedParameters):
 def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = None) -> Ranked | None:
     """The statistic that finds thresholds, if anything is trimmed."""
     return trimming(parameters.trim, for_each(parameters.density, agents), drop_mask)
-
-
-def statistics(parameters: TiesParameters, agents: Agents) -> tuple[Statistic, ...]:
-    found = thresholds(parameters, agents)
-    return (found,) if found else ()
 
 
 def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMask | None = None) -> Formula:
@@ -114,7 +109,7 @@ TIES = Method(
     differs="trims each tensor by itself (as `trim: tensor` does), keeps one of several equal magnitudes, "
     "elects + where the sum is 0",
     parameters=TiesParameters,
-    statistics=statistics,
+    statistics=lambda parameters, agents: present(thresholds(parameters, agents)),
     reported=thresholds,
     report=report,
     remarks=remarks,
