@@ -85,24 +85,15 @@ class ElementFormula:
             are then the agents themselves.
         given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
             and flags, for whose values the loop is compiled.
-        agents: how many there are.
-        base: whether the first input is the base.
-        importances: whether agents' importances follow the agents.
+        inputs: which inputs it takes.
         beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
             rounding.
     """
 
     element: Element
     given: tuple[Given, ...]
-    agents: int
-    base: bool = True
-    importances: bool = False
+    inputs: Inputs
     beyond: tuple[float, ...] = (0.0,)
-
-    @property
-    def inputs(self) -> Inputs:
-        """Which inputs it takes."""
-        return Inputs(self.agents, self.base, self.importances)
 
 
 def merge(

@@ -60,11 +60,6 @@ class ElementFormat:
         return f"np.{np.dtype(self.real).name}"
 
     @property
-    def root(self) -> str:
-        """Name of the square root of `real`, rounded once."""
-        return f"root_{self.real_code}"
-
-    @property
     def bits(self) -> str:
         """Name of the integer type that holds the bits of `real`."""
         return f"uint{8 * np.dtype(self.real).itemsize}"

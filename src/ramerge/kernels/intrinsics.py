@@ -237,7 +237,6 @@ def _place(context: Any, b: Any, kind: Any, array: Any, at: Any) -> Any:
 
 
 def _place_of_64(context: Any, b: Any, kind: Any, array: Any, start: Any) -> Any:
-    """The address of the vector of the 64 elements from `start` on of an array of integers."""
     vector = ir.VectorType(ir.IntType(kind.dtype.bitwidth), 64)
     return b.bitcast(_place(context, b, kind, array, start), vector.as_pointer())
 

@@ -41,15 +41,6 @@ def no_counts(agents: int) -> Counts:
     return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
-def count_negative(format: str, words: Words, elements: int) -> int:
-    """How many of the first `elements` elements lie below 0 and are finite."""
-    form = FORMATS[format]
-    bits = words.view(f"u{form.itemsize}")[:elements]
-    top = bits.dtype.type(1 << (8 * form.itemsize - 1))
-    infinite = {"BF16": 0xFF80, "F16": 0xFC00, "F32": 0xFF800000, "F64": 0xFFF0000000000000}[format]
-    return int(np.count_nonzero((bits > top) & (bits < infinite)))
-
-
 @dataclass(frozen=True)
 class PieceResult:
     """What merging a piece found.

@@ -45,7 +45,7 @@ SHARED = {
     "mean": "total / c",
     "agree_max": "total / c if (low < zero and high > zero) or total != total else low + high",
     "sum": "total",
-    "rms": "total / {root}(c)",
+    "rms": "total / root_{real}(c)",
 }
 
 
@@ -120,7 +120,7 @@ class _RamLoop:
             lines += [f"alone = {alone}", *counters.count("moved"), *counters.count("unique", "alone")]
         if self.merges:
             form = self.loop.out
-            lines.append(f"tau = {SHARED[self.merges].format(root=form.root)}")
+            lines.append(f"tau = {SHARED[self.merges].format(real=form.real_code)}")
             lines += ["tau = scale * total if c == one else tau"] if self.rescales else []
             lines += ["result = b if c == zero else b + tau", f"peak = {form.peak}(peak, result)"]
             lines.append(f"value{part} = result")

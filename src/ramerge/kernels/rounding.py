@@ -83,14 +83,6 @@ class Counters:
         flag = f"active{agent // 2}"
         return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 
-    def add(self, name: str, agent: int, where: str) -> str:
-        """Add 1 to an agent's counter where a condition holds.
-
-        What is added is chosen, and not which sum is taken: LLVM vectorizes several sums of one register only so.
-        """
-        pair = f"{name}{agent // 2}"
-        return f"{pair} = add32({pair}, field{agent % 2} if {where} else nothing)"
-
     def count(self, name: str, where: str = "") -> list[str]:
         """Add `active` to counters, everywhere or where a condition holds."""
         condition = f" if {where} else {name}{{pair}}" if where else ""

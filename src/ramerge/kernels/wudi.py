@@ -155,17 +155,23 @@ def _gram(tau: Array, norm: float, real: DTypeLike) -> Any:
     return gram
 
 
-def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
-    """`closed_form` by S of shape (in, in)."""
-    excess = np.zeros_like(taus[0], dtype=np.float64)  # E
-    curvature: Any = 0  # S
+def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike) -> tuple[Array, Array]:
+    """S of shape (in, in) and E, computed in `real`."""
+    excess = np.zeros_like(taus[0], dtype=real)
+    curvature: Any = 0
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, np.float64)
+        gram = _gram(tau, norm, real)
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
-            excess[rows] -= wide(_others(taus, t, rows)) @ gram
+            excess[rows] -= _others(taus, t, rows).astype(real, copy=False) @ gram
             worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
+    return curvature, excess
+
+
+def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
+    """`closed_form` by S of shape (in, in)."""
+    curvature, excess = _quadratic(taus, norms, np.float64)
     inverse, mu = _inverse(curvature, proximity)
     del curvature
     result = np.zeros_like(taus[0])
@@ -265,15 +271,9 @@ def _dense(out: int, width: int, agents: int) -> bool:
 
 def _curvature(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
     """X -> 2 X S by S itself, and 2 E."""
-    excess = taus[0] * 0
-    curvature: Any = 0
-    for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, tau.dtype)
-        gram *= 2
-        curvature += gram
-        for rows in _row_blocks(tau):
-            excess[rows] -= _others(taus, t, rows) @ gram
-        del gram
+    curvature, excess = _quadratic(taus, norms, taus[0].dtype)
+    curvature *= 2
+    excess *= 2
     return lambda x: x @ curvature, excess
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO, Inputs, histogram
+from ramerge.kernels.elementwise import ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.sums import totals
 from ramerge.methods.base import FRACTIONS, Agents, Counts, Method, Results, Statistic, WeightedParameters, for_each
@@ -25,6 +25,7 @@ from ramerge.methods.formula import Formula, merge
 from ramerge.methods.ranks import Rank, Ranked, Values, ranked
 from ramerge.methods.sums import Floats, Summand, Sums
 from ramerge.methods.task_arithmetic import divisor_of
+from ramerge.methods.ties import element, lies
 from ramerge.methods.trim import every
 
 
@@ -89,11 +90,6 @@ def kept_magnitude(t: Any, taus: Any, low: Any, high: Any) -> Any:
     return abs(taus[t]) if lies(taus[t], low, high) else ZERO
 
 
-def lies(tau: Any, low: Any, high: Any) -> Any:
-    size = np.float32(abs(tau))
-    return low <= size and size <= high
-
-
 def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:
     densities = for_each(parameters.density, agents)
     if min(densities) >= 1:
@@ -118,34 +114,18 @@ def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
 def prepare(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
     each = _each(parameters, agents, results)
     below = divisor_of(each[0]) if parameters.normalize else 1.0
-    return Formula(sum_element, (*each, parameters.scale, below), len(agents))
+    return Formula(sum_element, (*each, parameters.scale, below), Inputs(len(agents)))
 
 
 def prepare_ties(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
     each = _each(parameters, agents, results)
-    return Formula(elected_element, (*each, parameters.scale, float(parameters.normalize)), len(agents))
+    return Formula(element, (*each, parameters.scale, parameters.normalize), Inputs(len(agents)))
 
 
 def sum_element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, divisor: Any) -> Any:
     total = ZERO
     for t in range(len(taus)):
         total = total + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
-    return b if total == ZERO else b + scale * (total / divisor)
-
-
-def elected_element(
-    b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, normalize: Any
-) -> Any:
-    mass = ZERO
-    for t in range(len(taus)):
-        mass = mass + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
-    total, voices = ZERO, ZERO
-    for t in range(len(taus)):
-        term = weights[t] * (factors[t] * taus[t])
-        agrees = lies(taus[t], low[t], high[t]) and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
-        total = total + (term if agrees else ZERO)
-        voices = voices + (weights[t] if agrees else ZERO)
-    divisor = voices if normalize > ZERO and voices != ZERO else ONE
     return b if total == ZERO else b + scale * (total / divisor)
 
 

@@ -30,7 +30,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 from pydantic import Field, create_model, model_validator
 
-from ramerge.kernels.elementwise import Given
+from ramerge.kernels.elementwise import Given, Inputs
 from ramerge.methods.base import Agents, Method, Parameters, Results, agent_field, for_each, per_agent
 from ramerge.methods.formula import Formula, merge
 
@@ -170,7 +170,7 @@ class _Prepare:
         values = {each.name: each.value(parameters, agents) for each in self.stated}
         values |= self.derived(parameters, agents) if self.derived is not None else {}
         given = tuple(values[keyword] for keyword in self.keywords)
-        return Formula(self.element, given, len(agents), base=self.base, importances=self.importances)
+        return Formula(self.element, given, Inputs(len(agents), self.base, self.importances))
 
 
 def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.methods.base import Agents, Method, Results, ScaledParameters, agent_field, present
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.moved import (
@@ -58,7 +58,7 @@ def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> 
     mine = tuple(float(name == chosen) for name in agents)
     beyond = thresholds_of(parameters.epsilon, results)
     given = (mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale)
-    return Formula(element, given, len(agents), beyond=beyond)
+    return Formula(element, given, Inputs(len(agents)), beyond=beyond)
 
 
 def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any) -> Any:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels import ram as kernel
-from ramerge.kernels.elementwise import ONE, ZERO
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only, present
 from ramerge.methods.formula import Formula
@@ -200,7 +200,7 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
         return PreparedRam(epsilons, lambdas, parameters.shared)
     n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
     given = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
-    return Formula(element, given, n, beyond=epsilons)
+    return Formula(element, given, Inputs(n), beyond=epsilons)
 
 
 def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:

@@ -103,7 +103,7 @@ def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Form
     found, least = results[sizes(parameters, agents)]
     total = found.sum()
     weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
-    return Formula(element, (tuple(weights.tolist()), least), len(agents))
+    return Formula(element, (tuple(weights.tolist()), least), Inputs(len(agents)))
 
 
 def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, WeightedParameters, for_each, present
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
@@ -41,26 +41,29 @@ def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = Non
 
 
 def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMask | None = None) -> Formula:
-    least = least_kept(thresholds(parameters, agents, drop_mask), agents, results)
-    given = (for_each(parameters.weights, agents), least, parameters.scale, float(parameters.normalize))
-    return Formula(element, given, len(agents), drop_mask=drop_mask)
+    n, least = len(agents), least_kept(thresholds(parameters, agents, drop_mask), agents, results)
+    given = (for_each(parameters.weights, agents), (1.0,) * n, least, (math.inf,) * n, parameters.scale)
+    return Formula(element, (*given, parameters.normalize), Inputs(n), drop_mask=drop_mask)
 
 
-def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:
+def element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, normalize: Any) -> Any:
+    """What agrees with the elected sign, of the magnitudes between `low` and `high`, each times its factor."""
     mass = ZERO
     for t in range(len(taus)):
-        kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO
-        mass = mass + weights[t] * kept
-    side = ONE if mass > ZERO else -ONE
+        mass = mass + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
     total, voices = ZERO, ZERO
     for t in range(len(taus)):
-        kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO
-        term = side * (weights[t] * kept)  # exact; above 0 if it agrees
-        total = total + (term if term > ZERO else ZERO)
-        voices = voices + (weights[t] if term > ZERO else ZERO)
-    divisor = voices if normalize > ZERO and voices != ZERO else ONE
-    elected = mass > ZERO or mass < ZERO
-    return b + scale * (side * total / divisor) if elected and total > ZERO else b
+        term = weights[t] * (factors[t] * taus[t])
+        agrees = lies(taus[t], low[t], high[t]) and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
+        total = total + (term if agrees else ZERO)
+        voices = voices + (weights[t] if agrees else ZERO)
+    divisor = voices if normalize and voices != ZERO else ONE
+    return b if total == ZERO else b + scale * (total / divisor)
+
+
+def lies(tau: Any, low: Any, high: Any) -> Any:
+    size = np.float32(abs(tau))
+    return low <= size and size <= high
 
 
 def report(_parameters: Any, parts: Sequence[tuple[tuple[Rank], ...]], agents: Agents) -> list[dict[str, Any]]:
