@@ -34,7 +34,8 @@ from ramerge.kernels.work import DECOMPOSITION, worked
 _BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
 _TERMS = 64  # of a polynomial that phi is fitted with
 _MOST_TERMS = {np.float32: 32, np.float64: _TERMS}  # of one that is used; each adds its rounding
-_LEFT_OUT = {np.float32: 1e-8, np.float64: 1e-15}  # terms of a polynomial, relative to the first one
+# terms of a polynomial that are left out, relative to the first one: above what fitting leaves in them by rounding
+_LEFT_OUT = {np.float32: 1e-8, np.float64: 1e-14}
 
 
 @dataclass(frozen=True)

@@ -172,21 +172,12 @@ def failures() -> tuple[type[Exception], ...]:
 
 def said(error: BaseException) -> str:
     """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
-    if type(error).__name__ in _NO_ANSWER:
-        return f"{text_of(error)}; check the network, and the hub's address {address()}"
-    return text_of(error)
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an error, on one line."""
-    return shown(error, 300) or type(error).__name__
-
-
-def address() -> str:
-    """The hub's address, and the variable that sets it."""
     from huggingface_hub import constants
 
-    return f"{constants.ENDPOINT} (HF_ENDPOINT)"
+    text = shown(error, 300) or type(error).__name__
+    if type(error).__name__ not in _NO_ANSWER:
+        return text
+    return f"{text}; check the network, and the hub's address {constants.ENDPOINT} (HF_ENDPOINT)"
 
 
 def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:

@@ -153,9 +153,6 @@ class _Ranges(io.RawIOBase):
         self._position = start + offset
         return self._position
 
-    def tell(self) -> int:
-        return self._position
-
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         out = np.frombuffer(memoryview(buffer), np.uint8)[: max(0, self._size - self._position)]
         self._file.storage.fill(self._file.key, self._position, out)
