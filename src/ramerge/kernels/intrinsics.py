@@ -213,7 +213,6 @@ def _peak(b: Any, peak: Any, value: Any) -> Any:
 
 
 def _call(b: Any, name: str, *values: Any) -> Any:
-    """Call a function of LLVM whose arguments and result have one type."""
     kind = values[0].type
     function = b.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind] * len(values)))
     return b.call(function, values)

@@ -85,7 +85,6 @@ class _RamLoop:
         return f"{task}_{self.loop.name}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
 
     def source(self) -> str:
-        """One line an agent: a loop over agents inside the loop over elements is slow."""
         form, counters = self.loop.out, Counters(len(self.agents))
         counted = {"counts": ("moved", "unique") if self.counts else (), "rounding": ROWS if self.rounds else ()}
         values = ", ".join(f"value{part}" for part in self.loop.parts)

@@ -207,7 +207,6 @@ def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
 
 
 def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Array:
-    """Columns of A in float64, of shape (N out, columns)."""
     stack = np.concatenate([wide(tau[:, columns]) for tau in taus])
     for rows, norm in zip(_blocks(len(stack), len(taus[0])), norms, strict=True):
         stack[rows] /= norm or 1.0

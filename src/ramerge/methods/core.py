@@ -26,13 +26,12 @@ from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.spectral import Array
 from ramerge.kernels.threefry import key_words
 from ramerge.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
-from ramerge.methods.matrices import is_matrix, scaled
+from ramerge.methods.matrices import WIDENED, is_matrix, scaled
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
 _SMALLEST_STACKED = 16
 """Sides from which the matrices of a tensor of three dimensions count as matrices of their own: experts."""
-_WIDENED = 1 << 24  # blocks that are widened, and small things
 
 
 class CoreParameters(ScaledParameters):
@@ -121,7 +120,7 @@ def scratch(layer: Layer, parameters: CoreParameters, agents: int) -> int:
     numbers = (
         kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]
     )
-    return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + _WIDENED
+    return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + WIDENED
 
 
 def work(layer: Layer, parameters: CoreParameters, agents: int) -> Work:
