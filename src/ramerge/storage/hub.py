@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -37,8 +36,7 @@ _LONGEST_WAIT = 30.0
 _SMALL = 1 << 16
 
 
-@dataclass(frozen=True)
-class _HubSource:
+class _HubSource(NamedTuple):
     """Where a file's bytes are: an address that may hold a signature, and what the server there says of the file."""
 
     store: HTTPStore
@@ -141,13 +139,6 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
 def _is_wanted(key: str) -> bool:
     """As `snapshot_download` understands the patterns."""
     return any(fnmatch(key, each) for each in WANTED) and not any(fnmatch(key, each) for each in UNWANTED)
-
-
-def is_cached(name: str, commit: str, files: Iterable[str]) -> bool:
-    """Whether the hub's cache holds all of these files."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return all(isinstance(try_to_load_from_cache(name, key, revision=commit), str) for key in files)
 
 
 @contextmanager

@@ -61,9 +61,6 @@ class Remote:
         """The folder that a user named is its own parent."""
         return Remote(self.storage, _key(PurePosixPath(self.key).parent))
 
-    def with_name(self, name: str) -> Remote:
-        return self.parent / name
-
     def resolve(self) -> Remote:
         """Itself: there are no links."""
         return self

@@ -158,8 +158,9 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         if directory is not None:
             return FoundModel(text, directory, name, revision or directory.name)
         raise CheckpointError(_unknown(text, path, error)) from error
-    if hub.is_cached(name, commit, files) and (whole := _in_cache(name, commit)) is not None:
-        return FoundModel(text, whole, name, revision or commit)
+    cached = _in_cache(name, commit)
+    if cached is not None and all((cached / key).is_file() for key in files):
+        return FoundModel(text, cached, name, revision or commit)
     if find_spec("obstore") is None:
         _announce(text, sum(version.nbytes for version in files.values()))
         return FoundModel(text, _downloaded(name, commit), name, revision or commit)
