@@ -27,6 +27,7 @@ from ramerge.recipe.layers import layer_of
 from ramerge.recipe.read import open_recipe
 from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
+from tests.tiers import at_most
 
 EPSILONS = (1e-3, 1e-4, 1e-5, 0.0)
 
@@ -116,7 +117,7 @@ KINDS = [alike(1, "F16"), alike(2, "F32"), alike(2, "F64"), alike(3, "BF16")]
 
 
 @pytest.mark.parametrize("kinds", [KINDS[-1:], pytest.param(KINDS, marks=pytest.mark.full)], ids=["one", "every"])
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(data=st.data())
 def test_counts_are_those_of_numpy(
     kinds: Sequence[Any], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory

@@ -45,6 +45,7 @@ def test_what_is_said_is_what_the_figures_say(kind: str, tmp_path: Path) -> None
     assert {sentence for sentence in SENTENCES if sentence in text} == SAID[kind], text
 
 
+@pytest.mark.full
 def test_who_is_meant_is_named(tmp_path: Path) -> None:
     names = write_family(tmp_path, "of unequal density")
     sparsity, overlap, *_ = (one.text for one in ramerge.analyze(recipe(tmp_path, names)).findings)
@@ -52,6 +53,7 @@ def test_who_is_meant_is_named(tmp_path: Path) -> None:
     assert overlap.startswith(f"Of what code and tool moved, {PART}; of what memory moved, {OWN}.")
 
 
+@pytest.mark.full
 def test_an_agent_that_moved_nothing_has_no_part_in_the_rest(tmp_path: Path) -> None:
     names = write_family(tmp_path, "equal to the base")
     sparsity, overlap, dilution, *_ = ramerge.analyze(recipe(tmp_path, names)).findings

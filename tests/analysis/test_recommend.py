@@ -53,6 +53,7 @@ def test_the_command_says_what_to_try_and_why() -> None:
     assert values["method"] not in values["compare"]
 
 
+@pytest.mark.full
 def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my recipe.yaml").write_text(
         f"method: ties\nparameters: {{density: 0.3}}\nbase: {AGENTS / 'base'}\n"

@@ -29,6 +29,7 @@ from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_che
 from tests.deltas.test_word_patches import drawn
 from tests.deltas.writing import apply, blocks_of_elements, opened, write_delta
 from tests.reference import Stored
+from tests.tiers import at_most
 
 ELEMENTS = 40 * 16
 
@@ -60,7 +61,7 @@ def equal(left: Path, right: Path) -> bool:
     st.sampled_from([0.0, 0.003, 0.1, 0.4, 1.0]),
     st.sampled_from(["none", "zstd"]),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=at_most(50), deadline=None)
 def test_a_block_comes_back(seed: int, size: int, width: int, density: float, compression: Any) -> None:
     base, other = drawn(seed, size, width, density)
     found = Encoder(compression).encode(base, other)
@@ -82,7 +83,7 @@ def block_of(seed: int, size: int) -> tuple[np.ndarray, np.ndarray, Encoded]:
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=6), st.integers(1, 600), st.randoms(), st.data())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=at_most(50), deadline=None)
 def test_blocks_are_read_together_whatever_their_forms_and_places(
     tmp_path_factory: pytest.TempPathFactory, seeds: list[int], last: int, random: Any, data: st.DataObject
 ) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ramerge.deltas import word_patches as patches
 from ramerge.kernels import native
 from tests.reference import gaps_of, values_of
+from tests.tiers import at_most
 
 
 def drawn(seed: int, size: int, width: int, density: float) -> tuple[np.ndarray, np.ndarray]:
@@ -45,13 +46,14 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(patches, "_patching", patches._patching.__wrapped__)
 
 
+@pytest.mark.full
 @given(
     st.integers(0, 1000),
     st.sampled_from([0, 1, 63, 64, 65, 700, 5000]),
     st.sampled_from([(1, 1), (2, 1), (2, 2), (4, 3), (8, 1)]),
     st.sampled_from([0.0, 0.001, 0.02, 0.3, 1.0]),
 )
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=at_most(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @pytest.mark.usefixtures("both_ways")
 def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tuple[int, int], density: float) -> None:
     width, planes = form

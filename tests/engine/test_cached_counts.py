@@ -29,6 +29,7 @@ def passes(source: dict[str, Any], **options: Any) -> int:
     return ramerge.plan(source, vary=vary, options=ramerge.Options(**options)).details.passes
 
 
+@pytest.mark.full
 def test_ram_plus_reads_once_after_an_analysis(tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     before = ramerge.merge(source, tmp_path / "before", options=ramerge.Options(cache=False))

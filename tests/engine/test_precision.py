@@ -172,6 +172,7 @@ def test_an_analysis_measures_the_recipes_own_method_in_the_outputs_dtype(lossy:
     assert not wide.rounding and not wide.warnings
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["ram", "task_arithmetic", "ties"])
 def test_what_an_analysis_says_of_a_method_is_what_its_merge_leaves(method: str, tmp_path: Path) -> None:
     source = recipe(tmp_path, family(tmp_path, "BF16", {"code": "F32", "tool": "BF16"}), method)

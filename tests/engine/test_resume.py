@@ -261,6 +261,7 @@ def test_an_output_in_the_way_leaves_what_was_done(source: dict, tmp_path: Path)
 # --- what is not to be trusted ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("seed", range(4))
 def test_a_damaged_journal_never_changes_a_byte(seed: int, source: dict, tmp_path: Path) -> None:
     source["method"] = ("ram+", "ram", "ties", "ram+s")[seed]

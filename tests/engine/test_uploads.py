@@ -375,7 +375,7 @@ def test_blocks_that_are_needed_next_never_wait(tmp_path: Path) -> None:
 
 
 def test_names_of_a_run() -> None:
-    run = UploadRun("0123456789ab")
+    run = UploadRun(Path(), "0123456789ab")
     names = {
         "model.safetensors": "model-0123456789ab-00001-of-00001.safetensors",
         "model-00002-of-00016.safetensors": "model-0123456789ab-00002-of-00016.safetensors",
@@ -383,5 +383,5 @@ def test_names_of_a_run() -> None:
         "delta-00001.safetensors": "delta-0123456789ab-00001.safetensors",
     }
     assert {name: run.named(name) for name in names} == names
-    assert all(run.owns(name) and not UploadRun().owns(name) for name in names.values())
+    assert all(run.owns(name) and not UploadRun(Path()).owns(name) for name in names.values())
     assert not any(is_shard_of_run(name) for name in names)

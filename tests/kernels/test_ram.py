@@ -13,7 +13,7 @@ from ramerge.kernels.rounding import survey
 from tests import reference
 from tests.checkpoints import EPSILON, bit_patterns, floats
 from tests.reference import BITS, Stored
-from tests.tiers import some
+from tests.tiers import at_most, some
 
 
 def words(tensor: Stored) -> np.ndarray:
@@ -49,7 +49,7 @@ def inputs(draw: st.DrawFn, dtype: str, numbers: Sequence[int]) -> list[Stored]:
         *(pytest.param(dtype, ALL_NUMBERS, id=f"{dtype}-all", marks=pytest.mark.thorough) for dtype in BITS),
     ],
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=at_most(40), deadline=None)
 @given(data=st.data())
 def test_counts_and_merges_as_the_reference(
     dtype: str, numbers: Mapping[str, Sequence[int]], data: st.DataObject
@@ -80,7 +80,7 @@ def test_counts_and_merges_as_the_reference(
 
 @pytest.mark.parametrize("shared", [rule for rule in ram.SHARED if rule != "mean"])
 @pytest.mark.parametrize("dtype", some(["BF16", "F64"], fast=["BF16"]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=at_most(40), deadline=None)
 @given(data=st.data())
 def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataObject) -> None:
     base, *agents = data.draw(inputs(dtype, (3,) if dtype == "BF16" else (2,)))
@@ -94,7 +94,7 @@ def test_other_rules_for_shared_elements(shared: str, dtype: str, data: st.DataO
         assert np.array_equal(out.view(BITS[dtype])[: base.bits.size], wanted.bits)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=at_most(40), deadline=None)
 @given(data=st.data())
 def test_every_agent_may_have_a_threshold_of_its_own(data: st.DataObject) -> None:
     base, *agents = data.draw(inputs("BF16", (3,)))

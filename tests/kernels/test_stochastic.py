@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from ramerge.kernels.stochastic import draw_bits, round_stochastically
 from tests.checkpoints import bit_patterns
 from tests.reference import BITS, NUMBERS, rounding_coins, toss
+from tests.tiers import at_most
 
 PAIRS = [("F32", "BF16"), ("F32", "F16"), ("F64", "BF16"), ("F64", "F16"), ("F64", "F32")]
 
@@ -25,7 +26,7 @@ def tossed(
 
 
 @pytest.mark.parametrize(("source", "target"), PAIRS)
-@settings(max_examples=30)
+@settings(max_examples=at_most(30))
 @given(data=st.data())
 def test_every_coin_falls_as_in_the_reference(source: str, target: str, data: st.DataObject) -> None:
     size = data.draw(st.sampled_from([1, 2, 5, 64, 301]))
@@ -60,7 +61,7 @@ def test_the_mean_is_the_number(source: str, target: str, share: float, scale: f
     assert abs(ups.mean() - exact) <= 6 * np.sqrt(exact * (1 - exact) / size) + 1e-12
 
 
-@settings(max_examples=30)
+@settings(max_examples=at_most(30))
 @given(seed=st.integers(0, 10**6))
 def test_sums_are_kept(seed: int) -> None:
     """Updates of a tenth of a step, which rounding to nearest erases."""

@@ -50,6 +50,7 @@ def test_opposite_agents_get_what_is_allowed() -> None:
     assert all(0 <= factor <= 1 for factor in found)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shape", [(300, 200), (150, 500)])
 def test_the_range_finder_is_near_the_exact_directions(shape: tuple[int, int]) -> None:
     generator = np.random.default_rng(5)

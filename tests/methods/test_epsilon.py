@@ -76,6 +76,7 @@ def test_a_scaled_agent_moves_the_same_elements(tmp_path: Path) -> None:
     assert len(set(densities)) == 1 and 0.5 < densities[0] < 0.7
 
 
+@pytest.mark.full
 def test_an_agent_that_equals_the_base_moves_nothing(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     source = recipe(tmp_path, [*names], "ram+", parameters=HALF)
@@ -95,6 +96,7 @@ def test_each_rule_has_sizes_of_its_own(tmp_path: Path) -> None:
     assert next(iter(record.agents.values())).epsilon is None
 
 
+@pytest.mark.full
 def test_sweeps_vary_it(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     varied = {"parameters.epsilon.relative": [0.0, 0.5, 2.0]}

@@ -117,6 +117,7 @@ def test_what_one_agent_moved_by_itself_stays_whole(tmp_path: Path) -> None:
     same(merged(tmp_path, "sce", np.zeros(90), equal, select_topk=0.99), np.zeros(90))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("count", [3, 5])
 def test_what_sce_selects_does_not_depend_on_the_order_of_agents(count: int, tmp_path: Path) -> None:
     # steps of bfloat16, in which many elements have the same variance

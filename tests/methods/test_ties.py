@@ -22,6 +22,7 @@ def coarse(tmp_path: Path) -> list[str]:
     return ["a", "b"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["ties", "dare_ties"])
 def test_equal_magnitudes_are_all_kept_and_it_is_said(method: str, coarse: list[str], tmp_path: Path) -> None:
     parameters = {"density": 0.02, **({"p": 0.0} if method == "dare_ties" else {})}

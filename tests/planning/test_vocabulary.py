@@ -73,6 +73,7 @@ def test_an_agent_without_padding(tmp_path: Path) -> None:
     assert (tmp_path / "out/config.json").read_bytes() == (tmp_path / "base/config.json").read_bytes()
 
 
+@pytest.mark.full
 def test_whole_tensors_in_memory_and_counts_that_are_remembered(tmp_path: Path) -> None:
     write(tmp_path / "base", 0, 10)
     for name, seed in (("a", 1), ("b", 2)):

@@ -22,6 +22,7 @@ def write(folder: Path, names: tuple[str, ...] = ("model.x.weight", "model.y.wei
         write_checkpoint(folder / model, {name: floats([0.5, 1.0]) for name in names})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("rules", "words"),
     [

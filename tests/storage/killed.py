@@ -49,6 +49,7 @@ def _die() -> None:
 
 def _main() -> None:
     from ramerge.output import remote_output
+    from ramerge.storage import upload
 
     asked = json.load(sys.stdin)
     what, calls = asked["what"], count()
@@ -66,7 +67,7 @@ def _main() -> None:
     if what == "record":
         kills.die_at(asked["number"])
     elif what == "arrived":
-        dies_before(remote_output._UploadLog, "add")
+        dies_before(upload.UploadRun, "add")
     elif what == "removed here":
         dies_before(remote_output.RemoteStagingDir, "remove")
     elif what == "put":

@@ -83,7 +83,7 @@ def test_a_hub_that_cannot_be_reached_comes_with_a_next_step(
         monkeypatch.setattr(constants, name, "http://127.0.0.1:9")  # nothing listens there
     problem, _no_agent = ramerge.plan({"base": "org/absent", "agents": {"code": str(tmp_path)}}).problems
     assert "the hub cannot provide it" in problem and "refused" in problem
-    assert "; check the path, the network, and the hub's address http://127.0.0.1:9" in problem
+    assert "; check the network, and the hub's address http://127.0.0.1:9" in problem
     assert problem.endswith("or download the model first (hf download)")
 
 

@@ -246,9 +246,7 @@ def test_without_obstore(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(__import__("sys").modules, "obstore", None)
     write_simple(tmp_path)
     recipe = {"method": "ram", "base": str(tmp_path / "base"), "agents": {"a": "s3://bucket/x"}}
-    assert (
-        "s3://bucket/x: reading from there needs the package obstore: pip install" in ramerge.plan(recipe).problems[0]
-    )
+    assert "s3://bucket/x: remote models need the package obstore: pip install" in ramerge.plan(recipe).problems[0]
 
 
 @pytest.mark.parametrize(

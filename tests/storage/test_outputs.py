@@ -284,7 +284,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, **settings: str) -> None:
             with monkeypatch.context() as patch:
                 for name, value in settings.items():
                     patch.setenv(name, value)
-                out._bucket = open_bucket("s3", out.address.removeprefix("s3://"), "", SendError)
+                out._bucket = open_bucket(out.address, SendError)
         return real(out, *arguments)
 
     monkeypatch.setattr(BucketUpload, "put", put)

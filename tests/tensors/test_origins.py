@@ -14,6 +14,7 @@ from ramerge.tensors.arena import Arena
 from ramerge.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, box_of, is_covered, reshaped, rows_of, stacked
 from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Stored, Tensor
+from tests.tiers import at_most
 
 KINDS = {"U8": np.uint8, "BF16": np.uint16, "F32": np.uint32, "F64": np.uint64}
 
@@ -73,7 +74,7 @@ def cuts(data: st.DataObject, extent: int) -> list[int]:
     return [0, *sorted(inner), extent]
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(data=st.data())
 def test_pieces_along_one_or_two_dimensions(disk: Disk, data: st.DataObject) -> None:
     values = numbers(data, data.draw(SHAPES))
@@ -95,7 +96,7 @@ def test_pieces_along_one_or_two_dimensions(disk: Disk, data: st.DataObject) -> 
     holds(tensor, values, data)
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(data=st.data())
 def test_a_cut_of_a_tensor(disk: Disk, data: st.DataObject) -> None:
     values = numbers(data, data.draw(SHAPES))
@@ -110,7 +111,7 @@ def test_a_cut_of_a_tensor(disk: Disk, data: st.DataObject) -> None:
     holds(Tensor("x", whole_tensor.dtype, part.shape, Cut(whole_tensor, offsets, part.shape)), part, data)
 
 
-@settings(max_examples=60)
+@settings(max_examples=at_most(60))
 @given(data=st.data())
 def test_a_transposed_tensor_in_stripes(disk: Disk, data: st.DataObject) -> None:
     shape = data.draw(st.lists(st.integers(1, 9), min_size=2, max_size=3).map(tuple))

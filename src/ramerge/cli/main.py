@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
+from ramerge.cli.mergekit_flags import hint
 from ramerge.foundation.errors import (
     ContinueNote,
     DownloadNote,
@@ -125,7 +126,7 @@ def _run(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            complain("error", error.format_message())
+            complain("error", f"{error.format_message()}{hint(error)}")
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from ramerge.foundation.progress import Listener
 from ramerge.methods.base import Statistic
 from ramerge.planning import cached_counts
 from ramerge.planning.model import Batch, MergePlan, TensorPlan, Tie
-from ramerge.storage.upload import UploadTarget
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.reader import Files, Reader
 
@@ -50,7 +50,7 @@ class Passes:
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
-        self.plan = replace(plan, out=None if isinstance(plan.out, UploadTarget) else plan.out, below=None)
+        self.plan = replace(plan, out=plan.out if isinstance(plan.out, Path) else None, below=None)
         self._executor = executor
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)

@@ -14,7 +14,7 @@ from ramerge.foundation.words import named, pairs, parse_scalar
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.paths import portable
-from ramerge.storage.schemes import is_remote, is_remote_output
+from ramerge.storage.schemes import is_remote
 
 _YAML = (".yaml", ".yml")
 
@@ -74,7 +74,7 @@ def read_inputs(
     Raises:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
-    if forgotten := [path for path in paths if "=" in path and not is_remote_output(path) and not Path(path).exists()]:
+    if forgotten := [path for path in paths if "=" in path and not is_remote(path) and not Path(path).exists()]:
         raise RecipeError(
             f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
         )

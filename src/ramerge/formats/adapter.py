@@ -271,7 +271,7 @@ class _Agent:
             self.problems.append("holds no tensors")
         if self.settings.unread:
             names = ", ".join(map(quoted, self.settings.unread[:10]))
-            self.notes.append(f"{self.path.with_name(CONFIG)}: {names} have no meaning here")
+            self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
 
     # --- what the file holds -----------------------------------------------------------------------------------------
 

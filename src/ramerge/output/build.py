@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -10,14 +9,14 @@ from pathlib import Path
 
 from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, StoppedError
 from ramerge.foundation.signals import Guard, held
-from ramerge.output.remote_output import RemoteOutputDir, work_of
+from ramerge.output.remote_output import RemoteOutputDir, local_folder
 from ramerge.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_folder
 from ramerge.output.targets import OutputTarget
 
 
 def hidden_folder_of(out: OutputTarget) -> Path:
     """The hidden folder in which an output is built."""
-    return hidden_folder(out) if isinstance(out, Path) else work_of(out)
+    return hidden_folder(out if isinstance(out, Path) else local_folder(out))
 
 
 def _output_dir(out: OutputTarget) -> OutputDir:
@@ -90,8 +89,6 @@ def discard(out: OutputTarget) -> list[str]:
     Raises:
         OutputError: a process on this machine writes `out`, or what is there cannot be removed.
     """
-    if isinstance(out, Path) and not os.path.lexists(hidden_folder(out)):
-        return []
     output = _output_dir(out)
     with held():
         try:
@@ -105,8 +102,10 @@ def tidy(out: OutputTarget | None) -> None:
 
     Called where the next run is refused because of that output. Remote outputs are left alone.
     """
-    if isinstance(out, Path) and out.name and OutputDir(out).was_placed():
-        with suppress(OutputError):  # it lives, or another user's folder is there
+    if not isinstance(out, Path) or not out.name:
+        return
+    with suppress(OSError, ValueError, OutputError):  # none is left, it lives, or another user's folder is there
+        if int((hidden_folder(out) / "lock").read_bytes()) == out.lstat().st_ino:
             discard(out)
             note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
             warnings.warn(note, OutputWarning, stacklevel=3)

@@ -27,7 +27,6 @@ import shutil
 import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -58,7 +57,7 @@ Identity = tuple[int, int]
 
 
 class ResumePolicy(Protocol):
-    """Decides whether an interrupted run can be resumed.
+    """Decides whether an interrupted run can be resumed, as `engine.journal.Journal` does.
 
     Attributes:
         files: names and sizes of the files that are kept. All others are made again.
@@ -72,17 +71,11 @@ class ResumePolicy(Protocol):
     @property
     def share(self) -> str: ...
 
-    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool:
-        """Whether the folder `work/new` with the inode `built` can be continued, although some files are `gone`."""
-        ...
+    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool: ...
 
-    def begin(self, work: Path, built: int | None) -> None:
-        """Restart from scratch."""
-        ...
+    def begin(self, work: Path, built: int | None) -> None: ...
 
-    def keeps(self, failure: BaseException | None) -> bool:
-        """Whether the run can be resumed after this ending."""
-        ...
+    def keeps(self, failure: BaseException | None) -> bool: ...
 
 
 def hidden_folder(out: Path) -> Path:
@@ -200,15 +193,6 @@ class StagingDir:
             raise OutputError(f"{what}: another program has changed or removed it while the output was built")
 
 
-@dataclass(frozen=True)
-class _OnDisk:
-    """What is at OUT, and the folders `new` and `old`; None where there is nothing."""
-
-    out: Identity | None
-    new: Identity | None
-    old: Identity | None
-
-
 class OutputDir:
     """OUT, and the hidden folder alongside it.
 
@@ -218,14 +202,16 @@ class OutputDir:
         notices: what the user should know besides the result.
     """
 
-    def __init__(self, out: Path) -> None:
-        self.named = str(out)
+    def __init__(self, out: Path, named: str = "") -> None:
+        self.named = named or str(out)
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
         self._work = hidden_folder(out)
         self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
         self._lock = -1
+        self._words = shlex.quote(self.named)
+        self._gone: Collection[str] = ()  # files that were uploaded, and are not here any more
         self._policy: ResumePolicy | None = None
         self._continues = self._keeps = False
         self._made: list[Path] = []
@@ -236,9 +222,6 @@ class OutputDir:
     def is_begun(self) -> bool:
         """Whether the folder to build in has been made."""
         return self._built is not None
-
-    def _on_disk(self) -> _OnDisk:
-        return _OnDisk(_at(self._out), _at(self._new), _at(self._old))
 
     # --- the beginning ------------------------------------------------------------------------------------------------
 
@@ -263,7 +246,7 @@ class OutputDir:
         write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
         if policy is not None and not self._continues:
             policy.begin(self._work, self._built[1])
-        kept = policy.files if policy is not None and self._continues else {}
+        kept = policy.files.keys() - self._gone if policy is not None and self._continues else ()
         self._remove_all_but(kept)
         self._staging = self._open_staging(kept)
         return self._staging
@@ -291,9 +274,9 @@ class OutputDir:
                 f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
             ) from error
 
-    def _fits(self, policy: ResumePolicy, built: int | None, gone: Collection[str] = ()) -> bool:
-        """Whether what an earlier run left can be continued. `gone` files were uploaded."""
-        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, gone)
+    def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
+        """Whether what an earlier run left can be continued."""
+        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, self._gone)
 
     def _open_staging(self, kept: Collection[str]) -> StagingDir:
         return StagingDir(self._new, kept)
@@ -381,16 +364,10 @@ class OutputDir:
                 os.close(self._lock)
         self._unmake()
 
-    def was_placed(self) -> bool:
-        """Whether a run has put what it built at OUT and has left the hidden folder."""
-        try:
-            there = _at(self._out)
-            return there is not None and int(self._lock_file.read_bytes()) == there[1]
-        except (OSError, ValueError):
-            return False
-
     def discard(self) -> list[str]:
         """Do what every run does before it begins, and say what was there."""
+        if not os.path.lexists(self._work):
+            return []
         self._lock = self._own()
         try:
             left = any(os.path.lexists(self._work / name) for name in _LEFT)
@@ -424,14 +401,13 @@ class OutputDir:
 
     def _put_back(self) -> bool:
         """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
-        there = self._on_disk()
-        if there.old is None:
+        if _at(self._old) is None:
             return False
-        if there.out is None:
+        if _at(self._out) is None:
             self._old.rename(self._out)
             sync_folder(self._out.parent)
             return True
-        if there.new is not None:
+        if _at(self._new) is not None:
             raise OutputError(
                 f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
                 "move it to another folder, or remove it"
@@ -470,17 +446,17 @@ class OutputDir:
     def fate(self) -> str:
         """A phrase that says what is at OUT now."""
         if self.placed:
-            return f"{self._out} is the new one and complete"
+            return f"{self.named} is the new one and complete"
         try:
-            there = self._on_disk()
+            out, old = _at(self._out), _at(self._old)
         except OSError:
             self.placed = None
         if self.placed is None:
             return f"it is unknown whether {self._out} is the new one: look there, and in {self._work}"
-        if there.old is not None and self._lock >= 0:
-            back = "" if there.out else f", and the next run to {self._out} puts it back"
+        if old is not None and self._lock >= 0:
+            back = "" if out else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"
-        return f"{self._kept()}; {self._out} is as it was" if there.out and self._lock >= 0 else self._kept()
+        return f"{self._kept()}; {self._out} is as it was" if out and self._lock >= 0 else self._kept()
 
     def _kept(self) -> str:
         if not self._keeps or self._policy is None:
@@ -489,10 +465,6 @@ class OutputDir:
             f"{self._policy.share} of the work is kept: the same command resumes from there, "
             f"and `ramerge clean {self._words}` removes it"
         )
-
-    @property
-    def _words(self) -> str:
-        return shlex.quote(self.named)
 
 
 def _at(path: Path) -> Identity | None:

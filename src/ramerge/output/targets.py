@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,8 +16,7 @@ from ramerge.foundation.text import NOT_UTF8, is_unicode
 from ramerge.storage.delta_index import INDEX
 from ramerge.storage.location import Location
 from ramerge.storage.own_files import SWEEP, holds_another, model_inside
-from ramerge.storage.schemes import is_remote_output, open_upload
-from ramerge.storage.upload import UploadTarget
+from ramerge.storage.schemes import UploadTarget, is_remote, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
 """What is wrong with an output folder that is there, whenever that is found."""
@@ -40,7 +40,7 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     text = os.fspath(path)
     if not text:
         raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
-    if is_remote_output(text):
+    if is_remote(text):
         folder = _staging_folder(staging) if staging is not None else store.folder("outputs")
         if folder is None:
             raise RecipeError(
@@ -53,11 +53,7 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
 
 
 def _staging_folder(staging: str | Path) -> Path:
-    """The folder that `--staging-dir` names, which may not be there yet.
-
-    Raises:
-        RecipeError: it cannot be a folder.
-    """
+    """The folder that `--staging-dir` names, which may not be there yet."""
     if not os.fspath(staging):
         raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
     folder = path_of(staging, "a staging directory")
@@ -79,13 +75,15 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
     Raises:
         RecipeError: it is not a possible path, or is remote.
     """
-    if is_remote_output(os.fspath(path)):
+    if is_remote(os.fspath(path)):
         raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
     try:
         given = Path(path).expanduser()
         if not is_unicode(str(given)):
             raise RecipeError(f"{os.fspath(path)!r}: {NOT_UTF8}")
-        target = given.resolve()  # refuses impossible paths; is_symlink() only returns False for them
+        with suppress(FileNotFoundError, NotADirectoryError):
+            given.stat()  # refuses impossible paths, and links that lead round
+        target = given.resolve()
         return target if given.is_symlink() else given
     except FileNotFoundError:
         raise  # the working folder was removed, so the path is not at fault
@@ -102,7 +100,7 @@ def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: 
         size: bytes that will be written. An old output is removed only after that.
         overwrite: whether an existing folder would be replaced.
     """
-    text = conflict(out, inputs, overwrite=overwrite)
+    text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
     ancestor = _ancestor(out)
     if not ancestor.is_dir():
@@ -127,14 +125,8 @@ def _ancestor(out: Path) -> Path:
     return next(folder for folder in (parent, *parent.parents) if folder.exists())
 
 
-def conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
-    """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can.
-
-    Args:
-        out: the output folder.
-        inputs: files and folders that are read.
-        overwrite: whether an existing folder would be replaced.
-    """
+def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
+    """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can."""
     resolved = out.resolve()
     if Path.cwd().is_relative_to(resolved):
         return "is the working folder, or holds it; choose another folder"

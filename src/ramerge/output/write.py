@@ -5,10 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -54,8 +53,7 @@ class Writer:
     synchronization at the end takes long. Pickled, it is the same files without this thread: another process
     synchronizes what it writes.
 
-    At most `MOST_OPEN` are open at a time, or one for each writing thread, because a sweep may have more files than a
-    process may open.
+    About `MOST_OPEN` are open at a time, because a sweep may have more files than a process may open.
 
     Args:
         staging: the folder.
@@ -77,7 +75,7 @@ class Writer:
         pause: float = 0.0,
     ) -> None:
         self._staging = staging
-        self._open: OrderedDict[str, _Opened] = OrderedDict()
+        self._opened = lru_cache(MOST_OPEN)(lambda name: _Opened(staging.reopen(name)))
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._syncing = threading.Lock()
@@ -90,16 +88,12 @@ class Writer:
         self._flusher: threading.Thread | None = None
         if shards is None:
             return
-        try:
-            for shard in shards:
-                with self._opened(shard.name, staging.create) as descriptor:
-                    if staging.reserves:
-                        _reserve(descriptor, shard.file_bytes)
-                    os.ftruncate(descriptor, shard.file_bytes)
-                    write_all(descriptor, memoryview(shard.header), 0)
-        except BaseException:
-            self.close()
-            raise
+        for shard in shards:
+            file = _Opened(staging.create(shard.name))
+            if staging.reserves:
+                _reserve(file.descriptor, shard.file_bytes)
+            os.ftruncate(file.descriptor, shard.file_bytes)
+            write_all(file.descriptor, memoryview(shard.header), 0)
         self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
         self._flusher.start()
 
@@ -112,8 +106,8 @@ class Writer:
         Raises:
             OSError: the disk is full or fails, or another program has removed the file.
         """
-        with self._opened(shard) as descriptor:
-            write_all(descriptor, data.data, offset)
+        file = self._opened(shard)
+        write_all(file.descriptor, data.data, offset)
         with self._lock:
             self._dirty.add(shard)
 
@@ -123,12 +117,11 @@ class Writer:
         Raises:
             OSError: the disk fails, or the file ends early.
         """
-        view = out.data
-        with self._opened(shard) as descriptor:
-            while view:
-                if (got := read_into(descriptor, [view], offset)) == 0:
-                    raise OSError(errno.EIO, "the file ends early", shard)
-                view, offset = view[got:], offset + got
+        view, file = out.data, self._opened(shard)
+        while view:
+            if (got := read_into(file.descriptor, [view], offset)) == 0:
+                raise OSError(errno.EIO, "the file ends early", shard)
+            view, offset = view[got:], offset + got
 
     def sync(self) -> bool:
         """Bring what was written so far to the disk. Returns whether there was anything.
@@ -141,8 +134,8 @@ class Writer:
         for name in dirty:
             with self._syncing:
                 if not self._stop.is_set() and name not in self._released:
-                    with self._opened(name) as descriptor:
-                        sync_data(descriptor)
+                    file = self._opened(name)
+                    sync_data(file.descriptor)
         return bool(dirty)
 
     def check(self) -> None:
@@ -165,8 +158,8 @@ class Writer:
         self._end_flusher()
         self.check()
         for name, size in self._sizes.items():
-            with self._opened(name) as descriptor:
-                self._staging.finish(name, descriptor, size)
+            file = self._opened(name)
+            self._staging.finish(name, file.descriptor, size)
 
     def release(self, name: str) -> None:
         """Bring a complete file to the disk, and let go of it: it may be removed then.
@@ -175,40 +168,15 @@ class Writer:
             OSError: the disk is full or fails.
         """
         with self._syncing:
-            with self._opened(name) as descriptor:
-                self._staging.finish(name, descriptor, self._sizes.pop(name))
+            file = self._opened(name)
+            self._staging.finish(name, file.descriptor, self._sizes.pop(name))
             self._released.add(name)
-            with self._lock:
-                if (file := self._open.pop(name, None)) is not None:
-                    os.close(file.descriptor)
+            self._opened.cache_clear()
 
     def close(self) -> None:
         """Close the files without waiting for the disk."""
         self._end_flusher()
-        while self._open:
-            os.close(self._open.popitem()[1].descriptor)
-
-    @contextmanager
-    def _opened(self, name: str, open_file: Callable[[str], int] | None = None) -> Iterator[int]:
-        """A file's descriptor. It stays open until too many files are open."""
-        with self._lock:
-            if name not in self._open:
-                self._open[name] = _Opened((open_file or self._staging.reopen)(name))
-            file = self._open[name]
-            file.users += 1
-            self._open.move_to_end(name)
-        try:
-            yield file.descriptor
-        finally:
-            with self._lock:
-                file.users -= 1
-                if len(self._open) > MOST_OPEN:
-                    self._close_unused()
-
-    def _close_unused(self) -> None:
-        unused = [name for name, file in self._open.items() if not file.users]
-        for name in unused[: len(self._open) - MOST_OPEN]:
-            os.close(self._open.pop(name).descriptor)
+        self._opened.cache_clear()
 
     def _end_flusher(self) -> None:
         if self._flusher is not None:
@@ -229,10 +197,14 @@ class Writer:
                 self._stop.wait(0.02)
 
 
-@dataclass
 class _Opened:
-    descriptor: int
-    users: int = 0
+    """A descriptor, open until nothing holds it any more: neither the cache nor a thread that uses it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
 
 
 def _reserve(descriptor: int, size: int) -> None:

@@ -8,7 +8,7 @@ storage        the interface: which files there are, each pinned to its version,
 schemes        which storage and upload a name such as `s3://bucket/model` belongs to
 objects        buckets: s3://, gs://, az://
 hub            a repository of the hub at one commit
-upload         the interface of a place that a model is uploaded to
+upload         what a run has uploaded, and how its shards are named
 bucket_upload  buckets
 hub_upload     a branch of a repository of the hub, in one commit
 client         requests, retries and errors, which are obstore's, and human-readable errors

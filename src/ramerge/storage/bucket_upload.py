@@ -12,28 +12,21 @@ from __future__ import annotations
 import json
 import secrets
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple
 
-import xxhash
-
-from ramerge.foundation.errors import OutputError, OutputWarning, PlanError
+from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.foundation.jsontext import RECORD, dumped, parse
+from ramerge.storage import client
 from ramerge.storage.delta_index import COMPANIONS, signed
 from ramerge.storage.delta_index import INDEX as DELTA_INDEX
 from ramerge.storage.location import Location, Remote
 from ramerge.storage.objects import Bucket
 from ramerge.storage.own_files import RECORDS, SWEEP, holds_another, model_inside
-from ramerge.storage.upload import (
-    INDEX_ENDING,
-    DefeatedError,
-    UploadRun,
-    UploadTarget,
-    is_shard_of_run,
-    shards_named,
-    weights_in,
-)
+from ramerge.storage.storage import Version
+from ramerge.storage.upload import INDEX_ENDING, DefeatedError, UploadRun, digest, is_shard_of_run, shards_named
 
 # A store takes 10,000 parts of an object, of at least 5 MiB each.
 _PART = 8 << 20
@@ -44,12 +37,28 @@ _PROBE = ".ramerge-probe-"
 _ONE_FILE = "model.safetensors"
 
 
-class BucketUpload(UploadTarget):
-    """A folder of a bucket.
+class _Found(NamedTuple):
+    """A small file at the place: its tag, its bytes, and the condition that it is still the same."""
+
+    tag: str | None = None
+    data: bytes | None = None
+    condition: Any = "create"
+
+
+class BucketUpload:
+    """A folder of a bucket that will hold a model.
+
+    All methods raise `SendError` if the server cannot be reached or denies access.
 
     Args:
         bucket: the folder.
-        staging: see `UploadTarget`.
+        staging: the folder on this machine in which files lie until they are uploaded.
+
+    Attributes:
+        address: the place as messages name it, without credentials.
+        name: the model's name for its card.
+        result: what names the model that is there now.
+        needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
     """
 
     needs_index = True
@@ -61,9 +70,19 @@ class BucketUpload(UploadTarget):
         self.staging = staging
         self._conditions = True
 
+    def __str__(self) -> str:
+        return self.address
+
     # --- before the merge ---------------------------------------------------------------------------------------------
 
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
+        """Why no model can be uploaded there, as far as this is clear without writing anything.
+
+        Args:
+            inputs: files and folders that are read.
+            overwrite: whether what is there will be replaced.
+            resumes: whether a run has been interrupted on this machine, so what is there may be its own.
+        """
         for each in inputs:
             if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
                 return [
@@ -71,19 +90,22 @@ class BucketUpload(UploadTarget):
                 ]
         try:
             if not resumes:
-                self._refuse(self._bucket.tags(), overwrite=overwrite)
+                self._refuse(self._tags(), overwrite=overwrite)
         except (OutputError, PlanError) as error:
             return list(error.problems)
         return []
 
-    def _refuse(self, there: Mapping[str, str], *, overwrite: bool) -> None:
+    def _refuse(self, there: Collection[str], *, overwrite: bool) -> None:
         """Raise if the folder holds what must not be replaced. Shards that no index names belong to no model."""
         names = [name for name in there if not is_shard_of_run(name) and not name.startswith(_PROBE)]
         if names and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
-        if inside := model_inside(names, self._json(SWEEP) if SWEEP in there else {}):
+        sweep: dict[str, Any] = {}
+        with suppress(ValueError, TypeError):
+            sweep = dict(parse(self._found(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
+        if inside := model_inside(names, sweep):
             raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
         if not any(name in there for name in RECORDS) and any("/" in name for name in names):
             raise PlanError(
@@ -91,11 +113,15 @@ class BucketUpload(UploadTarget):
                 "remove it yourself"
             )
 
-    def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
-        """Gives by name what tells each file from what may take its place."""
-        there = self._bucket.tags()
+    def begin(self, *, overwrite: bool) -> dict[str, str]:
+        """What the place holds: by name what tells each file from what may take its place. It stays as it is.
+
+        Raises:
+            PlanError: it holds something that is not to be replaced.
+        """
+        there = self._tags()
         self._refuse(there, overwrite=overwrite)
-        self._conditions = self._bucket.takes_conditions(f"{_PROBE}{secrets.token_hex(6)}")
+        self._conditions = self._takes_conditions(f"{_PROBE}{secrets.token_hex(6)}")
         if not self._conditions:
             warnings.warn(
                 f"{self.address}: this store ignores conditions of requests (If-Match), so if another job writes to "
@@ -105,131 +131,187 @@ class BucketUpload(UploadTarget):
             )
         return there
 
+    def _takes_conditions(self, key: str) -> bool:
+        """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
+        if not self._put(key, b"", "create"):
+            return True
+        try:
+            return not self._put(key, b"", "create") and not self._put(key, b"", {"e_tag": '"another"'})
+        except (NotImplementedError, SendError):
+            return False
+        finally:
+            self._delete([key])
+
     def resumes(self, run: UploadRun) -> bool:
-        there = self._bucket.tags()
+        """Whether everything that a run has uploaded is there, and no other run has completed since it began."""
+        there = self._tags()
         arrived = all(there.get(run.named(name)) == said for name, said in run.arrived.items())
         return arrived and all(self._is_still(name, run) for name in {*there, *run.seen} if _is_index(name))
 
     # --- while later shards are merged --------------------------------------------------------------------------------
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
+        """Upload a shard whole. Gives what tells later whether it is there as it was uploaded."""
         key = run.named(name)
         part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
         with self._bucket.readable_errors(key):
             self._bucket.obstore.put(
                 self._bucket.store, key, path, use_multipart=True, chunk_size=part, max_concurrency=_PARTS_AT_ONCE
             )
-        return self._bucket.tag(key) or ""
+        return self._tag(key) or ""
 
     # --- the commit ---------------------------------------------------------------------------------------------------
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Put are first the records, which differ between runs, and last of all the indexes."""
-        indexes = {name: path.read_bytes() for name, path in files.items() if _is_index(name)}
-        weights = weights_in(files, indexes)
+        """Put the shards that are left, then the records, which differ between runs, and last of all the indexes.
+
+        Raises:
+            DefeatedError: another run has completed there meanwhile.
+        """
+        indexes = sorted(name for name in files if _is_index(name))
+        weights = {
+            str(PurePosixPath(index).parent / shard)
+            for index in indexes
+            for shard in shards_named(files[index].read_bytes())
+        } & files.keys()
         arrived = dict(run.arrived)
         for name in sorted(weights - arrived.keys()):
             arrived[name] = self.put(run, name, files[name])
         self._check_place(run, indexes)
-        self._check_arrived(run, arrived)
-        for name in sorted(files.keys() - weights - indexes.keys(), key=lambda name: (not _is_record(name), name)):
+        there = self._tags()
+        for name, said in arrived.items():
+            if there.get(run.named(name)) != said:
+                raise DefeatedError(
+                    f"{self.address}/{run.named(name)}: another program has changed or removed it since it was "
+                    "uploaded; is another job writing to the same place?"
+                )
+        for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
             self._check_place(run, indexes)
             self._put_small(run, name, files[name].read_bytes())
         self._check_place(run, indexes)
         for name in indexes:
             self._remove_seen(run, str(PurePosixPath(name).with_name(_ONE_FILE)))
-        for name, text in sorted(indexes.items()):
-            self._put_small(run, name, _renamed(name, text, run))
+        for name in indexes:
+            self._put_small(run, name, _renamed(name, files[name].read_bytes(), run))
         self.remove_old(run, {*files, *map(run.named, arrived)}, indexes)
 
-    def _check_arrived(self, run: UploadRun, arrived: Mapping[str, str]) -> None:
-        there = self._bucket.tags()
-        for name, said in arrived.items():
-            if there.get(run.named(name)) != said:
-                raise DefeatedError(
-                    f"{self._bucket.place(run.named(name))}: another program has changed or removed it since it was "
-                    "uploaded; is another job writing to the same place?"
-                )
-
-    def _check_place(self, run: UploadRun, indexes: Mapping[str, bytes]) -> None:
+    def _check_place(self, run: UploadRun, indexes: Collection[str]) -> None:
         for name in indexes:
             if not self._is_still(name, run):
                 raise self._defeat(name)
 
     def _defeat(self, name: str) -> DefeatedError:
         return DefeatedError(
-            f"{self._bucket.place(name)}: another job has written to the same place since this one began, so this "
+            f"{self.address}/{name}: another job has written to the same place since this one began, so this "
             "one's output is not put there; choose another place, or run it again with --overwrite"
         )
 
     def _is_still(self, name: str, run: UploadRun) -> bool:
-        """Whether an index is what it was when the run began, or the run's own."""
-        return self._bucket.tag(name) == run.seen.get(name) or self._is_own_index(name, run)
-
-    def _is_own_index(self, name: str, run: UploadRun) -> bool:
-        text = self._bucket.read(name)
-        return text is not None and any(run.owns(shard) for shard in shards_named(text))
+        """Whether a small file is what it was when the run began, or the run's own."""
+        return self._tag(name) == run.seen.get(name) or self._is_own(name, run)
 
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
         """Put a file if it is still what it was when the run began, or what the run itself has put there before."""
-        if self._bucket.put_if(name, data, run.seen.get(name), conditions=self._conditions):
-            return
-        there, tag = self._bucket.read(name), self._bucket.tag(name)
-        if there == data:  # the answer to an earlier request was lost
-            return
-        own = self._is_own_small(name, run) or (_is_index(name) and self._is_own_index(name, run))
-        if not own or not self._bucket.put_if(name, data, tag, conditions=self._conditions):
-            raise self._defeat(name)
+        for _ in range(2):  # the answer to a request that was carried out may be lost
+            found = self._found(name)
+            if found.data == data:
+                return
+            if found.tag != run.seen.get(name) and not _is_of(run, name, found.data):
+                break
+            if self._put(name, data, found.condition if self._conditions else "overwrite"):
+                return
+        raise self._defeat(name)
 
-    def remove_old(self, run: UploadRun, new: set[str], indexes: Mapping[str, bytes]) -> None:
+    def remove_old(self, run: UploadRun, new: set[str], indexes: Collection[str]) -> None:
         """Remove what was there when the run began, as long as the place is the run's."""
         for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
-            if not all(self._is_own_index(index, run) for index in indexes):
+            if not all(self._is_own(index, run) for index in indexes):
                 return  # another run has completed since: what is there is its own
             self._remove_seen(run, name)
 
     def _remove_seen(self, run: UploadRun, name: str) -> None:
-        if name in run.seen and self._bucket.tag(name) == run.seen[name]:
-            self._bucket.delete([name])
+        if name in run.seen and self._tag(name) == run.seen[name]:
+            self._delete([name])
 
     # --- what is not committed ----------------------------------------------------------------------------------------
 
     def abort(self, run: UploadRun) -> None:
-        there = self._bucket.tags()
-        if any(self._is_own_index(name, run) for name in there if _is_index(name)):
+        """Remove what a run has uploaded and not committed."""
+        there = self._tags()
+        own = [name for name in there if (_is_index(name) or _is_record(name)) and self._is_own(name, run)]
+        if any(map(_is_index, own)):
             return  # it was committed
-        self._bucket.delete([name for name in there if run.owns(name)])
-        # records differ between runs and are put first: where the run's is, no other run has put its small files
-        if any(self._is_own_small(name, run) for name in there if _is_record(name) and not _is_index(name)):
+        self._delete([name for name in there if run.owns(name)])
+        if own:  # records differ between runs and are put first: no other run has put its small files
             small = [name for name in there.keys() - run.seen.keys() if not name.endswith(".safetensors")]
-            self._bucket.delete([name for name in small if self._is_own_small(name, run)])
-
-    def _is_own_small(self, name: str, run: UploadRun) -> bool:
-        text = self._bucket.read(name)
-        return text is not None and digest(text) in run.intended
+            self._delete([name for name in small if self._is_own(name, run)])
 
     def clean(self) -> list[str]:
-        there = self._bucket.tags()
+        """Remove what interrupted runs of any machine have left, and say what was there."""
+        there = self._tags()
         used = {
             str(PurePosixPath(name).parent / shard)
             for name in there
             if _is_index(name)
-            for shard in shards_named(self._bucket.read(name) or b"")
+            for shard in shards_named(self._found(name).data or b"")
         }
         left = [name for name in there if (is_shard_of_run(name) and name not in used) or name.startswith(_PROBE)]
-        self._bucket.delete(left)
+        self._delete(left)
         return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
-    def _json(self, name: str) -> dict[str, Any]:
-        try:
-            return dict(parse(self._bucket.read(name) or b"", RECORD))
-        except (ValueError, TypeError):
-            return {}
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _tags(self) -> dict[str, str]:
+        """For each file in the folder what tells its content from any other: its size and ETag."""
+        return {key: _tag_of(version) for key, version in self._bucket.list().items()}
+
+    def _tag(self, key: str) -> str | None:
+        """The same of one file; None if it is not there."""
+        with self._bucket.readable_errors(key):
+            try:
+                return _tag_of(client.version_of(self._bucket.obstore.head(self._bucket.store, key)))
+            except FileNotFoundError:
+                return None
+
+    def _found(self, key: str) -> _Found:
+        with self._bucket.readable_errors(key):
+            try:
+                answer = self._bucket.obstore.get(self._bucket.store, key)
+                data, meta = bytes(answer.bytes()), answer.meta
+            except FileNotFoundError:
+                return _Found()
+        condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+        return _Found(_tag_of(client.version_of(meta)), data, condition)
+
+    def _is_own(self, name: str, run: UploadRun) -> bool:
+        return _is_of(run, name, self._found(name).data)
+
+    def _put(self, key: str, data: bytes, mode: Any) -> bool:
+        """Put a small file. False if the condition does not hold."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with self._bucket.readable_errors(key):
+            try:
+                self._bucket.obstore.put(self._bucket.store, key, data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+        return True
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        if keys:
+            with self._bucket.readable_errors():
+                self._bucket.obstore.delete(self._bucket.store, keys)
 
 
-def digest(data: bytes) -> str:
-    """What tells a small file from others."""
-    return str(xxhash.xxh3_128_hexdigest(data))
+def _tag_of(version: Version) -> str:
+    return f"{version.nbytes} {version.tag}"
+
+
+def _is_of(run: UploadRun, name: str, data: bytes | None) -> bool:
+    """Whether a run has put a small file: an index that names its shards, or bytes that it intended."""
+    if data is not None and _is_index(name):
+        return any(run.owns(shard) for shard in shards_named(data))
+    return data is not None and digest(data) in run.intended
 
 
 def _is_index(name: str) -> bool:

@@ -44,12 +44,8 @@ class DeniedError(CheckpointError):
     """A server has refused access."""
 
 
-def library(address: str, what: str = "reading from there") -> ModuleType:
-    """obstore.
-
-    Args:
-        address: what it is needed for.
-        what: the same, as a phrase.
+def library(address: str) -> ModuleType:
+    """obstore, which is needed for an address.
 
     Raises:
         CheckpointError: it is not installed.
@@ -58,7 +54,7 @@ def library(address: str, what: str = "reading from there") -> ModuleType:
         import obstore
         import obstore.store
     except ImportError as error:
-        raise CheckpointError(f"{address}: {what} needs the package obstore: {install('remote')}") from error
+        raise CheckpointError(f"{address}: remote models need the package obstore: {install('remote')}") from error
     return obstore
 
 

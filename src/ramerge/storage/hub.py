@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -37,8 +36,7 @@ _LONGEST_WAIT = 30.0
 _SMALL = 1 << 16
 
 
-@dataclass(frozen=True)
-class _HubSource:
+class _HubSource(NamedTuple):
     """Where a file's bytes are: an address that may hold a signature, and what the server there says of the file."""
 
     store: HTTPStore
@@ -143,13 +141,6 @@ def _is_wanted(key: str) -> bool:
     return any(fnmatch(key, each) for each in WANTED) and not any(fnmatch(key, each) for each in UNWANTED)
 
 
-def is_cached(name: str, commit: str, files: Iterable[str]) -> bool:
-    """Whether the hub's cache holds all of these files."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return all(isinstance(try_to_load_from_cache(name, key, revision=commit), str) for key in files)
-
-
 @contextmanager
 def readable_errors(place: str) -> Iterator[None]:
     """Turn errors of huggingface_hub into an error of ramerge.
@@ -172,21 +163,12 @@ def failures() -> tuple[type[Exception], ...]:
 
 def said(error: BaseException) -> str:
     """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
-    if type(error).__name__ in _NO_ANSWER:
-        return f"{text_of(error)}; check the network, and the hub's address {address()}"
-    return text_of(error)
-
-
-def text_of(error: BaseException) -> str:
-    """The text of an error, on one line."""
-    return shown(error, 300) or type(error).__name__
-
-
-def address() -> str:
-    """The hub's address, and the variable that sets it."""
     from huggingface_hub import constants
 
-    return f"{constants.ENDPOINT} (HF_ENDPOINT)"
+    text = shown(error, 300) or type(error).__name__
+    if type(error).__name__ not in _NO_ANSWER:
+        return text
+    return f"{text}; check the network, and the hub's address {constants.ENDPOINT} (HF_ENDPOINT)"
 
 
 def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:

@@ -17,7 +17,7 @@ from ramerge.foundation.errors import CheckpointError, OutputError, PlanError, R
 from ramerge.foundation.text import shown, without_secrets
 from ramerge.storage import hub
 from ramerge.storage.location import Location
-from ramerge.storage.upload import DefeatedError, UploadRun, UploadTarget
+from ramerge.storage.upload import DefeatedError, UploadRun
 
 if TYPE_CHECKING:
     from huggingface_hub import CommitOperationAdd, CommitOperationCopy, HfApi, ModelInfo
@@ -29,12 +29,12 @@ _OF_THE_HUB = (".gitattributes",)
 _ACCESS = "log in with a token that may write there (hf auth login, or HF_TOKEN)"
 
 
-class HubUpload(UploadTarget):
-    """A branch of a repository.
+class HubUpload:
+    """A branch of a repository, with the methods of `BucketUpload`.
 
     Args:
         text: `owner/name` or `owner/name@branch`.
-        staging: see `UploadTarget`.
+        staging: see `BucketUpload`.
         public: whether anyone may see the repository, which is made so. One that is there must be so already.
     """
 
@@ -55,6 +55,9 @@ class HubUpload(UploadTarget):
         self.staging = staging
         self._public = public
 
+    def __str__(self) -> str:
+        return self.address
+
     def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
         """Inputs are of a commit, so that what is written to the same repository changes none."""
         try:
@@ -67,8 +70,7 @@ class HubUpload(UploadTarget):
         return []
 
     def _refuse(self, *, overwrite: bool) -> None:
-        with self._readable_errors():
-            main = self._info(_MAIN)
+        main = self._info(_MAIN)
         if main is not None and not main.private and not self._public:
             raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
         if main is not None and main.private and self._public:
@@ -76,7 +78,7 @@ class HubUpload(UploadTarget):
                 f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
                 "out --public (in Python public)"
             )
-        if (names := self._files()) and not overwrite:
+        if (names := self._now()[1]) and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
                 "--overwrite (in Python overwrite=True)"
@@ -85,16 +87,18 @@ class HubUpload(UploadTarget):
     def _info(self, revision: str) -> ModelInfo | None:
         from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
 
-        try:
-            return _api().model_info(self.name, revision=revision)
-        except (RepositoryNotFoundError, RevisionNotFoundError):
-            return None
-
-    def _files(self) -> list[str]:
         with self._readable_errors():
-            info = self._info(self._branch)
-        names = [file.rfilename for file in (info.siblings if info is not None else None) or ()]
-        return sorted(name for name in names if name not in _OF_THE_HUB)
+            try:
+                return _api().model_info(self.name, revision=revision)
+            except (RepositoryNotFoundError, RevisionNotFoundError):
+                return None
+
+    def _now(self) -> tuple[str | None, list[str]]:
+        """The branch's commit, and what users have put there."""
+        info = self._info(self._branch)
+        if info is None:
+            return None, []
+        return info.sha, sorted({file.rfilename for file in info.siblings or ()}.difference(_OF_THE_HUB))
 
     def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
         """Makes repository and branch, and gives the commit that is there."""
@@ -103,16 +107,11 @@ class HubUpload(UploadTarget):
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
             if self._branch != _MAIN:
                 _api().create_branch(self.name, branch=self._branch, exist_ok=True)
-        return {"commit": self._head()}
-
-    def _head(self) -> str | None:
-        with self._readable_errors():
-            info = self._info(self._branch)
-        return info.sha if info is not None else None
+        return {"commit": self._now()[0]}
 
     def resumes(self, run: UploadRun) -> bool:
         """The hub says only at the commit whether it still has a file."""
-        return run.seen.get("commit") == self._head()
+        return run.seen.get("commit") == self._now()[0]
 
     def put(self, run: UploadRun, name: str, path: Path) -> str:
         """The file is invisible before a commit names it, so it has its own name."""
@@ -130,13 +129,14 @@ class HubUpload(UploadTarget):
         """The parent of the commit is the one that was there when the run began."""
         from huggingface_hub import CommitOperationAdd, CommitOperationDelete
 
-        old = [name for name in self._files() if name not in files and name not in run.arrived]
+        commit, there = self._now()
+        old = [name for name in there if name not in files and name not in run.arrived]
         operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
             *(CommitOperationDelete(name) for name in old),
             *(CommitOperationAdd(name, path) for name, path in files.items()),
             *(_uploaded(name, said) for name, said in run.arrived.items()),
         ]
-        if run.seen.get("commit") != self._head():
+        if run.seen.get("commit") != commit:
             raise DefeatedError(
                 f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
                 "choose another branch, or run it again with --overwrite"

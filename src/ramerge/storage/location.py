@@ -61,9 +61,6 @@ class Remote:
         """The folder that a user named is its own parent."""
         return Remote(self.storage, _key(PurePosixPath(self.key).parent))
 
-    def with_name(self, name: str) -> Remote:
-        return self.parent / name
-
     def resolve(self) -> Remote:
         """Itself: there are no links."""
         return self
@@ -151,9 +148,6 @@ class _Ranges(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         self._position = start + offset
-        return self._position
-
-    def tell(self) -> int:
         return self._position
 
     def readinto(self, buffer: WriteableBuffer, /) -> int:

@@ -7,7 +7,6 @@ is that path, even if it has a plus in it.
 
 from __future__ import annotations
 
-import os
 import re
 import warnings
 from collections.abc import Sequence
@@ -75,11 +74,6 @@ class FoundModel:
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 
 
-def looks_like_path(text: str) -> bool:
-    """Whether a model's name can only be a path: it starts like a path, or it is not spelled like a hub id."""
-    return text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
-
-
 def resolve(text: str, folder: Path) -> FoundModel:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
@@ -101,8 +95,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
         path = folder / Path(text).expanduser()
         if not is_unicode(str(path)):
             raise CheckpointError(f"{quoted(text)}: {NOT_UTF8}")
-        os.lstat(path)
-        path.resolve()  # refuses links that lead round
+        path.stat()  # refuses links that lead round
     except FileNotFoundError:
         pass
     except (ValueError, RuntimeError, OSError) as error:
@@ -110,7 +103,8 @@ def resolve(text: str, folder: Path) -> FoundModel:
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {said}") from error
     if "+" in text and not path.exists():
         return resolve_all(_added(text), folder)
-    if path.exists() or looks_like_path(text) or ("@" not in text and text.count("/") != 1):
+    is_path = text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
+    if path.exists() or is_path or ("@" not in text and text.count("/") != 1):
         return FoundModel(text, path)
     return _from_hub(text, path)
 
@@ -164,8 +158,9 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         if directory is not None:
             return FoundModel(text, directory, name, revision or directory.name)
         raise CheckpointError(_unknown(text, path, error)) from error
-    if hub.is_cached(name, commit, files) and (whole := _in_cache(name, commit)) is not None:
-        return FoundModel(text, whole, name, revision or commit)
+    cached = _in_cache(name, commit)
+    if cached is not None and all((cached / key).is_file() for key in files):
+        return FoundModel(text, cached, name, revision or commit)
     if find_spec("obstore") is None:
         _announce(text, sum(version.nbytes for version in files.values()))
         return FoundModel(text, _downloaded(name, commit), name, revision or commit)
@@ -227,11 +222,8 @@ def _unknown(text: str, path: Path, error: Exception) -> str:
             "because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; check the path, unset the variable, or download "
             "the model first (hf download)"
         )
-    unanswered = getattr(error, "response", None) is None and not isinstance(error, ValueError)
-    advice = (
-        f"; check the path, the network, and the hub's address {hub.address()}, or download the model first "
-        "(hf download)"
-    )
     nowhere = "there is no folder of this name" if str(path) == text else f"there is no folder {path}"
-    said = hub.text_of(error) + advice if unanswered else hub.said(error)
-    return f"{text}: {nowhere}, and the hub cannot provide it: {said}"
+    return (
+        f"{text}: {nowhere}, and the hub cannot provide it: {hub.said(error)}; correct the path, or download the model "
+        "first (hf download)"
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import Any
@@ -32,8 +32,8 @@ SCHEMES = tuple(_ACCESS)
 """What names of buckets begin with."""
 
 
-class Bucket:
-    """A folder of a bucket, and how it is asked.
+class Bucket(Storage):
+    """A folder of a bucket. As storage, its files are listed once, with their ETags, and requests are bound to these.
 
     Args:
         address: its name for messages.
@@ -46,13 +46,13 @@ class Bucket:
         self.address, self.store = address, store
         self.obstore = client.library(address)
         self._access, self._kind = access, kind
+        self._lock = threading.Lock()
 
-    def place(self, key: str) -> str:
-        """The name of a file for messages."""
-        return f"{self.address}/{key}"
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self.address, dict(self.files()))
 
     def readable_errors(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:
-        place = self.place(key) if key else self.address
+        place = f"{self.address}/{key}" if key else self.address
         return client.readable_errors(place, self._access, absent=absent, kind=self._kind)
 
     def list(self) -> dict[str, Version]:
@@ -67,131 +67,6 @@ class Bucket:
             raise self._kind(f"{self.address}: holds more than {_MOST_FILES:,} files; name a model's own folder")
         return found
 
-    def chunks(self, key: str, version: Version, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        return client.chunks(self.store, key, version, start, stop, place=self.place(key), access=self._access)
-
-    # --- writing ------------------------------------------------------------------------------------------------------
-
-    def tags(self) -> dict[str, str]:
-        """For each file in the folder what tells its content from any other: its size and ETag."""
-        return {key: _tag(version) for key, version in self.list().items()}
-
-    def tag(self, key: str) -> str | None:
-        """The same of a file; None if it is not there."""
-        meta = self._head(key)
-        return _tag(client.version_of(meta)) if meta is not None else None
-
-    def _head(self, key: str) -> Any:
-        with self.readable_errors(key):
-            try:
-                return self.obstore.head(self.store, key)
-            except FileNotFoundError:
-                return None
-
-    def read(self, key: str) -> bytes | None:
-        """A small file; None if it is not there."""
-        with self.readable_errors(key):
-            try:
-                return bytes(self.obstore.get(self.store, key).bytes())
-            except FileNotFoundError:
-                return None
-
-    def put_if(self, key: str, data: bytes, tag: str | None, *, conditions: bool) -> bool:
-        """Put a small file if what is there has a tag; without a tag, if nothing is there. False if that is not so.
-
-        Args:
-            key: the file.
-            data: its bytes.
-            tag: see `tags`.
-            conditions: whether the store checks this with the request; otherwise it is only looked at just before.
-        """
-        meta = self._head(key)
-        if (_tag(client.version_of(meta)) if meta is not None else None) != tag:
-            return False
-        return self._put(key, data, _condition(meta) if conditions else "overwrite")
-
-    def _put(self, key: str, data: bytes, mode: Any) -> bool:
-        """False if the condition does not hold."""
-        from obstore.exceptions import AlreadyExistsError, PreconditionError
-
-        with self.readable_errors(key):
-            try:
-                self.obstore.put(self.store, key, data, mode=mode, use_multipart=False)
-            except (AlreadyExistsError, PreconditionError):
-                return False
-        return True
-
-    def takes_conditions(self, key: str) -> bool:
-        """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
-        if not self._put(key, b"", "create"):
-            return True
-        try:
-            return not self._put(key, b"", "create") and not self._put(key, b"", {"e_tag": '"another"'})
-        except (NotImplementedError, self._kind):
-            return False
-        finally:
-            self.delete([key])
-
-    def delete(self, keys: Sequence[str]) -> None:
-        """Remove files."""
-        if keys:
-            with self.readable_errors():
-                self.obstore.delete(self.store, keys)
-
-
-def open_bucket(
-    scheme: str, rest: str, what: str = "reading from there", kind: type[RamergeError] = CheckpointError
-) -> Bucket:
-    """The folder of a name such as `s3://bucket/folder`.
-
-    Args:
-        scheme: `s3`, `gs` or `az`.
-        rest: bucket and folder.
-        what: what obstore is needed for, for people.
-        kind: the error if the store cannot be asked.
-    """
-    bucket, _, folder = rest.strip("/").partition("/")
-    address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"
-    if not bucket or not folder:
-        raise CheckpointError(f"{address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
-    client.library(address, what)
-    from obstore import store
-
-    made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
-    connection, retry = client.options()
-    with client.readable_errors(address, _ACCESS[scheme]):
-        opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
-    return Bucket(address, opened, _ACCESS[scheme], kind)
-
-
-def _tag(version: Version) -> str:
-    return f"{version.nbytes} {version.tag}"
-
-
-def _condition(meta: Any) -> Any:
-    """The condition that a file is still what it was; that there is none, without what it was."""
-    if meta is None:
-        return "create"
-    return {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-
-
-class Objects(Storage):
-    """A folder of a bucket. Its files are listed once, with their ETags, and requests are bound to these.
-
-    Args:
-        scheme: `s3`, `gs` or `az`.
-        rest: bucket and folder.
-    """
-
-    def __init__(self, scheme: str, rest: str) -> None:
-        self._bucket = open_bucket(scheme, rest)
-        self.address = self._bucket.address
-        self._lock = threading.Lock()
-        self._named = scheme, rest
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (*self._named, dict(self.files()))
-
     @override
     def files(self) -> Mapping[str, Version]:
         with self._lock:
@@ -199,7 +74,7 @@ class Objects(Storage):
 
     @cached_property
     def _files(self) -> Mapping[str, Version]:
-        found = self._bucket.list()
+        found = self.list()
         if not any(f"/{name}".endswith(_MODELS) for name in found) and any(map(is_shard_of_run, found)):
             raise CheckpointError(
                 f"{self.address}: a merge is being uploaded there, or was interrupted before it was complete; wait for "
@@ -209,10 +84,33 @@ class Objects(Storage):
 
     @override
     def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
-        return self._bucket.chunks(key, self.files()[key], start, stop)
+        place, version = f"{self.address}/{key}", self.files()[key]
+        return client.chunks(self.store, key, version, start, stop, place=place, access=self._access)
 
 
-def _arrived(scheme: str, rest: str, files: Mapping[str, Version]) -> Objects:
-    objects = Objects(scheme, rest)
-    objects._files = files
-    return objects
+def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket:
+    """The folder of a name such as `s3://bucket/folder`.
+
+    Args:
+        name: the name.
+        kind: the error if the store cannot be asked.
+    """
+    scheme, _, rest = name.partition("://")
+    bucket, _, folder = rest.strip("/").partition("/")
+    address = f"{scheme}://{f'{bucket}/{folder}'.rstrip('/')}"
+    if not bucket or not folder:
+        raise CheckpointError(f"{address}: name a bucket and a folder in it, such as {scheme}://bucket/model")
+    client.library(address)
+    from obstore import store
+
+    made = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[scheme]
+    connection, retry = client.options()
+    with client.readable_errors(address, _ACCESS[scheme]):
+        opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
+    return Bucket(address, opened, _ACCESS[scheme], kind)
+
+
+def _arrived(address: str, files: Mapping[str, Version]) -> Bucket:
+    bucket = open_bucket(address)
+    bucket._files = files
+    return bucket

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TypeAlias
 
 from ramerge.foundation.errors import CheckpointError, SendError
 from ramerge.foundation.text import without_secrets
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.hub_upload import HubUpload
 from ramerge.storage.location import Remote
-from ramerge.storage.objects import SCHEMES, Objects, open_bucket
-from ramerge.storage.upload import UploadTarget
+from ramerge.storage.objects import SCHEMES, open_bucket
+
+UploadTarget: TypeAlias = BucketUpload | HubUpload
+"""A remote place that will hold a model. Shards are put whole; nothing is visible before the commit."""
 
 _HUB = "hub:"
-_OUT = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]+:/+|{_HUB}", re.IGNORECASE)
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
-_ONE_SLASH = re.compile(rf"({'|'.join(SCHEMES)}):/(?!/)(.*)", re.DOTALL | re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
 
 
 def is_remote(text: str) -> bool:
-    """Whether a model's name says that it is remote: it begins like `s3://` (or `s3:/`, by mistake) or `hub:`."""
-    return (_SCHEME.match(text) or _ONE_SLASH.match(text)) is not None or on_hub(text) is not None
+    """Whether a name says that it is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
+    return _SCHEME.match(text) is not None or on_hub(text) is not None
 
 
 def on_hub(text: str) -> str | None:
@@ -35,12 +36,7 @@ def open_remote(text: str) -> Remote:
     Raises:
         CheckpointError: the name is not that of a folder of a bucket, holds credentials, or obstore is not installed.
     """
-    return Remote(Objects(*_parts(text)))
-
-
-def is_remote_output(text: str) -> bool:
-    """Whether an output's name says that it is remote. `Path` makes one slash of two."""
-    return _OUT.match(text) is not None
+    return Remote(open_bucket(_checked(text)))
 
 
 def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
@@ -58,31 +54,31 @@ def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
     """
     if (name := on_hub(text)) is not None:
         return HubUpload(name, staging, public=public)
-    scheme, rest = _parts(text)
+    address = _checked(text)
     if public:
-        raise CheckpointError(f"{scheme}://{rest}: --public applies to the hub only; a bucket has its own rules")
-    return BucketUpload(open_bucket(scheme, rest, "writing there", SendError), staging)
+        raise CheckpointError(f"{address}: --public applies to the hub only; a bucket has its own rules")
+    return BucketUpload(open_bucket(address, SendError), staging)
 
 
-def _parts(text: str) -> tuple[str, str]:
-    """Scheme and name.
+def _checked(text: str) -> str:
+    """The name of a bucket's folder.
 
     Raises:
         CheckpointError: the scheme is not supported, a slash is missing, or the name holds credentials, a query, or
             what no folder of a bucket is called.
     """
-    if (short := _ONE_SLASH.fullmatch(text)) is not None:
-        meant = without_secrets(f"{short[1].lower()}://{short[2]}")
-        raise CheckpointError(
-            f"{without_secrets(text)}: has one slash after {short[1]}: and needs two: {meant} (in Python as a string: "
-            "a Path keeps only one)"
-        )
     found = _SCHEME.fullmatch(text)
     scheme = found[1].lower() if found is not None else ""
     if found is None or scheme not in SCHEMES:
         supported = ", ".join(f"{each}://" for each in SCHEMES)
         raise CheckpointError(f"{without_secrets(text)}: has no supported scheme ({supported})")
-    rest, query_mark, _ = found[2].partition("?")
+    if not found[2]:
+        meant = without_secrets(f"{scheme}://{found[3]}")
+        raise CheckpointError(
+            f"{without_secrets(text)}: has one slash after {found[1]}: and needs two: {meant} (in Python as a string: "
+            "a Path keeps only one)"
+        )
+    rest, query_mark, _ = found[3].partition("?")
     if "@" in rest.partition("/")[0]:
         raise CheckpointError(
             f"{scheme}://{rest.partition('@')[2]}: a name must not hold user and password; credentials come from the "
@@ -95,4 +91,4 @@ def _parts(text: str) -> tuple[str, str]:
         raise CheckpointError(f"{name}: names of buckets and folders have no part that is empty, `.` or `..`")
     if not rest.isprintable():
         raise CheckpointError(f"{name}: names of buckets and folders have no tabs, newlines or the like")
-    return scheme, rest
+    return name

@@ -1,24 +1,26 @@
-"""The interface of remote places that a model is uploaded to, and how its files are named there."""
+"""What a run has uploaded, and how its files are named there."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import xxhash
+
 from ramerge.foundation.errors import OutputError
-from ramerge.storage.location import Location
 
 INDEX_ENDING = ".safetensors.index.json"
 _WEIGHTS = ".safetensors"
 _RUN_BYTES = 6
 _NUMBERED = re.compile(r"(.+?)-(\d{5}(?:-of-\d{5})?)")
-_OF_RUN = re.compile(rf".*-[0-9a-f]{{{2 * _RUN_BYTES}}}-\d{{5}}(-of-\d{{5}})?\.safetensors")
+_OF_RUN = re.compile(rf".*-([0-9a-f]{{{2 * _RUN_BYTES}}})-\d{{5}}(-of-\d{{5}})?\.safetensors")
 
 
 class DefeatedError(OutputError):
@@ -29,17 +31,59 @@ class DefeatedError(OutputError):
 class UploadRun:
     """What one run has uploaded, and what it found at the place when it began.
 
+    It is noted in a log, which is on the disk before a shard is removed here: first the run, then each shard that has
+    arrived. So a later process can continue.
+
     Attributes:
-        name: tells the run from all others. Its shards carry it.
-        seen: what the place held, as `Upload.begin` gives it.
-        arrived: by local name, what `Upload.put` has said of a shard.
+        log: the file.
+        name: distinguishes the run from all others; empty before it begins. Its shards carry it.
+        seen: what the place held, as `BucketUpload.begin` gives it.
+        arrived: by local name, what `BucketUpload.put` has said of a shard.
         intended: digests of the small files that the run may have put.
     """
 
-    name: str = field(default_factory=lambda: secrets.token_hex(_RUN_BYTES))
+    log: Path
+    name: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)
     intended: set[str] = field(default_factory=set)
+
+    def read(self) -> None:
+        """Take what the log says, as far as it is whole."""
+        with suppress(OSError):
+            for line in self.log.read_bytes().splitlines():
+                with suppress(ValueError, LookupError, TypeError):
+                    self._take(json.loads(line))
+
+    def begin(self, seen: Mapping[str, Any]) -> None:
+        """Begin another run."""
+        self.log.unlink(missing_ok=True)
+        self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen)})
+
+    def add(self, shard: str, tag: str) -> None:
+        """A shard has arrived."""
+        self._note({"shard": shard, "tag": tag})
+
+    def intend(self, files: Iterable[bytes]) -> None:
+        """Small files are about to be put. A later process knows by their digests that they are this run's."""
+        self._note({"intended": [digest(data) for data in files]})
+
+    def _note(self, said: dict[str, Any]) -> None:
+        with self.log.open("ab") as file:
+            file.write(f"\n{json.dumps(said)}\n".encode())  # on a line of its own, whatever is torn before it
+            file.flush()
+            os.fsync(file.fileno())
+        self._take(said)
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if "run" in said:
+            self.name, self.seen = str(said["run"]), dict(said["seen"])
+            self.arrived.clear()
+            self.intended.clear()
+        elif "intended" in said:
+            self.intended |= set(map(str, said["intended"]))
+        else:
+            self.arrived[str(said["shard"])] = str(said["tag"])
 
     def named(self, name: str) -> str:
         """What a local shard is called at the place."""
@@ -51,7 +95,13 @@ class UploadRun:
 
     def owns(self, name: str) -> bool:
         """Whether a file at the place is a shard of this run."""
-        return is_shard_of_run(name) and f"-{self.name}-" in name
+        found = _OF_RUN.fullmatch(PurePosixPath(name).name)
+        return found is not None and found[1] == self.name
+
+
+def digest(data: bytes) -> str:
+    """What tells a small file from others."""
+    return str(xxhash.xxh3_128_hexdigest(data))
 
 
 def is_shard_of_run(name: str) -> bool:
@@ -65,94 +115,3 @@ def shards_named(index: bytes) -> set[str]:
         return {str(name) for name in json.loads(index)["weight_map"].values()}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return set()
-
-
-class UploadTarget(ABC):
-    """A remote place that will hold a model.
-
-    Shards are uploaded whole, one after another, while later ones are merged. No model is visible before `commit`.
-
-    Attributes:
-        address: the place as messages name it, without credentials.
-        name: the model's name for its card.
-        staging: the folder on this machine in which files lie until they are uploaded.
-        result: what names the model that is there now; the address, unless something names it more exactly.
-        needs_index: whether the model needs an index even if it has one shard, because shards have names of their run.
-    """
-
-    address: str
-    name: str
-    staging: Path
-    result: str
-    needs_index: bool
-
-    def __str__(self) -> str:
-        return self.address
-
-    @abstractmethod
-    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
-        """Why no model can be uploaded there, as far as this is clear without writing anything.
-
-        Args:
-            inputs: files and folders that are read.
-            overwrite: whether what is there will be replaced.
-            resumes: whether a run has been interrupted on this machine, so what is there may be its own.
-        """
-
-    @abstractmethod
-    def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
-        """Find what the place holds, as plain values. It stays as it is.
-
-        Raises:
-            PlanError: it holds something that is not to be replaced.
-            SendError: the server cannot be reached, or denies access.
-        """
-
-    @abstractmethod
-    def resumes(self, run: UploadRun) -> bool:
-        """Whether everything that a run has uploaded is there, and no other run has completed since it began.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def put(self, run: UploadRun, name: str, path: Path) -> str:
-        """Upload a shard whole. Gives what tells later whether it is there as it was uploaded.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Put the small files, what makes them a model last, and remove what the place held before.
-
-        Raises:
-            DefeatedError: another run has completed there meanwhile.
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def abort(self, run: UploadRun) -> None:
-        """Remove what a run has uploaded and not committed.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-    @abstractmethod
-    def clean(self) -> list[str]:
-        """Remove what interrupted runs of any machine have left, and say what was there.
-
-        Raises:
-            SendError: as for `begin`.
-        """
-
-
-def weights_in(files: Collection[str], indexes: Mapping[str, bytes]) -> set[str]:
-    """Those of the local files that are shards of an index next to them."""
-    named = {
-        str(PurePosixPath(index).parent / shard) for index, text in indexes.items() for shard in shards_named(text)
-    }
-    return named & set(files)

@@ -35,7 +35,7 @@ from ramerge.deltas.spool import SpoolSlots
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.ray import RayExecutor, connected
 from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.output.remote_output import _local
+from ramerge.output.remote_output import local_folder
 from ramerge.output.staging import hidden_folder
 from ramerge.recipe.document import document_of
 from ramerge.storage.schemes import open_upload
@@ -159,7 +159,7 @@ class InBucket(Place):
     def __init__(self, server: seaweed.Server, name: str, staging: Path) -> None:
         self._server, self._folder, self._staging = server, name, staging
         self.name = f"s3://{seaweed.BUCKET}/{name}"
-        self.work = hidden_folder(_local(open_upload(self.name, staging, public=False)))
+        self.work = hidden_folder(local_folder(open_upload(self.name, staging, public=False)))
 
     def files(self) -> dict[str, bytes]:
         """See `Place`, under the names of a local output."""

@@ -1,0 +1,31 @@
+"""What replaces the flags of mergekit; docs/guides/mergekit.md has the same list."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import click
+
+_UNNEEDED = "is not needed here; leave it out"
+
+FLAGS: Mapping[str, str] = {
+    "--cuda": f"{_UNNEEDED}: merges run on the CPU, about as fast as files can be read",
+    "--lazy-unpickle": f"{_UNNEEDED}: every format is read block by block",
+    "--low-cpu-memory": "is --max-memory SIZE here",
+    "--allow-crimes": "has no counterpart: architectures cannot be mixed; see `allow` of the recipe",
+    "--copy-tokenizer": f"{_UNNEEDED}: tokenizer files are always copied; `companions` of the recipe chooses whose",
+    "--out-shard-size": "is --shard-size here, in bytes such as 5GB",
+    "--lora-merge-cache": f"{_UNNEEDED}: adapters are applied while they are read",
+    "--trust-remote-code": f"{_UNNEEDED}: no code of a model is executed",
+    "--random-seed": "is --set parameters.seed=N here",
+    "--num-threads": "is --threads N here",
+    "--clone-tensors": f"{_UNNEEDED}",
+    "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",
+    "--write-threads": f"{_UNNEEDED}: writing always overlaps with computing",
+}
+
+
+def hint(error: click.ClickException) -> str:
+    """What to do instead, if the error is about an option that is one of mergekit's; otherwise nothing."""
+    name = error.option_name if isinstance(error, click.NoSuchOption) else ""
+    return f" mergekit's {name} {FLAGS[name]}." if name in FLAGS else ""

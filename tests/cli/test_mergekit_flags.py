@@ -1,0 +1,29 @@
+"""Whoever types a flag of mergekit reads what replaces it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ramerge.cli.main import COMMANDS
+from ramerge.cli.mergekit_flags import FLAGS
+
+
+@pytest.mark.parametrize(
+    ("flags", "found"),
+    [
+        (["--cuda"], "mergekit's --cuda is not needed here; leave it out: merges run on the CPU"),
+        (["--out-shard-size", "5B"], "mergekit's --out-shard-size is --shard-size here"),
+    ],
+)
+def test_the_error_names_what_replaces_the_flag(flags: list[str], found: str) -> None:
+    command = [sys.executable, "-m", "ramerge.cli.main", "merge", "recipe.yaml", "OUT", *flags]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 2
+    assert f"error: No such option '{flags[0]}'" in " ".join(ran.stderr.split())
+    assert found in " ".join(ran.stderr.split())
+
+
+def test_no_flag_of_ours_is_listed() -> None:
+    ours = {flag for command in COMMANDS.values() for option in command.params for flag in option.opts}
+    assert not ours & FLAGS.keys()
