@@ -47,7 +47,7 @@ def _decode(
     divisor: float,
 ) -> NDArray:
     """Elements `start:stop`, from as few bytes as that takes."""
-    per, width = CODES[codes].per_byte, SCALES[scales].itemsize
+    per, width = len(CODES[codes]), SCALES[scales].itemsize
     first, last = grid.scales_of(start, stop)
     out = np.empty(stop - start, np.float32)
     packed = code_bytes[start // per : -(-stop // per)].copy()
@@ -89,7 +89,7 @@ def test_every_code_of_4_bits_and_every_power_of_two() -> None:
 def test_any_run_of_elements_gives_the_reference_bits(codes: str, scales: str) -> None:
     rng = np.random.default_rng(0)
     for shape, block in _SHAPES:
-        size, per = int(np.prod(shape)), CODES[codes].per_byte
+        size, per = int(np.prod(shape)), len(CODES[codes])
         grid = Grid(*shape[-2:], *block)
         stack = int(np.prod(shape[:-2]))
         code_bytes = rng.integers(0, 256, -(-size // per), dtype=np.uint8)

@@ -88,11 +88,10 @@ def test_adam_over_several_blocks_of_rows(monkeypatch):
 @pytest.mark.parametrize("shape", [(50, 6), (5, 60), (7, 20)])
 def test_closed_form_over_several_blocks(shape, monkeypatch):
     taus = agents(shape, 3)
-    whole, loss = wudi.closed_form(taus), wudi.objective(taus[0], taus)
+    whole = wudi.closed_form(taus)
     monkeypatch.setattr(wudi, "_BLOCK", 45)
     monkeypatch.setattr(wudi, "_LONG", 11)
     np.testing.assert_allclose(wudi.closed_form(taus), whole, rtol=0, atol=1e-3 * 1e-6)
-    assert wudi.objective(taus[0], taus) == pytest.approx(loss, rel=1e-12)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5])
@@ -130,7 +129,6 @@ def test_a_single_agent_stays_as_it_is(shape, solver):
 def test_no_task_vector_at_all(solver):
     taus = [np.zeros((4, 9), np.float32)] * 3
     assert not SOLVERS[solver](taus).any()
-    assert wudi.objective(taus[0], taus) == 0
 
 
 @pytest.mark.parametrize("solver", SOLVERS)
@@ -256,14 +254,6 @@ def test_closed_form_keeps_its_bound_against_any_adam(taus, rate):
     assert literal(wudi.closed_form(taus), taus) <= literal(other, taus) + bound + rounding
 
 
-@pytest.mark.parametrize("shape", [*SHAPES, (600, 20), (600, 700)])
-def test_objective(shape):
-    taus = [*agents(shape, 2), np.zeros(shape, np.float32), *agents(shape, 1, scale=1e6, seed=2)]
-    for tau in (taus[0], sum(taus), np.zeros(shape, np.float32)):
-        assert wudi.objective(tau, taus) == pytest.approx(literal(tau, taus), rel=1e-10)
-    assert wudi.objective(taus[0], taus[:1]) == 0
-
-
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -316,6 +306,6 @@ def test_the_default_stays_near_the_sum_and_below_adams_objective():
             taus = [agent[name].numbers(np.float32) - stored.numbers(np.float32) for agent in trained]
             merged = wudi.closed_form(taus, WudiParameters().proximity)
             ratios.append(np.linalg.norm(merged) / np.linalg.norm(sum(taus)))
-            assert wudi.objective(merged, taus) < wudi.objective(wudi.adam(taus), taus)
+            assert literal(merged, taus) < literal(wudi.adam(taus), taus)
     assert len(ratios) > 10
     assert max(ratios) < 6

@@ -154,7 +154,7 @@ def _count_lost(loop: Loop) -> Any:
     source = _LOOP.format(
         base=loop.element(0, 0, "base[i]"),
         agent=loop.element(1, 0, "agent[i]"),
-        real=f"np.{np.dtype(form.real).name}",
+        real=form.real_name,
         round_a=rounded(form, "BF16", "a"),
         round_b=rounded(form, "BF16", "b"),
     )

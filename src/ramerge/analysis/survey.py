@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 from ramerge.kernels import native
 from ramerge.kernels.formats import ELEMENTS, Loop
 from ramerge.kernels.rounding import Counters, kept_base, names_of, rounded
-from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 
@@ -320,12 +319,12 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
     names, thresholds = ["base", *[f"a{t}" for t in range(n)]], names_of("epsilon", epsilons, n)
     plus = "plus_f32" if form.real is np.float32 else "plus"
     beyond = [counters.mark(t, f"abs(numbers[np.uint64({t * _CHUNK}) + k]) > beyond") for t in range(n)]
-    source = filled(
+    source = native.filled(
         _SOURCE,
         inputs=", ".join(names),
         gathered=", ".join(f"of_{name}" for name in (*names, "merged")),
         epsilons=", ".join(thresholds[:epsilons]),
-        real=f"np.{np.dtype(form.real).name}",
+        real=form.real_name,
         bits=form.bits,
         n=n,
         chunk=_CHUNK,
@@ -373,7 +372,7 @@ def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
     arrays = [*names, "merged"]
     compress = [f"compressed({name}, of_{name}, (begin, count, mask))" for name in arrays]
     at_once = [*compress, "count += ones(mask)", "begin += width", "continue"] if same and native.expands() else []
-    source = filled(
+    source = native.filled(
         _GATHER,
         differing=" | ".join(f"differing({base}, {name}, begin)" for name in agents) if same else "ALL",
         at_once=at_once,

@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.template import filled
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -265,7 +264,7 @@ def _patching(name: str, template: str, width: int, planes: int) -> Any:
             "count += ones(mask)",
         ]
         at_once = [*found, *escapes, "continue"]
-    span = filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
+    span = native.filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
     return _kernel(f"{name}_{planes}", template, width, "wbnpw", span=span, value=value, at_once=at_once)
 
 
@@ -286,4 +285,6 @@ def _kernel(name: str, template: str, width: int, takes: str, /, **parts: str | 
     """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
     kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
     name = f"{name}_{8 * width}"
-    return native.load(name, filled(template, name=name, **parts), tuple(kinds[letter] for letter in takes), "i64")
+    return native.load(
+        name, native.filled(template, name=name, **parts), tuple(kinds[letter] for letter in takes), "i64"
+    )

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.foundation.dtypes import FLOATS, itemsize
-from ramerge.kernels.convert import count_non_finite
+from ramerge.kernels.convert import count_negative, count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import notifying_compilation
-from ramerge.kernels.piece import Piece, PieceResult, count_negative, words_of
+from ramerge.kernels.piece import Piece, PieceResult, words_of
 from ramerge.kernels.work import notifying_work
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of

@@ -134,14 +134,11 @@ def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Tie:
-    """Names of output and input embeddings that are one tensor in the base."""
-
     head: str
     embedding: str
 
     @staticmethod
     def of(base: Checkpoint) -> _Tie | None:
-        """Those of a base; None if its embeddings are not tied."""
         embedding = tied_embedding(base)
         return _Tie(head_of(base, embedding), embedding.name) if embedding is not None else None
 
@@ -157,12 +154,10 @@ class _Pair:
 
     @property
     def depth(self) -> int:
-        """How many wrappers are inside of the one that it belongs to."""
         return self.module.count(".base_layer")
 
     @property
     def plain(self) -> str:
-        """The module without wrappers."""
         return self.module.replace(".base_layer", "")
 
     def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
@@ -232,7 +227,6 @@ class _Agent:
         self.tensors = dict(self.base.tensors)
 
     def told(self) -> str:
-        """What the adapter does, in a sentence."""
         ranks = sorted(self.ranks)
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
         kind = "DoRA" if self.settings.has_magnitudes else "LoRA"
@@ -243,7 +237,6 @@ class _Agent:
 
     @property
     def vocabulary(self) -> int | None:
-        """Rows of the embeddings if they are not as many as the base's configuration says."""
         for name, tensor in self.base.tensors.items():
             if name.endswith(EMBEDDINGS) and self.tensors[name].shape[:1] != tensor.shape[:1]:
                 return self.tensors[name].shape[0]
@@ -259,7 +252,6 @@ class _Agent:
         return True
 
     def add(self, stored: Sequence[Tensor]) -> None:
-        """Put everything on the base that the adapter's file holds."""
         modules, others = self._sorted(stored)
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
             self._replace(key, tensor)
@@ -333,7 +325,6 @@ class _Agent:
     # --- names -------------------------------------------------------------------------------------------------------
 
     def _named(self, name: str) -> str | None:
-        """The base's name of what a module calls `name`."""
         return next((spelled for spelled in name_aliases(name) if spelled in self.base.tensors), None)
 
     def tie_again(self, base: Checkpoint) -> None:
@@ -362,7 +353,6 @@ class _Agent:
         return names if name in names else (name,)
 
     def _trained_with(self, name: str) -> tuple[str, ...]:
-        """The names of the tensors that change with one."""
         return self._shared(name) if self.settings.ties else (name,)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
@@ -413,7 +403,6 @@ class _Agent:
             self.others += 1
 
     def _has_own_rows(self) -> bool:
-        """Whether other rows were trained for the output embeddings than for the input's."""
         if self.tie is None or not isinstance(self.settings.tokens, Mapping):
             return False
         head = self.settings.tokens_of(self.tie.head.removesuffix(".weight"))
@@ -422,7 +411,6 @@ class _Agent:
     # --- what is added -----------------------------------------------------------------------------------------------
 
     def _is_wide(self, name: str) -> bool:
-        """Whether float32 can be added to a tensor; a problem if not."""
         tensor = self.tensors[name]
         if tensor.dtype in WIDENED:
             return True
@@ -445,7 +433,6 @@ class _Agent:
         self.ranks.add(origin.ranks)
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
-        """Change the weight of a linear layer or an embedding, and its bias."""
         name = self._named(f"{pair.plain}.weight")
         if self.settings.ties and self.tie is not None and name == self.tie.head:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
@@ -502,7 +489,6 @@ class _Agent:
     # --- parameters by name ------------------------------------------------------------------------------------------
 
     def _targets(self, module: str) -> list[str]:
-        """The last parts of `target_parameters` that this module may have, in the order in which it declares them."""
         found = [name.rpartition(".") for name in self.settings.parameters]
         names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
         return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
@@ -575,7 +561,6 @@ class _Agent:
         return []
 
     def _parameter(self, module: str, name: str) -> _AdaptedParameter | None:
-        """A parameter of the base: a tensor, or a tensor for each expert."""
         whole = self._named(f"{module}.{name}")
         if whole is not None:
             shape = self.base.tensors[whole].shape
@@ -618,7 +603,6 @@ class _Agent:
 
 
 def _plain(tensor: Tensor) -> str:
-    """The name of what a tensor replaces, without wrappers."""
     return _SAVED.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))
 
 

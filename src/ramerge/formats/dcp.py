@@ -228,7 +228,6 @@ def _place(name: str, info: Any) -> tuple[str, int, int]:
 
 
 def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], tuple[str, ...]]:
-    """The model's tensors, by their names in the model, and a note on those that are left out."""
     roots: dict[tuple[str, ...], list[Described]] = defaultdict(list)
     for tensor in metadata.tensors:
         if not any(map(_NO_MODEL.fullmatch, tensor.path[:-1] or tensor.key.split(".")[:1])):
@@ -350,11 +349,7 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Fou
 
 
 def _with_last_ranks(folder: Path, found: Contents) -> Contents:
-    """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not.
-
-    Raises:
-        CheckpointError: the embeddings have fewer rows than `config.json` says.
-    """
+    """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not."""
     texts = (found.config, found.config.get("text_config"))
     counts = [text.get("vocab_size") for text in texts if isinstance(text, Mapping)]
     tokens = next((count for count in counts if type(count) is int), None)
@@ -381,7 +376,6 @@ def _reached(pieces: Sequence[PlacedPiece]) -> tuple[int, ...]:
 
 
 def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-    """The tensors of a file, and their offsets in the whole tensors."""
     header = read_header(path)
     text = header.metadata.get(_SHARDING)
     if text is None:

@@ -89,11 +89,6 @@ def _opened(folder: Path, opening: Opening) -> Contents:
 
 
 def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
-    """What all files say.
-
-    Raises:
-        CheckpointError: with the problems of all of them.
-    """
     found, problems = list[_Read](), list[str]()
     for path in paths:
         try:
@@ -109,12 +104,7 @@ def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]
 
 
 def _files(folder: Path) -> tuple[list[str], list[str]]:
-    """The files of the optimizer's ranks, and those of the model's.
-
-    Raises:
-        RefusedError: the model is parallel in other ways than ZeRO.
-        CheckpointError: ranks are missing.
-    """
+    """The files of the optimizer's ranks, and those of the model's."""
     found = sorted(path.name for path in folder.glob("*_states.pt"))
     for pattern, what in _OTHERS.items():
         if name := next(filter(pattern.fullmatch, found), None):
@@ -206,7 +196,6 @@ def _values(found: Any) -> Iterable[Any]:
 
 
 def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
-    """Refuse files of another number of ranks than there are, and of different steps or stages."""
     first, problems = parts[0], list[str]()
     problems += [
         f"{part.path}: is one of {part.ranks} partitions, but there are files of {len(parts)} ranks; copy those that "

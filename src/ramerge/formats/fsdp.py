@@ -40,7 +40,6 @@ def find(folder: Location) -> Location | None:
 
 
 def _shards(folder: Location) -> dict[tuple[int, int], str]:
-    """World size and rank to file name."""
     matches = (_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*_rank_*.pt"))
     found = {(int(m[1]), int(m[2])): m[0] for m in matches if m}
     return dict(sorted(found.items()))
@@ -82,7 +81,6 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def _of_one_world(folder: Path) -> list[str]:
-    """The files of all ranks, in order."""
     found = _shards(folder)
     sizes = sorted({size for size, _ in found})
     if (folder / _CONFIG).is_file():
@@ -110,7 +108,6 @@ def _of_one_world(folder: Path) -> list[str]:
 
 
 def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
-    """A problem if what the trainer saved next to each rank's shards is of different steps."""
     found: dict[int, list[int]] = {}
     for rank in range(ranks):
         path = folder / f"extra_state_world_size_{ranks}_rank_{rank}.pt"

@@ -72,7 +72,6 @@ class Sizes:
 
 
 def _number(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
-    """The number that a configuration has under the first of several keys that it states."""
     value = next((config[key] for key in keys if config.get(key) is not None), default)
     if type(value) is not int or not 0 < value < 1 << 31:
         raise ValueError(f"has no usable {' or '.join(keys)} ({quoted(value)})")
@@ -223,11 +222,7 @@ def _known(key: str) -> _Known | None:
 
 
 def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
-    """The model's tensors that a tensor of Megatron holds.
-
-    Raises:
-        ValueError: its shape is not what the sizes say; the message says how.
-    """
+    """The model's tensors that a tensor of Megatron holds."""
     if known.stacked:
         kind, *others = known.stacked
         count = sizes.layers if kind == "layer" else sizes.experts
@@ -305,7 +300,6 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 def _understood(
     folder: Path, metadata_folder: Location, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
 ) -> tuple[Sizes, dict[str, _Known]]:
-    """The sizes, and what the table knows of every tensor."""
     problems = []
     try:
         sizes = Sizes.of(config)
@@ -326,7 +320,6 @@ def _understood(
 
 
 def _absent(folder: Path, tensors: Mapping[str, Tensor], sizes: Sizes) -> Iterator[str]:
-    """What every model has, and this one lacks."""
     names = [name for layer in range(sizes.layers) for name in (f"model.layers.{layer}.self_attn.q_proj.weight",)]
     for name in ("model.embed_tokens.weight", "model.norm.weight", *names):
         if name not in tensors:
@@ -334,12 +327,10 @@ def _absent(folder: Path, tensors: Mapping[str, Tensor], sizes: Sizes) -> Iterat
 
 
 def _numbered(name: str) -> list[str | int]:
-    """A name for sorting, with numbers as numbers."""
     return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _command(folder: Path) -> str:
-    """The command that converts a folder, of verl or slime."""
     actor = next((place for place in (folder, *folder.parents[:3]) if (place / "huggingface").is_dir()), None)
     actor = actor or next((place for place in folder.parents[:3] if (place / "model" / "huggingface").is_dir()), None)
     if actor is not None:

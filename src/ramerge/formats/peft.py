@@ -163,7 +163,6 @@ def read_settings(folder: Location) -> Settings:
 
 
 def _refused(config: Mapping[str, Any]) -> list[str]:
-    """Options with which base + scaling * B A would be wrong, and values of a wrong type."""
     problems = [
         f"{key} is set: such an adapter {why}; merge it into its base with PEFT (merge_and_unload), if PEFT can"
         for key, why in _REFUSED.items()

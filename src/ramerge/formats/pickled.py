@@ -70,7 +70,6 @@ def tensors_of(path: Location) -> list[Tensor]:
 
 
 def _renamed(shard: str) -> str:
-    """Name of an output file: that of the .bin file, with the ending .safetensors."""
     return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"
 
 

@@ -54,10 +54,7 @@ def tensors_of(path: Location) -> list[Tensor]:
 
 
 def _weight_files(folder: Location) -> tuple[list[str], Mapping[str, str] | None]:
-    """Names of the weight files, and the index's map of tensors to files; None without an index.
-
-    The order of preference is that of transformers.
-    """
+    """Names of the weight files, and the index's map of tensors to files; None without an index."""
     if (folder / ONE_FILE).exists():
         return [ONE_FILE], None
     if (folder / INDEX).exists():

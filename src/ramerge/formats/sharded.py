@@ -75,7 +75,6 @@ def _of_dtensor(stub: Stub) -> ShardedPart:
 
 
 def _dimension(placement: Any, dimensions: int) -> int | None:
-    """The dimension that a placement shards; None if it replicates."""
     kind = placement.path.rpartition(".")[2] if isinstance(placement, Stub) else "nothing"
     if kind == "Replicate":
         return None
@@ -105,7 +104,6 @@ def _ranks(mesh: Stub) -> tuple[int, ...]:
 
 
 def _of_sharded_tensor(stub: Stub) -> ShardedPart:
-    """`(local shards, metadata, ...)`."""
     state = stub.state if isinstance(stub.state, tuple) and len(stub.state) >= 2 else ((), None)
     shards, metadata = state[:2]
     properties = metadata.get("tensor_properties") if isinstance(metadata, Stub) else None

@@ -177,7 +177,6 @@ def _changed(
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
-    """Set every dtype that a configuration states, also in nested mappings. Return whether it states one."""
     stated = False
     for key, value in config.items():
         if key in _DTYPE_KEYS and isinstance(value, str):

@@ -8,5 +8,5 @@ spectral, curvature, work        singular vectors, polar factors, and WUDI's obj
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 rounding, effect, stochastic     what rounding erases, and stochastic rounding
 sums, fixed                      sums of products over segments; sums of floats that no order of adding changes
-native, compiler, template       machine code, compiled once and cached, from templates
+native, compiler                 machine code, compiled once and cached, from templates
 """

@@ -124,7 +124,6 @@ def _callee(function: Any) -> Any:
 
 
 def _native(code: str) -> tuple[Any, ...]:
-    """An argument as it is passed: a number, or an array's address and size."""
     if code.endswith("[]"):
         return types.CPointer(_ELEMENTS[code[:-2]]), types.int64
     return (_SCALARS[code],)

@@ -6,12 +6,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, before_packing
-
-Words = NDArray[Any]
+from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
 
 _SOURCE = """
 def {name}(words, out):
@@ -42,9 +39,19 @@ def _kernel(source: ElementFormat, target: ElementFormat) -> Any:
     return native.load(name, text, (f"{source.word_code}[]", f"{target.word_code}[]"), target.bits_code)
 
 
+# The bits of an exponent, which are those of infinity.
+_EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F64": 0x7FF0000000000000}
+
+
 def count_non_finite(format: str, words: Words, elements: int) -> int:
     """How many of the first `elements` elements are NaN or Inf."""
-    form = FORMATS[format]
-    exponent = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F64": 0x7FF0000000000000}[format]
-    bits = words.view(f"u{form.itemsize}")[:elements]
-    return int(np.count_nonzero((bits & bits.dtype.type(exponent)) == exponent))
+    bits = words.view(f"u{FORMATS[format].itemsize}")[:elements]
+    exponent = bits.dtype.type(_EXPONENTS[format])
+    return int(np.count_nonzero((bits & exponent) == exponent))
+
+
+def count_negative(format: str, words: Words, elements: int) -> int:
+    """How many of the first `elements` elements lie below 0 and are finite."""
+    bits = words.view(f"u{FORMATS[format].itemsize}")[:elements]
+    top = 1 << (8 * bits.itemsize - 1)
+    return int(np.count_nonzero((bits > bits.dtype.type(top)) & (bits < bits.dtype.type(top | _EXPONENTS[format]))))

@@ -50,7 +50,6 @@ def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triple
 
 
 def _signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
-    """Random signs, of shape (n, columns) in the type of the task vector."""
     count = tau.shape[1] * columns
     bits = np.unpackbits(words(key, 0, -(-count // 32)).view(np.uint8), count=count)
     signs: Array = (2 * bits.astype(tau.dtype) - 1).reshape(tau.shape[1], columns)

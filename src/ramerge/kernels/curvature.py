@@ -107,7 +107,6 @@ def _combined(
 
 
 def _unit(gram: Array) -> Array:
-    """A Gram matrix over its trace, which is the square of a norm."""
     gram /= float(np.trace(gram)) or 1.0
     return gram
 
@@ -115,9 +114,19 @@ def _unit(gram: Array) -> Array:
 def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """By A A^T of shape (N m, N m)."""
     real = _real(taus, filter)
-    found = _smooth(taus, start, filter, real)
-    step, norms = found or _decomposed(taus, start, filter)
-    parts = _parts(taus)
+    products, norms = _stacked_gram(taus, real)
+    if found := _series(products, filter, len(taus[0])):
+        step = _polynomial(_excess(products, norms, start), products, *found)
+    else:
+        if real is not np.float64:
+            del products  # before the next one is there
+            products, norms = _stacked_gram(taus, np.float64)
+        values, vectors = _led(products, filter, spectral.noise(taus[0].shape))
+        weighted = (_excess(products, norms, start) @ vectors) * filter.phi(values)
+        step = weighted @ vectors.T
+        del vectors, weighted
+    del products
+    parts = _parts(len(taus[0]), len(taus))
     operators = []
     for columns, norm, factor in zip(parts, norms, start, strict=True):
         operator = step[:, columns] / norm
@@ -131,32 +140,12 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
     return result
 
 
-def _smooth(
-    taus: Sequence[Array], start: Sequence[float], filter: Filter, real: Any
-) -> tuple[Array, list[float]] | None:
-    """X phi(A A^T) by a polynomial, and the norms of the task vectors; None if that is no faster."""
-    products, norms = _stacked_gram(taus, real)
-    found = _series(products, filter, len(taus[0]))
-    return (_polynomial(_excess(products, norms, start), products, *found), norms) if found else None
-
-
-def _decomposed(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> tuple[Array, list[float]]:
-    """X phi(A A^T) by an eigendecomposition, and the norms of the task vectors."""
-    products, norms = _stacked_gram(taus, np.float64)
-    values, vectors = _led(products, filter, spectral.noise(taus[0].shape))
-    weighted = (_excess(products, norms, start) @ vectors) * filter.phi(values)
-    return weighted @ vectors.T, norms
-
-
-def _parts(taus: Sequence[Array]) -> list[slice]:
-    """The rows of each task vector in the stack."""
-    m = len(taus[0])
-    return [slice(begin, begin + m) for begin in range(0, m * len(taus), m)]
+def _parts(rows: int, agents: int) -> list[slice]:
+    return [slice(begin, begin + rows) for begin in range(0, rows * agents, rows)]
 
 
 def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]:
-    """A A^T, and the norms of the task vectors."""
-    parts = _parts(taus)
+    parts = _parts(len(taus[0]), len(taus))
     products = np.zeros((parts[-1].stop,) * 2, real)
     for columns in spectral.blocks(taus[0]):
         stack = np.concatenate([tau[:, columns].astype(real, copy=False) for tau in taus])
@@ -172,7 +161,7 @@ def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]
 def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
     """X; what no two agents have in common cancels exactly, because it is not added in the first place."""
     m = len(products) // len(norms)
-    parts = [slice(begin, begin + m) for begin in range(0, len(products), m)]
+    parts = _parts(m, len(norms))
     result = np.empty_like(products[:m])
     for t, columns in enumerate(parts):
         result[:, columns] = (1 - start[t]) * norms[t] * products[columns, columns]
@@ -183,7 +172,6 @@ def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> 
 
 
 def _real(taus: Sequence[Array], filter: Filter) -> Any:
-    """The type in which operators are applied."""
     return np.float32 if taus[0].dtype == np.float32 and filter.time <= _BOUNDED else np.float64
 
 
@@ -195,7 +183,6 @@ def _sum(terms: Iterable[Array]) -> Array:
 
 
 def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
-    """Eigenvalues and vectors of the directions that are solved."""
     values, vectors = spectral.spectrum(symmetric)
     known = values[: spectral.rank(values, noise)]
     k = spectral.cut(values, filter.choose(known) if filter.choose else len(known), noise)

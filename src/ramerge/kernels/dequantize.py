@@ -52,19 +52,8 @@ class Grid:
         return row // self.rows * self.down + row % self.rows // self.block_rows
 
 
-@dataclass(frozen=True)
-class Codes:
-    """A format of codes: how many lie in a byte, and the intrinsics that widen them, in memory order."""
-
-    per_byte: int
-    lanes: tuple[str, ...]
-
-
-CODES = {
-    "F8_E4M3": Codes(1, ("e4m3",)),
-    "F8_E5M2": Codes(1, ("e5m2",)),
-    "E2M1": Codes(2, ("e2m1_low", "e2m1_high")),
-}
+# The intrinsics that widen the codes of a byte, in memory order, by format.
+CODES = {"F8_E4M3": ("e4m3",), "F8_E5M2": ("e5m2",), "E2M1": ("e2m1_low", "e2m1_high")}
 
 
 @dataclass(frozen=True)
@@ -84,9 +73,6 @@ SCALES = {
     # a group whose weights are tiny has a scale of 0
     "F8_E4M3": Scales(1, "e4m3(scales[at])", "value >= np.float32(0)"),
 }
-# The usual length of a run under one scale, for which the loop is compiled with a fixed number of elements.
-_USUAL = {("E2M1", "F8_E8M0"): 32, ("E2M1", "F8_E4M3"): 16}
-
 _TEXT = """
 def {name}(codes, scales, words, out, first, first_scale, divisor, rows, columns, block_rows, block_columns):
     ONE, TWO, INFINITY = np.uint64(1), np.uint64(2), np.float32(np.inf)
@@ -114,28 +100,18 @@ def {name}(codes, scales, words, out, first, first_scale, divisor, rows, columns
 """
 
 _ONE_A_BYTE = """
-            if length == np.uint64({usual}):
-                for j in range(np.uint64({usual})):
-                    out[i + j] = {lane}(codes[i + j]) * scale
-            else:
-                for j in range(length):
-                    out[i + j] = {lane}(codes[i + j]) * scale
+            for j in range(length):
+                out[i + j] = {low}(codes[i + j]) * scale
 """
 _TWO_A_BYTE = """
             odd = (i + behind) % TWO
             if odd == ONE:
                 out[i] = {high}(codes[(i + behind) // TWO]) * scale
             pairs, at_pair = (length - odd) // TWO, (i + behind + odd) // TWO
-            if pairs == np.uint64({usual} // 2):
-                for j in range(np.uint64({usual} // 2)):
-                    pair = codes[at_pair + j]
-                    out[i + odd + TWO * j] = {low}(pair) * scale
-                    out[i + odd + TWO * j + ONE] = {high}(pair) * scale
-            else:
-                for j in range(pairs):
-                    pair = codes[at_pair + j]
-                    out[i + odd + TWO * j] = {low}(pair) * scale
-                    out[i + odd + TWO * j + ONE] = {high}(pair) * scale
+            for j in range(pairs):
+                pair = codes[at_pair + j]
+                out[i + odd + TWO * j] = {low}(pair) * scale
+                out[i + odd + TWO * j + ONE] = {high}(pair) * scale
             if odd + TWO * pairs < length:
                 out[i + length - ONE] = {low}(codes[at_pair + pairs]) * scale
 """
@@ -144,11 +120,8 @@ _TWO_A_BYTE = """
 @cache
 def _kernel(codes: str, scales: str) -> Any:
     name = f"dequantize_{codes.lower()}_{scales.lower()}"
-    lanes, scale, usual = CODES[codes].lanes, SCALES[scales], _USUAL.get((codes, scales), 128)
-    if len(lanes) == 1:
-        run = _ONE_A_BYTE.format(usual=usual, lane=lanes[0])
-    else:
-        run = _TWO_A_BYTE.format(usual=usual, low=lanes[0], high=lanes[1])
+    lanes, scale = CODES[codes], SCALES[scales]
+    run = (_ONE_A_BYTE if len(lanes) == 1 else _TWO_A_BYTE).format(low=lanes[0], high=lanes[-1])
     text = _TEXT.format(name=name, value=scale.value, least=scale.least, run=run.strip())
     return native.load(name, text, ("u8[]", "u8[]", "u32[]", "f32[]", "u64", "u64", "f32", *["u64"] * 4), "i64")
 

@@ -143,7 +143,7 @@ def measure(base, base_stored, agents, result, stored, beyond, counts):
 @cache
 def _kernel(format: str) -> Any:
     form = FORMATS[format]
-    source = _SOURCE.format(real=f"np.{np.dtype(form.real).name}")
+    source = _SOURCE.format(real=form.real_name)
     for name, exponent in (("LIMIT", 30), ("COARSE", _COARSE), ("FINE", _FINE)):
         source = source.replace(name, str(math.ldexp(1, exponent)))
     return native.load("measure", source, (*[f"{form.real_code}[]"] * 6, "i64[]"), "u32")

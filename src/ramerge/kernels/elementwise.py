@@ -28,12 +28,10 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.convert import count_non_finite
-from ramerge.kernels.formats import ElementFormat, Loop
+from ramerge.kernels.formats import ElementFormat, Loop, Words
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
-from ramerge.kernels.template import filled
 from ramerge.kernels.threefry import threefry
 
-Words = NDArray[Any]
 Element = Callable[..., Any]
 Given: TypeAlias = float | bool | tuple[float, ...]
 """What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
@@ -87,24 +85,15 @@ class ElementFormula:
             are then the agents themselves.
         given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
             and flags, for whose values the loop is compiled.
-        agents: how many there are.
-        base: whether the first input is the base.
-        importances: whether agents' importances follow the agents.
+        inputs: which inputs it takes.
         beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
             rounding.
     """
 
     element: Element
     given: tuple[Given, ...]
-    agents: int
-    base: bool = True
-    importances: bool = False
+    inputs: Inputs
     beyond: tuple[float, ...] = (0.0,)
-
-    @property
-    def inputs(self) -> Inputs:
-        """Which inputs it takes."""
-        return Inputs(self.agents, self.base, self.importances)
 
 
 def merge(
@@ -241,10 +230,10 @@ def _merge(
         body += counters.survey(loop, form.name, f"r{part}") if rounds else []
     body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
     counted = ROWS if rounds else ()
-    source = filled(
+    source = native.filled(
         _LOOP,
         arguments=", ".join([*which.names, "out", "numbers", "counts", "draws", "start"]),
-        real=_real(form),
+        real=form.real_name,
         bits=form.bits,
         before=_numbers(agents, kinds, drops, limits[:rounds]),
         first=which.names[0],
@@ -257,7 +246,7 @@ def _merge(
         infinity=form.infinity,
         overflow=form.overflow,
     )
-    types = [*map(_words, (*loop.inputs, form)), _reals(form), "i64[]", "u32[]", "u64"]
+    types = [*loop.codes, f"{form.word_code}[]", f"{form.real_code}[]", "i64[]", "u32[]", "u64"]
     scope = {"element": element, **({"threefry": threefry} if drops else {})}
     return native.load("loop", source, tuple(types), "u32", scope)
 
@@ -286,10 +275,10 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
             else:
                 counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
     bins = [f"bin{t} = np.uint64(bins[{t}])" for t in rows]
-    source = filled(
+    source = native.filled(
         _COUNTING,
         arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "draws", "start"]),
-        real=_real(form),
+        real=form.real_name,
         bits=form.bits,
         before=[*_numbers(agents, (_COMMON,) * common, drops), *(bins if fine else [])],
         first=which.names[0],
@@ -298,7 +287,7 @@ def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: boo
         counting=counting,
         infinity=form.infinity,
     )
-    types = [*map(_words, loop.inputs), _reals(form), *["u32[]"] * 4, "u64"]
+    types = [*loop.codes, f"{form.real_code}[]", *["u32[]"] * 4, "u64"]
     scope = {"value": value, **({"threefry": threefry} if drops else {})}
     return native.load("loop", source, tuple(types), "u32", scope)
 
@@ -342,7 +331,6 @@ def loop({arguments}):
 
 
 def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
-    """Element number `part` of an input's word."""
     return loop.element(which.names.index(name), part, f"{name}[i]")
 
 
@@ -359,7 +347,6 @@ def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
 
 
 def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
-    """Task vectors of element number `part` of the word, after dropping."""
     draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
 
@@ -371,19 +358,14 @@ def _argument(index: int, kind: str | bool, agents: range) -> str:
 
 
 def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
-    """Names for what the arrays of numbers and of draws hold."""
     named = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
     names = [name.format(index) for index, kind in enumerate(kinds) for name in named.get(str(kind), [])]
     names += [*([f"stay{t}" for t in agents] if drops else []), *more]
-    return [*[f"{name} = numbers[{index}]" for index, name in enumerate(names)], *(_keys(agents) if drops else [])]
-
-
-def _keys(agents: range) -> list[str]:
-    return [f"k{t}_0, k{t}_1, below{t} = draws[{3 * t}], draws[{3 * t + 1}], draws[{3 * t + 2}]" for t in agents]
+    keys = [f"k{t}_0, k{t}_1, below{t} = draws[{3 * t}], draws[{3 * t + 1}], draws[{3 * t + 2}]" for t in agents]
+    return [*[f"{name} = numbers[{index}]" for index, name in enumerate(names)], *(keys if drops else [])]
 
 
 def _draw_words(loop: Loop, agents: range) -> list[str]:
-    """The two words of the block for this position, for every agent."""
     if len(loop.parts) == 2:
         lines = ["counter = (start >> ONE64) + i"]
     else:
@@ -395,15 +377,3 @@ def _draw_words(loop: Loop, agents: range) -> list[str]:
 
 def _tuple(name: str, agents: range) -> str:
     return f"({', '.join(name.format(t=t) for t in agents)},)"
-
-
-def _real(form: ElementFormat) -> str:
-    return f"np.{np.dtype(form.real).name}"
-
-
-def _words(form: ElementFormat) -> str:
-    return f"{form.word_code}[]"
-
-
-def _reals(form: ElementFormat) -> str:
-    return f"{form.real_code}[]"

@@ -55,9 +55,9 @@ class ElementFormat:
         return f"f{8 * np.dtype(self.real).itemsize}"
 
     @property
-    def root(self) -> str:
-        """Name of the square root of `real`, rounded once."""
-        return f"root_{self.real_code}"
+    def real_name(self) -> str:
+        """Name of `real` in source."""
+        return f"np.{np.dtype(self.real).name}"
 
     @property
     def bits(self) -> str:
@@ -77,7 +77,6 @@ _INFINITY_32, _INFINITY_64 = 0x7F800000, 0x7FF0000000000000
 
 
 def _sixteen(name: str, overflow: int) -> tuple[ElementFormat, ElementFormat]:
-    """A 16-bit format with two elements in a word, and with one."""
     low = name.lower()
     pair, one = ((f"{low}_low", f"{low}_high"), f"{low}_pack"), ((f"{low}_whole",), f"{low}_round")
     return (
@@ -108,7 +107,7 @@ def before_packing(source: ElementFormat, target: ElementFormat, value: str) -> 
     """
     if source.real is target.real:
         return value
-    return f"sticky_f32({value})" if target.itemsize == 2 else f"np.{np.dtype(target.real).name}({value})"
+    return f"sticky_f32({value})" if target.itemsize == 2 else f"{target.real_name}({value})"
 
 
 @dataclass(frozen=True)
@@ -131,6 +130,11 @@ class Loop:
     def parts(self) -> range:
         """Numbers of the elements of a word."""
         return range(len(self.out.lanes))
+
+    @property
+    def codes(self) -> list[str]:
+        """Types of the inputs' arrays, as `native.load` takes them."""
+        return [f"{form.word_code}[]" for form in self.inputs]
 
     def element(self, place: int, part: int, word: str) -> str:
         """Source of an element of a word of the input at `place`."""

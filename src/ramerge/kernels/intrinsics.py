@@ -213,7 +213,6 @@ def _peak(b: Any, peak: Any, value: Any) -> Any:
 
 
 def _call(b: Any, name: str, *values: Any) -> Any:
-    """Call a function of LLVM whose arguments and result have one type."""
     kind = values[0].type
     function = b.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind] * len(values)))
     return b.call(function, values)
@@ -233,12 +232,10 @@ def _on_arrays(**options: Any) -> Callable[[Any], Any]:
 
 
 def _place(context: Any, b: Any, kind: Any, array: Any, at: Any) -> Any:
-    """The address of an array's element."""
     return b.gep(context.make_array(kind)(context, b, array).data, [at])
 
 
 def _place_of_64(context: Any, b: Any, kind: Any, array: Any, start: Any) -> Any:
-    """The address of the vector of the 64 elements from `start` on of an array of integers."""
     vector = ir.VectorType(ir.IntType(kind.dtype.bitwidth), 64)
     return b.bitcast(_place(context, b, kind, array, start), vector.as_pointer())
 
@@ -359,14 +356,8 @@ def _patched(_typing: Any, base: Any, values: Any, out: Any, planes: Any, place:
 
 # --- by name --------------------------------------------------------------------------------------------------------
 
-_u8, _u16, _u32, _u64, _f32, _f64 = (
-    types.uint8,
-    types.uint16,
-    types.uint32,
-    types.uint64,
-    types.float32,
-    types.float64,
-)
+_u8, _u16, _u32, _u64 = types.uint8, types.uint16, types.uint32, types.uint64
+_f32, _f64 = types.float32, types.float64
 _BITS, _TWICE = (_u32, _u32), (_u32, _u32, _u32)
 
 # Types of the result and the arguments, and what writes the code. Names with `low` and `high` take apart a word of two

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.template import filled
 
 Reals = NDArray[np.float32]
 
@@ -84,7 +83,7 @@ def _add_product_source() -> str:
         quad.append(f"s{r} = {place}")
         quad += [f"s{r} = fused(f{r}{k}, x{k}, s{r})" for k in four]
     quad += [f"sums[np.uint64({r * TILE}) + j] = s{r}" for r in four]
-    return filled(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
+    return native.filled(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
 
 
 _add_product = native.deferred(
@@ -148,7 +147,7 @@ def _scale_rows_source() -> str:
     lanes = range(8)
     add = [f"x{lane} = np.float64(values[at + j + np.uint64({lane})])" for lane in lanes]
     add += [f"s{lane} = s{lane} + x{lane} * x{lane}" for lane in lanes]
-    return filled(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
+    return native.filled(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
 
 
 scale_rows = native.deferred("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))

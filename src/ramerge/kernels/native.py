@@ -13,12 +13,12 @@ import hashlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from dis import get_instructions
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from types import CodeType, FunctionType, MappingProxyType, ModuleType
 from typing import Any
@@ -131,6 +131,24 @@ def loaded_sources() -> list[KernelSource]:
         return [source for source, _ in _loaded.values()]
 
 
+def filled(template: str, /, **parts: str | float | Sequence[str]) -> str:
+    """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
+
+    Args:
+        template: source.
+        parts: a sequence of lines for a line of its own, and text or numbers for what stands inside of a line.
+    """
+    lines: list[str] = []
+    for line in template.strip("\n").splitlines():
+        part = parts.get(line.strip()[1:-1])
+        if line.lstrip().startswith("{") and isinstance(part, Sequence) and not isinstance(part, str):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += [indent + each for each in part]
+        else:
+            lines.append(line.format(**parts))
+    return "\n".join(lines)
+
+
 def deferred(
     name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> Kernel:
@@ -163,7 +181,7 @@ def _compile(key: bytes, source: KernelSource) -> int:
     compiled, code = make(source)
     notify(True)
     if code is None:
-        text = f"numba {_numba_version()} makes code of kernel {source.name} that cannot be kept for later processes"
+        text = f"numba {version('numba')} makes code of kernel {source.name} that cannot be kept for later processes"
         warn(text, RuntimeWarning, stacklevel=3)
     else:
         store.write("kernels", key, code)
@@ -195,7 +213,6 @@ def _bundled(source: KernelSource) -> bytes | None:
 
 
 def _link(payload: bytes) -> int:
-    """Bring kept machine code into memory; the address of the function."""
     symbol, _, code = payload.partition(b"\0")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
@@ -231,7 +248,6 @@ def _callable(source: KernelSource, address: int) -> Kernel:
 
 
 def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.c_char.from_buffer) -> int:
-    """Where a contiguous array lies."""
     flags = array.flags
     if flags.carray and array.size:
         return int(addressof(first(array)))
@@ -247,19 +263,12 @@ def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.
 @cache
 def _machinery() -> str:
     """Compiler and processor. numba is not imported for its version, because the import takes the time."""
-    versions = (_numba_version(), llvmlite.__version__, np.__version__, sys.version)
+    versions = (version("numba"), llvmlite.__version__, np.__version__, sys.version)
     return repr((_TOOLS, versions, _numba_settings(), llvm.get_process_triple(), _processor()))
 
 
 def _numba_settings() -> list[tuple[str, str]]:
     return sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
-
-
-def _numba_version() -> str:
-    try:
-        return version("numba")
-    except PackageNotFoundError:  # it is there, but without the installer's notes
-        return "unknown"
 
 
 def _processor() -> tuple[str, str]:

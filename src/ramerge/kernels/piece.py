@@ -41,15 +41,6 @@ def no_counts(agents: int) -> Counts:
     return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
 
 
-def count_negative(format: str, words: Words, elements: int) -> int:
-    """How many of the first `elements` elements lie below 0 and are finite."""
-    form = FORMATS[format]
-    bits = words.view(f"u{form.itemsize}")[:elements]
-    top = bits.dtype.type(1 << (8 * form.itemsize - 1))
-    infinite = {"BF16": 0xFF80, "F16": 0xFC00, "F32": 0xFF800000, "F64": 0xFFF0000000000000}[format]
-    return int(np.count_nonzero((bits > top) & (bits < infinite)))
-
-
 @dataclass(frozen=True)
 class PieceResult:
     """What merging a piece found.
@@ -177,7 +168,6 @@ class Piece:
         return kernel(loop, inputs, result)
 
     def _taken(self, out_format: str) -> tuple[Loop, list[Words]]:
-        """How a kernel reads the inputs: as they are, or widened."""
         loop = loop_of(self.formats, out_format)
         if loop is not None:
             return loop, loop.arrays(self.inputs, self.elements)
@@ -246,7 +236,6 @@ class Piece:
         return [(begin - self.start, end - self.start) for begin, end in found]
 
     def _sample(self, begin: int, end: int, result: Words | None) -> Piece:
-        """A stretch of this piece in `arithmetic`, with its part of a result, or with room for it."""
         format = arithmetic(self.formats)
         word = np.dtype(FORMATS[format].word)
         inputs = [
@@ -274,7 +263,6 @@ class Piece:
         return self._numbers(self.out_format, words, 0, base.size)
 
     def _numbers(self, source: str, words: Words, begin: int, end: int) -> NDArray[Any]:
-        """A stretch of numbers, widened to `arithmetic`."""
         format = arithmetic(self.formats)
         stretch = words.view(f"u{FORMATS[source].itemsize}")[begin:end]
         if source == format:

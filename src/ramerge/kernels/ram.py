@@ -19,16 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import Loop
+from ramerge.kernels.formats import Loop, Words
 from ramerge.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
-from ramerge.kernels.template import filled
 
-Words = NDArray[Any]
 Counts = NDArray[np.int64]
 
 _TEMPLATE = """
 def {name}(base, {agents}, {lambdas}, {epsilons}, out, counts, rounding):
-    nothing, one, zero, peak = np.uint32(0), np.{real}(1), np.{real}(0), np.{bits}(0)
+    nothing, one, zero, peak = np.uint32(0), {real}(1), {real}(0), np.{bits}(0)
     field0, field1 = np.uint32(1), np.uint32(1 << 16)
     for start in range(0, base.size, {chunk}):
         stop = min(start + {chunk}, base.size)
@@ -47,7 +45,7 @@ SHARED = {
     "mean": "total / c",
     "agree_max": "total / c if (low < zero and high > zero) or total != total else low + high",
     "sum": "total",
-    "rms": "total / {root}(c)",
+    "rms": "total / root_{real}(c)",
 }
 
 
@@ -87,14 +85,13 @@ class _RamLoop:
         return f"{task}_{self.loop.name}_{len(self.agents)}" + ("_nonfinite" if self.allow_nonfinite else "")
 
     def source(self) -> str:
-        """One line an agent: a loop over agents inside the loop over elements is slow."""
         form, counters = self.loop.out, Counters(len(self.agents))
         counted = {"counts": ("moved", "unique") if self.counts else (), "rounding": ROWS if self.rounds else ()}
         values = ", ".join(f"value{part}" for part in self.loop.parts)
-        return filled(
+        return native.filled(
             _TEMPLATE,
             name=self.name,
-            real=form.real.__name__,
+            real=form.real_name,
             bits=form.bits,
             chunk=CHUNK_WORDS,
             agents=", ".join(f"a{t}" for t in self.agents),
@@ -122,7 +119,7 @@ class _RamLoop:
             lines += [f"alone = {alone}", *counters.count("moved"), *counters.count("unique", "alone")]
         if self.merges:
             form = self.loop.out
-            lines.append(f"tau = {SHARED[self.merges].format(root=form.root)}")
+            lines.append(f"tau = {SHARED[self.merges].format(real=form.real_code)}")
             lines += ["tau = scale * total if c == one else tau"] if self.rescales else []
             lines += ["result = b if c == zero else b + tau", f"peak = {form.peak}(peak, result)"]
             lines.append(f"value{part} = result")
@@ -148,9 +145,8 @@ class _RamLoop:
 @cache
 def _kernel(task: _RamLoop) -> Any:
     loop, form = task.loop, task.loop.out
-    inputs = [f"{each.word_code}[]" for each in loop.inputs]
     numbers = [form.real_code] * (len(task.agents) + task.epsilons)
-    arguments = (*inputs, *numbers, f"{form.word_code}[]", "i64[]", "i64[]")
+    arguments = (*loop.codes, *numbers, f"{form.word_code}[]", "i64[]", "i64[]")
     return native.load(task.name, task.source(), arguments, form.bits_code)
 
 

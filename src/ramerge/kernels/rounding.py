@@ -17,10 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Loop
-from ramerge.kernels.template import filled
-
-Words = NDArray[Any]
+from ramerge.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Loop, Words
 
 # What is counted, by agent.
 ROWS = ("updates", "erased")
@@ -51,7 +48,6 @@ def kept_base(loop: Loop, target: str) -> str:
 
 
 def _stored(target: str, value: str) -> str:
-    """Source of what is read back of a float32 value that is stored in a 16-bit format."""
     form = ELEMENTS[target]
     return f"{form.lanes[0]}({form.pack}({value}))"
 
@@ -86,14 +82,6 @@ class Counters:
     def mark(self, agent: int, moved: str) -> str:
         flag = f"active{agent // 2}"
         return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
-
-    def add(self, name: str, agent: int, where: str) -> str:
-        """Add 1 to an agent's counter where a condition holds.
-
-        What is added is chosen, and not which sum is taken: LLVM vectorizes several sums of one register only so.
-        """
-        pair = f"{name}{agent // 2}"
-        return f"{pair} = add32({pair}, field{agent % 2} if {where} else nothing)"
 
     def count(self, name: str, where: str = "") -> list[str]:
         """Add `active` to counters, everywhere or where a condition holds."""
@@ -163,7 +151,7 @@ def _survey(loop: Loop, target: str, limits: int) -> Any:
     counters = Counters(n)
     beyond = names_of("beyond", limits, n)
     moved = [counters.mark(t, f"abs({loop.element(1 + t, 0, f'a{t}[i]')} - b) > {beyond[t]}") for t in range(n)]
-    source = filled(
+    source = native.filled(
         _SURVEY,
         arrays=", ".join(["base", *[f"a{t}" for t in range(n)]]),
         beyond=", ".join(beyond[:limits]),
@@ -175,5 +163,5 @@ def _survey(loop: Loop, target: str, limits: int) -> Any:
         body=[*counters.clear(["active"]), *moved, *counters.survey(loop, target, "r", "s")],
         flush=counters.flush("counts", ROWS),
     )
-    words = [f"{each.word_code}[]" for each in (*loop.inputs, form)]
-    return native.load("survey", source, (*words, f"{after.word_code}[]", *[form.real_code] * limits, "i64[]"), "u32")
+    types = (*loop.codes, f"{form.word_code}[]", f"{after.word_code}[]", *[form.real_code] * limits, "i64[]")
+    return native.load("survey", source, types, "u32")

@@ -124,7 +124,6 @@ def polar(x: Array) -> Array:
 
 
 def _inverse_root(gram: Array) -> Array:
-    """gram^(+1/2) of a positive semidefinite matrix."""
     values, vectors = spectrum(gram)
     kept = values > NULL * values.max(initial=0.0)
     half = vectors[:, kept] / values[kept] ** 0.25

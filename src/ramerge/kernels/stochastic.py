@@ -21,15 +21,10 @@ import hashlib
 from functools import cache
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, ElementFormat, before_packing
+from ramerge.kernels.formats import ELEMENTS, ElementFormat, Words, before_packing
 from ramerge.kernels.threefry import key_words
 from ramerge.kernels.threefry import words as words_of_key
-
-Words = NDArray[Any]
 
 # Draws are made for so many elements at a time, so that they stay in the processor's cache.
 _CHUNK = 1 << 16
@@ -86,7 +81,6 @@ def round_stochastically(
 
 
 def _draws(key: tuple[int, int], start: int, elements: int, bits: int) -> Words:
-    """The draws of elements, each in a word of its own."""
     each = 64 // bits
     first, skipped = divmod(start, each)
     blocks = -(-(skipped + elements) // each)
@@ -95,7 +89,7 @@ def _draws(key: tuple[int, int], start: int, elements: int, bits: int) -> Words:
 
 _SOURCE = """
 def {name}(words, base, draws, out):
-    peak, largest = np.{bits}(0), np.{real}({largest})
+    peak, largest = np.{bits}(0), {real}({largest})
     for i in range(np.uint64(out.size)):
         value, b = {lane}(words[i]), {base}
         nearest = {nearest}
@@ -116,10 +110,10 @@ def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | 
     text = _SOURCE.format(
         name=name,
         bits=target.bits,
-        real=np.dtype(source.real).name,
+        real=source.real_name,
         largest=_LARGEST[target.name],
         lane=source.lanes[0],
-        base=f"{base.lanes[0]}(base[i])" if base is not None else f"np.{np.dtype(source.real).name}(np.nan)",
+        base=f"{base.lanes[0]}(base[i])" if base is not None else f"{source.real_name}(np.nan)",
         nearest=before_packing(source, target, "value"),
         peak=target.peak,
         pack=target.pack,

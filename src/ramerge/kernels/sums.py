@@ -16,10 +16,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels import native
 from ramerge.kernels.elementwise import Element, Inputs, task_vectors
-from ramerge.kernels.formats import ELEMENTS, Loop
-from ramerge.kernels.template import filled
-
-Words = NDArray[Any]
+from ramerge.kernels.formats import ELEMENTS, Loop, Words
 
 LANES = 1024
 _ROOM = LANES + 8  # for the lanes of a term, so that those of several do not meet in the same lines of the cache
@@ -143,10 +140,10 @@ def _sums(value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int
         product = f"v{x} * v{y}" if y < which.agents else f"v{x}"
         add.append(f"lanes[np.uint64({place * _ROOM}) + k] += {product}")
     names = [*[f"e{index}_{t}" for index in range(each) for t in agents], *[f"c{index}" for index in range(common)]]
-    source = filled(
+    source = native.filled(
         _SOURCE,
         arguments=", ".join([*which.names, "numbers", "lanes", "found", "segment", "most"]),
-        real=f"np.{np.dtype(form.real).name}",
+        real=form.real_name,
         bits=form.bits,
         numbers=[f"{name} = numbers[{index}]" for index, name in enumerate(names)],
         first=which.names[0],
@@ -156,5 +153,5 @@ def _sums(value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int
         eight=_folded(8),
         infinity=form.infinity,
     )
-    types = [*[f"{each.word_code}[]" for each in loop.inputs], f"{form.real_code}[]", "f64[]", "f64[]", "i64", "i64"]
+    types = [*loop.codes, f"{form.real_code}[]", "f64[]", "f64[]", "i64", "i64"]
     return native.load("sums", source, tuple(types), "u32", {"value": value})

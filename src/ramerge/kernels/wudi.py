@@ -30,11 +30,11 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from ramerge.kernels.spectral import Array, wide
 from ramerge.kernels.work import worked
 
-Array = NDArray[Any]
 Solver = Literal["adam", "closed_form"]
 
 PROXIMITY = 1e-10
@@ -83,12 +83,6 @@ def adam(taus: Sequence[Array], steps: int = 300, rate: float = 1e-5) -> Array:
     return _solve(taus, lambda norms: _adam(taus, norms, steps, rate))
 
 
-def objective(tau: Array, taus: Sequence[Array]) -> float:
-    """L(tau) in float64; arrays of shape (out, in)."""
-    with np.errstate(over="ignore", invalid="ignore"):
-        return sum((_loss(tau, each, norm) for each, norm in zip(taus, _norms(taus), strict=True) if norm), 0.0)
-
-
 def scratch_bytes(shape: tuple[int, int], agents: int, solver: Solver, real: str = "float32") -> int:
     """What a solver takes at most, in bytes.
 
@@ -120,11 +114,6 @@ def _solve(taus: Sequence[Array], solver: Callable[[Sequence[float]], Array]) ->
         return _sum(taus) if alone else solver(norms)
 
 
-def _wide(values: Array) -> Array:
-    """The same in float64."""
-    return np.asarray(values, np.float64)
-
-
 def _blocks(length: int, step: int) -> Iterator[slice]:
     return (slice(start, min(start + step, length)) for start in range(0, length, step))
 
@@ -139,7 +128,7 @@ def _row_blocks(tau: Array) -> Iterator[slice]:
 
 def _norms(taus: Sequence[Array]) -> list[float]:
     """||tau_t||_F, of squares in float64: those of float32 overflow at 1e19 and vanish at 1e-23."""
-    return [math.sqrt(sum(float(np.square(_wide(tau[rows])).sum()) for rows in _row_blocks(tau))) for tau in taus]
+    return [math.sqrt(sum(float(np.square(wide(tau[rows])).sum()) for rows in _row_blocks(tau))) for tau in taus]
 
 
 def _sum(taus: Sequence[Array]) -> Array:
@@ -150,7 +139,6 @@ def _sum(taus: Sequence[Array]) -> Array:
 
 
 def _others(taus: Sequence[Array], t: int, rows: slice) -> Array:
-    """Rows of tau_0 - tau_t."""
     return _sum([tau[rows] for s, tau in enumerate(taus) if s != t])
 
 
@@ -160,7 +148,6 @@ def _unit(tau: Array, norm: float) -> Array:
 
 
 def _gram(tau: Array, norm: float, real: DTypeLike) -> Any:
-    """G_t, computed in `real`."""
     gram: Any = 0
     for rows in _blocks(len(tau), _LONG):
         block = _unit(tau[rows].astype(real, copy=False), norm)
@@ -168,17 +155,23 @@ def _gram(tau: Array, norm: float, real: DTypeLike) -> Any:
     return gram
 
 
-def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
-    """`closed_form` by S of shape (in, in)."""
-    excess = np.zeros_like(taus[0], dtype=np.float64)  # E
-    curvature: Any = 0  # S
+def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike) -> tuple[Array, Array]:
+    """S of shape (in, in) and E, computed in `real`."""
+    excess = np.zeros_like(taus[0], dtype=real)
+    curvature: Any = 0
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, np.float64)
+        gram = _gram(tau, norm, real)
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
-            excess[rows] -= _wide(_others(taus, t, rows)) @ gram
+            excess[rows] -= _others(taus, t, rows).astype(real, copy=False) @ gram
             worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
+    return curvature, excess
+
+
+def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
+    """`closed_form` by S of shape (in, in)."""
+    curvature, excess = _quadratic(taus, norms, np.float64)
     inverse, mu = _inverse(curvature, proximity)
     del curvature
     result = np.zeros_like(taus[0])
@@ -214,8 +207,7 @@ def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
 
 
 def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Array:
-    """Columns of A in float64, of shape (N out, columns)."""
-    stack = np.concatenate([_wide(tau[:, columns]) for tau in taus])
+    stack = np.concatenate([wide(tau[:, columns]) for tau in taus])
     for rows, norm in zip(_blocks(len(stack), len(taus[0])), norms, strict=True):
         stack[rows] /= norm or 1.0
     return stack
@@ -246,7 +238,6 @@ def _inverse(matrix: Array, proximity: float) -> tuple[Array, float]:
 
 
 def _proximal(excess: Array, inverse: Array, mu: float) -> Array:
-    """Two proximal steps (`closed_form`)."""
     first = excess @ inverse
     first *= mu
     first += excess
@@ -279,15 +270,9 @@ def _dense(out: int, width: int, agents: int) -> bool:
 
 def _curvature(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
     """X -> 2 X S by S itself, and 2 E."""
-    excess = taus[0] * 0
-    curvature: Any = 0
-    for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, tau.dtype)
-        gram *= 2
-        curvature += gram
-        for rows in _row_blocks(tau):
-            excess[rows] -= _others(taus, t, rows) @ gram
-        del gram
+    curvature, excess = _quadratic(taus, norms, taus[0].dtype)
+    curvature *= 2
+    excess *= 2
     return lambda x: x @ curvature, excess
 
 
@@ -324,18 +309,3 @@ def _descend(excess: Array, product: Callable[[Array], Array], steps: int, rate:
         change *= rate / (1 - _BETA1**step)
         x -= change
     return x
-
-
-def _loss(tau: Array, other: Array, norm: float) -> float:
-    """One agent's part of L: ||X A_t^T||^2 with X = tau - tau_t; where it is cheaper, as the trace of X G_t X^T."""
-    out, width = tau.shape
-    gram = _gram(other, norm, np.float64) if 2 * width <= out else None
-    loss = 0.0
-    for rows in _row_blocks(tau):
-        error = _wide(tau[rows]) - _wide(other[rows])
-        if gram is not None:
-            loss += float((error @ gram * error).sum())
-        else:
-            for others in _blocks(out, _LONG):
-                loss += float(np.square(error @ _unit(_wide(other[others]), norm).T).sum())
-    return max(loss, 0.0)  # a trace can round below zero

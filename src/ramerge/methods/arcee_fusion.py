@@ -38,7 +38,7 @@ class ArceeFusionParameters(Parameters):
 class Quartiles(Values):
     """Importances, and the ranks of their quartiles."""
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
         base, agent = piece.numbers((-1, row_of(piece.shape)))
         words = importances(base, agent).reshape(-1).view(np.uint32)
         return histogram(every, uniform("F32", 1), [words], Inputs(1, base=False), counts, bins)
@@ -68,7 +68,7 @@ def _chances(rows: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Results) -> np.float32:
-    lower, median, upper = results[ranked(Quartiles())][0]
+    lower, median, upper = (rank.value for rank in results[ranked(Quartiles())][0])
     with np.errstate(over="ignore"):
         return np.float32(median + 1.5 * (upper - lower))
 

@@ -183,6 +183,10 @@ class Statistic(ABC):
 Results = Mapping[Statistic, Any]
 
 
+def present(*statistics: Statistic | None) -> tuple[Statistic, ...]:
+    return tuple(statistic for statistic in statistics if statistic is not None)
+
+
 @dataclass(frozen=True)
 class Column:
     """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.

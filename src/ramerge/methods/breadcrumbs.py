@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO, Inputs, histogram
+from ramerge.kernels.elementwise import ZERO, Inputs, histogram
 from ramerge.kernels.piece import Piece
 from ramerge.kernels.sums import totals
 from ramerge.methods.base import FRACTIONS, Agents, Counts, Method, Results, Statistic, WeightedParameters, for_each
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.ranks import Ranked, Values, ranked
+from ramerge.methods.ranks import Rank, Ranked, Values, ranked
 from ramerge.methods.sums import Floats, Summand, Sums
 from ramerge.methods.task_arithmetic import divisor_of
+from ramerge.methods.ties import element, lies
 from ramerge.methods.trim import every
 
 
@@ -48,7 +49,7 @@ class KeptRange(Values):
     def rows(self) -> int:
         return len(self.densities)
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
         which = Inputs(self.rows)
         return piece.observe(lambda loop, inputs: histogram(every, loop, inputs, which, counts, bins))
 
@@ -70,10 +71,15 @@ class KeptMagnitudes(Sums):
     kinds = 2
 
     def summands(self, required: Any) -> list[Summand]:
-        return [Summand(magnitude), Summand(kept_magnitude, tuple(zip(*required, strict=True)))]
+        return [Summand(magnitude), Summand(kept_magnitude, bounds(required))]
 
     def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
         return self.read(total).reshape(2, -1)
+
+
+def bounds(rows: Sequence[Sequence[Rank]]) -> tuple[tuple[float, ...], ...]:
+    """Each agent's smallest magnitude that is kept, and its largest."""
+    return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
 def magnitude(t: Any, taus: Any) -> Any:
@@ -81,8 +87,7 @@ def magnitude(t: Any, taus: Any) -> Any:
 
 
 def kept_magnitude(t: Any, taus: Any, low: Any, high: Any) -> Any:
-    size = np.float32(abs(taus[t]))
-    return abs(taus[t]) if low <= size and size <= high else ZERO
+    return abs(taus[t]) if lies(taus[t], low, high) else ZERO
 
 
 def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:
@@ -95,7 +100,7 @@ def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Stati
 
 def _each(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[tuple[float, ...], ...]:
     found = [results[statistic] for statistic in statistics(parameters, agents)]
-    low, high = zip(*found[0], strict=True) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
+    low, high = bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
     factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
     return for_each(parameters.weights, agents), factors, low, high
 
@@ -109,42 +114,18 @@ def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
 def prepare(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
     each = _each(parameters, agents, results)
     below = divisor_of(each[0]) if parameters.normalize else 1.0
-    return Formula(sum_element, (*each, parameters.scale, below), len(agents))
+    return Formula(sum_element, (*each, parameters.scale, below), Inputs(len(agents)))
 
 
 def prepare_ties(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
     each = _each(parameters, agents, results)
-    return Formula(elected_element, (*each, parameters.scale, float(parameters.normalize)), len(agents))
+    return Formula(element, (*each, parameters.scale, parameters.normalize), Inputs(len(agents)))
 
 
 def sum_element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, divisor: Any) -> Any:
-    """One element of the sum."""
     total = ZERO
     for t in range(len(taus)):
-        size = np.float32(abs(taus[t]))
-        kept = low[t] <= size and size <= high[t]
-        total = total + (weights[t] * (factors[t] * taus[t]) if kept else ZERO)
-    return b if total == ZERO else b + scale * (total / divisor)
-
-
-def elected_element(
-    b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, normalize: Any
-) -> Any:
-    """One element of what agrees with the elected sign."""
-    mass = ZERO
-    for t in range(len(taus)):
-        size = np.float32(abs(taus[t]))
-        kept = low[t] <= size and size <= high[t]
-        mass = mass + (weights[t] * (factors[t] * taus[t]) if kept else ZERO)
-    total, voices = ZERO, ZERO
-    for t in range(len(taus)):
-        size = np.float32(abs(taus[t]))
-        kept = low[t] <= size and size <= high[t]
-        term = weights[t] * (factors[t] * taus[t])
-        agrees = kept and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
-        total = total + (term if agrees else ZERO)
-        voices = voices + (weights[t] if agrees else ZERO)
-    divisor = voices if normalize > ZERO and voices != ZERO else ONE
+        total = total + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
     return b if total == ZERO else b + scale * (total / divisor)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,14 +25,13 @@ from ramerge.kernels.core import coefficients, movers
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.spectral import Array
 from ramerge.kernels.threefry import key_words
-from ramerge.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Work, seed_field
-from ramerge.methods.matrices import is_matrix, scaled
+from ramerge.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
+from ramerge.methods.matrices import WIDENED, is_matrix, scaled
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
 _SMALLEST_STACKED = 16
 """Sides from which the matrices of a tensor of three dimensions count as matrices of their own: experts."""
-_WIDENED = 1 << 24  # blocks that are widened, and small things
 
 
 class CoreParameters(ScaledParameters):
@@ -50,19 +49,6 @@ class CorePlusParameters(CoreParameters):
     time: float = Field(1.0, ge=0, le=1e4, description="how long the flow runs from the core coefficients")
 
 
-@dataclass(frozen=True)
-class Prepared:
-    """What merging takes.
-
-    Attributes:
-        parameters: as given.
-        time: of the flow; 0 for none.
-    """
-
-    parameters: CoreParameters
-    time: float
-
-
 def matrix_of(layer: Layer) -> tuple[int, int]:
     """The shape of the matrices that a tensor is cut into; the last one may have fewer rows."""
     shape = layer.shape
@@ -78,26 +64,21 @@ def unit(layer: Layer, _parameters: Any) -> int:
     return max(math.prod(matrix_of(layer)), 2)
 
 
-def prepare(parameters: CoreParameters, _agents: Agents, _results: Results) -> Prepared:
-    return Prepared(parameters, parameters.time if isinstance(parameters, CorePlusParameters) else 0.0)
-
-
-def merge(piece: Piece, prepared: Prepared, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
+def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
     layer = Layer(piece.tensor, piece.shape)
     rows, columns = matrix_of(layer)
-    time = prepared.time if is_matrix(layer) else 0.0
+    time = parameters.time if isinstance(parameters, CorePlusParameters) and is_matrix(layer) else 0.0
 
     def function(base: Array, *agents: Array) -> Array:
         result = np.empty_like(base)
         for start in range(0, len(base), rows):
             part = slice(start, start + rows)
-            result[part] = base[part] + _merged(piece.tensor, [one[part] - base[part] for one in agents])
+            taus = [one[part] - base[part] for one in agents]
+            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged)
         return result
 
-    def _merged(tensor: str, taus: list[Array]) -> Array:
-        ones = (1.0,) * len(taus)
-        scale = prepared.parameters.scale
-        return scaled(taus, ones, scale, lambda moved: solve(tensor, moved, prepared.parameters, time))
+    def merged(taus: Sequence[Array]) -> Array:
+        return solve(piece.tensor, taus, parameters, time)
 
     with np.errstate(over="ignore", invalid="ignore"):
         return piece.compute_numbers(function, (-1, columns))
@@ -139,7 +120,7 @@ def scratch(layer: Layer, parameters: CoreParameters, agents: int) -> int:
     numbers = (
         kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]
     )
-    return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + _WIDENED
+    return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + WIDENED
 
 
 def work(layer: Layer, parameters: CoreParameters, agents: int) -> Work:
@@ -152,7 +133,6 @@ def work(layer: Layer, parameters: CoreParameters, agents: int) -> Work:
 
 
 def _flow(layer: Layer, parameters: CoreParameters, agents: int) -> tuple[float, float, float]:
-    """What the flow takes: see `curvature.cost`."""
     if not isinstance(parameters, CorePlusParameters) or not is_matrix(layer):
         return 0.0, 0.0, 0.0
     return curvature.cost(layer.shape, agents, curvature.Filter(parameters.time, None), layer.shape[1])
@@ -169,7 +149,7 @@ CORE = Method(
     unit=unit,
     scratch=scratch,
     work=work,
-    prepare=prepare,
+    prepare=lambda parameters, _agents, _results: parameters,
     merge=merge,
 )
 CORE_PLUS = replace(

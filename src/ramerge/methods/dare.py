@@ -18,10 +18,10 @@ from ramerge.methods.base import (
     Method,
     Parameters,
     Results,
-    Statistic,
     WeightedParameters,
     for_each,
     per_agent,
+    present,
     seed_field,
 )
 from ramerge.methods.drop_mask import DropMask
@@ -59,13 +59,7 @@ def prepare(parameters: DareParameters, agents: Agents, results: Results) -> For
 
 
 def thresholds(parameters: DareTiesParameters, agents: Agents) -> Any:
-    """Of what is not dropped."""
     return ties.thresholds(parameters, agents, drop_mask(parameters, agents))
-
-
-def statistics(parameters: DareTiesParameters, agents: Agents) -> tuple[Statistic, ...]:
-    found = thresholds(parameters, agents)
-    return (found,) if found else ()
 
 
 def prepare_ties(parameters: DareTiesParameters, agents: Agents, results: Results) -> Formula:
@@ -103,7 +97,7 @@ DARE_TIES = replace(
     differs=f"{_DIFFERS.format('ties')}; does not trim (here `density: 1`)",
     noted=drops,
     parameters=DareTiesParameters,
-    statistics=statistics,
+    statistics=lambda parameters, agents: present(thresholds(parameters, agents)),
     reported=thresholds,
     prepare=prepare_ties,
 )

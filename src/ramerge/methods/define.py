@@ -30,7 +30,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 
 from pydantic import Field, create_model, model_validator
 
-from ramerge.kernels.elementwise import Given
+from ramerge.kernels.elementwise import Given, Inputs
 from ramerge.methods.base import Agents, Method, Parameters, Results, agent_field, for_each, per_agent
 from ramerge.methods.formula import Formula, merge
 
@@ -66,8 +66,6 @@ _KINDS = "float, int, bool, PerAgent or ChosenAgent"
 
 @dataclass(frozen=True)
 class _FormulaParameter:
-    """A parameter as the formula's signature states it."""
-
     name: str
     kind: type[Any]
     default: Any
@@ -172,7 +170,7 @@ class _Prepare:
         values = {each.name: each.value(parameters, agents) for each in self.stated}
         values |= self.derived(parameters, agents) if self.derived is not None else {}
         given = tuple(values[keyword] for keyword in self.keywords)
-        return Formula(self.element, given, len(agents), base=self.base, importances=self.importances)
+        return Formula(self.element, given, Inputs(len(agents), self.base, self.importances))
 
 
 def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
@@ -181,7 +179,6 @@ def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def _stated(function: Callable[..., Any]) -> list[_FormulaParameter]:
-    """The parameters of a formula: its keywords that have defaults."""
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function).parameters
     with_defaults = [name for name in _keywords(function) if signature[name].default is not inspect.Parameter.empty]
@@ -218,7 +215,6 @@ def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any]
 
 
 def _positional(function: Any) -> Callable[..., Any]:
-    """The same function with keywords as positional parameters, as kernels call it."""
     code = function.__code__
     moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
     return FunctionType(moved, function.__globals__, function.__name__)

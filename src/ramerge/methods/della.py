@@ -183,9 +183,7 @@ class PreparedDella:
     dropping: Dropping
     weights: tuple[float, ...]
     factors: tuple[float, ...]
-    scale: float
-    normalize: bool
-    elects: bool
+    parameters: DellaLinearParameters
 
 
 def dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
@@ -204,14 +202,7 @@ def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results)
     factors = (1.0,) * len(agents)
     for statistic in statistics(parameters, agents):
         factors = ratios(*results[statistic])
-    return PreparedDella(
-        dropping(parameters, agents),
-        for_each(parameters.weights, agents),
-        factors,
-        parameters.scale,
-        parameters.normalize,
-        elects=isinstance(parameters, DellaParameters),
-    )
+    return PreparedDella(dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
 
 
 def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
@@ -227,17 +218,17 @@ def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_
 
 
 def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: PreparedDella) -> NDArray[Any]:
-    real = b.dtype.type
+    real, parameters = b.dtype.type, prepared.parameters
     pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
     terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
-    total, below = _added(terms), real(divisor_of(prepared.weights) if prepared.normalize else 1)
-    if prepared.elects:
+    total, below = _added(terms), real(divisor_of(prepared.weights) if parameters.normalize else 1)
+    if isinstance(parameters, DellaParameters):
         agree = [((term > 0) & (total > 0)) | ((term < 0) & (total < 0)) for term in terms]
         voices = _added([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
         lost = np.isnan(total)  # where there is no sign, and must not pass for 0
         total = _added([np.where(yes | lost, term, real(0)) for yes, term in zip(agree, terms, strict=True)])
-        below = np.where(prepared.normalize & (voices != 0), voices, real(1))
-    return np.where(total == 0, b, b + real(prepared.scale) * (total / below))
+        below = np.where(parameters.normalize & (voices != 0), voices, real(1))
+    return np.where(total == 0, b, b + real(parameters.scale) * (total / below))
 
 
 def _added(terms: Sequence[NDArray[Any]]) -> Any:

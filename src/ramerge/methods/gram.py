@@ -125,15 +125,14 @@ def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_
 def _formula(combination: Combination, based: bool) -> Formula:
     coefficients = combination.coefficients
     if based:
-        return Formula(task_element, (coefficients,), combination.agents)
+        return Formula(task_element, (coefficients,), Inputs(combination.agents))
     nearest = int(np.argmax(np.abs(coefficients)))
     chosen = tuple(float(t == nearest) for t in range(combination.agents))
     given = (coefficients, chosen, math.fsum(coefficients) - 1)
-    return Formula(agent_element, given, combination.agents, base=False)
+    return Formula(agent_element, given, Inputs(combination.agents, base=False))
 
 
 def _rows(rows: Sequence[NDArray[Any]], piece: Piece, combination: Combination, based: bool) -> NDArray[Any]:
-    """The combination of arrays whose rows have coefficients of their own."""
     agents, length = combination.agents, rows[0].shape[1]
     loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
     words = [row.reshape(-1).view(loop.out.word) for row in rows]

@@ -45,7 +45,6 @@ def own_directions(r: int, agents: int, fraction: float) -> int:
 
 
 def _outside(tau: Array, common: Array, k: int) -> Triples:
-    """The leading triples of what a task vector has outside of the common left space."""
     left = spectral.wide(tau) - common @ (common.T @ tau)
     return spectral.leading(left, lambda _squares: k, least=spectral.squares(tau))
 

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import Agents, Method, Results, ScaledParameters, Statistic, agent_field
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
+from ramerge.methods.base import Agents, Method, Results, ScaledParameters, agent_field, present
 from ramerge.methods.formula import Formula, merge
 from ramerge.methods.moved import (
     COLUMN,
@@ -46,11 +46,6 @@ def size(parameters: IsolateParameters, _agents: Agents) -> RootMeanSquare | Non
     return measured(parameters.epsilon)
 
 
-def statistics(parameters: IsolateParameters, agents: Agents) -> tuple[Statistic, ...]:
-    found = size(parameters, agents)
-    return (found,) if found else ()
-
-
 def report(parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], agents: Agents) -> list[dict[str, Any]]:
     """Each agent's threshold, if it has one of its own in all of the model."""
     if len(parts) != 1:
@@ -63,7 +58,7 @@ def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> 
     mine = tuple(float(name == chosen) for name in agents)
     beyond = thresholds_of(parameters.epsilon, results)
     given = (mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale)
-    return Formula(element, given, len(agents), beyond=beyond)
+    return Formula(element, given, Inputs(len(agents)), beyond=beyond)
 
 
 def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any) -> Any:
@@ -87,7 +82,7 @@ ISOLATE = Method(
     differs="has no such method",
     parameters=IsolateParameters,
     symmetric=False,
-    statistics=statistics,
+    statistics=lambda parameters, agents: present(size(parameters, agents)),
     reported=size,
     report=report,
     columns=(COLUMN,),

@@ -36,7 +36,6 @@ def mean(products: Floats, max_iter: int, tol: float) -> Floats:
 
 
 def _place(cosines: Floats, max_iter: int, tol: float) -> Floats:
-    """The mean of unit vectors, in their coordinates."""
     n = len(cosines)
     place = np.full(n, 1 / n)
     length = _length(place, cosines)

@@ -20,7 +20,7 @@ from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.task_arithmetic import weighted_sum
 
-_WIDENED = 1 << 24  # blocks that are widened, and small things
+WIDENED = 1 << 24  # blocks that are widened, and small things
 _PASSES = 100  # operations of products in the time in which an element is widened, scaled and rounded
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
 
@@ -93,7 +93,7 @@ def spectral_method(
         if not is_matrix(layer):
             return 0
         held = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
-        return held + int(cost(layer.shape, agents, given).numbers) * 8 + _WIDENED
+        return held + int(cost(layer.shape, agents, given).numbers) * 8 + WIDENED
 
     def work(layer: Layer, given: Any, agents: int) -> Work:
         if not is_matrix(layer):
@@ -134,7 +134,6 @@ def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Cal
 
 
 def _shift(x: Array, exponent: int) -> None:
-    """Multiply by a power of 2, in place."""
     if abs(exponent) < 120:
         x *= x.dtype.type(2.0**exponent)
     else:  # which is slow, but has no limits

@@ -25,13 +25,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.kernels import ram as kernel
-from ramerge.kernels.elementwise import ONE, ZERO
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only
+from ramerge.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only, present
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.moved import COLUMN, EPSILON, Relative, epsilon_field, factor, measured, thresholds, thresholds_of
-from ramerge.methods.trim import Fine, trimming
+from ramerge.methods.ranks import Ranked
+from ramerge.methods.trim import least_kept, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
 
@@ -178,7 +179,7 @@ def moved(parameters: RamParameters, _agents: Agents) -> Moved:
     return Moved(parameters.counted_over, measured(parameters.epsilon), epsilon=factor(parameters.epsilon))
 
 
-def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
+def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
     if parameters.shared != "ties":
         return None
@@ -188,8 +189,7 @@ def trimmed(parameters: RamParameters, agents: Agents) -> Fine | None:
 def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
     """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes. RAM needs nothing."""
     counts = moved(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
-    needed = (measured(parameters.epsilon), counts, trimmed(parameters, agents))
-    return tuple(statistic for statistic in needed if statistic is not None)
+    return present(measured(parameters.epsilon), counts, trimmed(parameters, agents))
 
 
 def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam | Formula:
@@ -198,14 +198,12 @@ def prepare(parameters: RamParameters, agents: Agents, results: Results) -> Prep
         lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
     if parameters.shared != "ties":
         return PreparedRam(epsilons, lambdas, parameters.shared)
-    n, fine = len(agents), trimmed(parameters, agents)
-    least = results[fine].thresholds if fine else (0.0,) * n
+    n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
     given = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
-    return Formula(element, given, n, beyond=epsilons)
+    return Formula(element, given, Inputs(n), beyond=epsilons)
 
 
 def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    """Merge a piece (equation 7)."""
     if isinstance(prepared, Formula):
         return merge_formula(piece, prepared, None, allow_nonfinite)
     epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared

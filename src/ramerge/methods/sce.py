@@ -41,7 +41,7 @@ class Variances(Values):
     agents: int
     topk: float
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
         which = Inputs(self.agents)
         return piece.observe(
             lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)
@@ -66,7 +66,7 @@ class SquareMeans(Sums):
 
 
 def _bound(required: Any) -> float:
-    return required[0][0] if required is not None else 0.0
+    return required[0][0].value if required is not None else 0.0
 
 
 def variance(taus: Any) -> Any:
@@ -103,7 +103,7 @@ def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Form
     found, least = results[sizes(parameters, agents)]
     total = found.sum()
     weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
-    return Formula(element, (tuple(weights.tolist()), least), len(agents))
+    return Formula(element, (tuple(weights.tolist()), least), Inputs(len(agents)))
 
 
 def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:

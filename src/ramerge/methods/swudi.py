@@ -89,7 +89,6 @@ def _harm_adaptively(parameters: AswudiParameters) -> str:
 
 
 def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
-    """The factors of the task vectors in theta_0."""
     if parameters.init_mode == "core":
         return core_coefficients(tensor, taus, CoreParameters())
     return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
@@ -101,7 +100,6 @@ def solve(tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Ar
 
 
 def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
-    """What is solved, and in how many directions."""
     # 1e-9: 0.65 * 20 is a little more than 13
     k = max(1, math.ceil(shape[1] * parameters.truncate_rank_ratio - 1e-9))
     time = parameters.exp_time if parameters.filter_type == "exponential" else math.inf

@@ -14,11 +14,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels.elementwise import ONE, ZERO
-from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, Statistic, WeightedParameters, for_each
+from ramerge.kernels.elementwise import ONE, ZERO, Inputs
+from ramerge.methods.base import FRACTIONS, Agents, Column, Method, Results, WeightedParameters, for_each, present
 from ramerge.methods.drop_mask import DropMask
 from ramerge.methods.formula import Formula, merge
-from ramerge.methods.trim import Fine, Trimmed, trimming
+from ramerge.methods.ranks import Rank, Ranked
+from ramerge.methods.trim import least_kept, trimming
 
 # What is kept beyond what was asked for is worth a word from here on.
 _MUCH_MORE = 1.05
@@ -34,54 +35,52 @@ class TiesParameters(WeightedParameters):
     density: FRACTIONS = Field(0.2, description="share of each task vector that is kept")
 
 
-def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = None) -> Fine | None:
+def thresholds(parameters: Any, agents: Agents, drop_mask: DropMask | None = None) -> Ranked | None:
     """The statistic that finds thresholds, if anything is trimmed."""
     return trimming(parameters.trim, for_each(parameters.density, agents), drop_mask)
 
 
-def statistics(parameters: TiesParameters, agents: Agents) -> tuple[Statistic, ...]:
-    found = thresholds(parameters, agents)
-    return (found,) if found else ()
-
-
 def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMask | None = None) -> Formula:
-    found = thresholds(parameters, agents, drop_mask)
-    least = results[found].thresholds if found else (0.0,) * len(agents)
-    given = (for_each(parameters.weights, agents), least, parameters.scale, float(parameters.normalize))
-    return Formula(element, given, len(agents), drop_mask=drop_mask)
+    n, least = len(agents), least_kept(thresholds(parameters, agents, drop_mask), agents, results)
+    given = (for_each(parameters.weights, agents), (1.0,) * n, least, (math.inf,) * n, parameters.scale)
+    return Formula(element, (*given, parameters.normalize), Inputs(n), drop_mask=drop_mask)
 
 
-def element(b: Any, taus: Any, weights: Any, thresholds: Any, scale: Any, normalize: Any) -> Any:
+def element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, normalize: Any) -> Any:
+    """What agrees with the elected sign, of the magnitudes between `low` and `high`, each times its factor."""
     mass = ZERO
     for t in range(len(taus)):
-        kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO
-        mass = mass + weights[t] * kept
-    side = ONE if mass > ZERO else -ONE
+        mass = mass + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
     total, voices = ZERO, ZERO
     for t in range(len(taus)):
-        kept = taus[t] if np.float32(abs(taus[t])) >= thresholds[t] else ZERO
-        term = side * (weights[t] * kept)  # exact; above 0 if it agrees
-        total = total + (term if term > ZERO else ZERO)
-        voices = voices + (weights[t] if term > ZERO else ZERO)
-    divisor = voices if normalize > ZERO and voices != ZERO else ONE
-    elected = mass > ZERO or mass < ZERO
-    return b + scale * (side * total / divisor) if elected and total > ZERO else b
+        term = weights[t] * (factors[t] * taus[t])
+        agrees = lies(taus[t], low[t], high[t]) and ((term > ZERO and mass > ZERO) or (term < ZERO and mass < ZERO))
+        total = total + (term if agrees else ZERO)
+        voices = voices + (weights[t] if agrees else ZERO)
+    divisor = voices if normalize and voices != ZERO else ONE
+    return b if total == ZERO else b + scale * (total / divisor)
 
 
-def report(_parameters: Any, parts: Sequence[Trimmed], agents: Agents) -> list[dict[str, Any]]:
+def lies(tau: Any, low: Any, high: Any) -> Any:
+    size = np.float32(abs(tau))
+    return low <= size and size <= high
+
+
+def report(_parameters: Any, parts: Sequence[tuple[tuple[Rank], ...]], agents: Agents) -> list[dict[str, Any]]:
     """Each agent's threshold, where there is one for all of it, and what is kept of what was asked for."""
     if not parts:
         return [{} for _ in agents]  # nothing is trimmed
-    elements = max(sum(part.elements for part in parts), 1)
     rows = []
-    for t in range(len(agents)):
-        kept, asked = sum(part.kept[t] for part in parts), sum(part.asked[t] for part in parts)
+    for ranks in zip(*parts, strict=True):
+        kept, asked, elements = (
+            sum(getattr(rank, part) for (rank,) in ranks) for part in ("kept", "asked", "elements")
+        )
         rows.append(
             {
-                "threshold": parts[0].thresholds[t] if len(parts) == 1 else None,
+                "threshold": ranks[0][0].value if len(parts) == 1 else None,
                 "kept": kept,
-                "kept_share": kept / elements,
-                "asked_share": asked / elements,
+                "kept_share": kept / max(elements, 1),
+                "asked_share": asked / max(elements, 1),
             }
         )
     return rows
@@ -113,7 +112,7 @@ TIES = Method(
     differs="trims each tensor by itself (as `trim: tensor` does), keeps one of several equal magnitudes, "
     "elects + where the sum is 0",
     parameters=TiesParameters,
-    statistics=statistics,
+    statistics=lambda parameters, agents: present(thresholds(parameters, agents)),
     reported=thresholds,
     report=report,
     remarks=remarks,

@@ -144,7 +144,6 @@ def _contents(
     *,
     cache: bool,
 ) -> PlannedContents:
-    """The tensors of the output, and what is read for them. Empty if an input could not be opened."""
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
@@ -207,7 +206,6 @@ def _check_tensors(
 def _matched(
     recipe: Recipe, base: Checkpoint, inputs: OpenedInputs, findings: Findings
 ) -> tuple[Matched, tuple[Tie, ...]]:
-    """The agents' counterparts of the base's tensors, and the output embeddings that only the base ties."""
     fitted = fitted_agents(recipe, base, inputs.opened_agents, findings)
     found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in fitted.items()}
     wanted = _merged(base, recipe)

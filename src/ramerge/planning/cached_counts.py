@@ -90,7 +90,6 @@ def recall(
 
 
 def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
-    """Statistics that may be known, with the rules whose tensors need them."""
     wanted: dict[Statistic, set[int]] = {}
     for point in points:
         for rule in range(len(point.parameters)):

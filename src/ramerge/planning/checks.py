@@ -322,7 +322,6 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], f
 
 
 def _is_coarser(dtype: str, other: str) -> bool:
-    """Whether a dtype cannot hold most numbers of another."""
     return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")
 
 

@@ -145,7 +145,6 @@ def _untied(
 
 
 def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -> FoundModel:
-    """Find a model's folders. A model that cannot be found keeps its name, and is a problem."""
     try:
         return resolve_all(texts, recipe.folder)
     except CheckpointError as error:

@@ -93,15 +93,7 @@ def _plans(
     chunks: Sequence[int],
     places: Mapping[str, tuple[str, int]],
 ) -> Iterator[TensorPlan]:
-    """How a tensor is made: at once, or some rows after others if models have different numbers of rows.
-
-    Args:
-        output: the tensor.
-        matched: the agents' counterparts.
-        points: the merges.
-        chunks: by rule, of how many elements statistics add floats.
-        places: file, and first byte in it, of every tensor of the output.
-    """
+    """How a tensor is made: at once, or some rows after others if models have different numbers of rows."""
     tensor, recipe = output.tensor, points[0].recipe
     number = 0 if output.is_extra else recipe.rule_of(tensor.name)
     rule = recipe.rules[number - 1] if number else None
@@ -151,7 +143,6 @@ class _Output:
 
     @property
     def dtype(self) -> str:
-        """The result's dtype before it is quantized."""
         return "F32" if self.quantized is not None else self.entries[0][1]
 
 

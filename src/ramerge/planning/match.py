@@ -71,8 +71,6 @@ def match_importance(
 
 @dataclass(frozen=True)
 class _Difference:
-    """Tensors that only one side has, whether the recipe allows this, and the key under `allow` for it."""
-
     what: str
     tensors: Sequence[Tensor]
     allowed: bool
@@ -159,7 +157,6 @@ def _shape_difference(base: Tensor, agent: Tensor) -> str:
 
 
 def _rows(base: Tensor, agent: Tensor) -> int:
-    """How many rows of vocabulary the agent has more than the base; 0 if something else differs."""
     is_vocabulary = base.name.endswith(HEADS + EMBEDDINGS) and base.shape[1:] == agent.shape[1:]
     return agent.shape[0] - base.shape[0] if is_vocabulary else 0
 

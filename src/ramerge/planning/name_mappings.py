@@ -170,15 +170,7 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
 
 
 def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, taking_turns: bool) -> None:
-    """Enter the agent's counterpart of a base's tensor, if there is one.
-
-    Args:
-        wanted: the base's tensor.
-        base: the base.
-        spelled: the agent's tensors.
-        fitted: gets the counterpart.
-        taking_turns: whether rows of gate and up take turns where both are one tensor.
-    """
+    """Enter the agent's counterpart of a base's tensor, if there is one."""
     found = spelled.get(wanted.name)
     if len(found) > 1:
         names = " and ".join(quoted(tensor.name) for tensor in found)

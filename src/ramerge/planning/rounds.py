@@ -36,7 +36,6 @@ def rounds(
 
 
 def _wanted(points: Sequence[Point], rule: int) -> list[Statistic]:
-    """All statistics of a rule's tensors, and those that must come before them, each once."""
     chains = (chain for point in points for statistic in point.statistics(rule) for chain in _chain(statistic))
     return list(dict.fromkeys(chains))
 

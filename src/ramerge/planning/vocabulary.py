@@ -125,7 +125,6 @@ def _said(rows: Rows) -> str:
 
 
 def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> dict[str, Mapping[int, bytes]]:
-    """Row to token of each model that has a tokenizer; empty if the files of all are the same."""
     reader = TokenReader(recipe.allow.outside_links)
     digests: dict[str, bytes] = {}
     found: dict[bytes, Mapping[int, bytes]] = {}
@@ -150,7 +149,6 @@ def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings
 def _refuse_clashes(
     tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings
 ) -> None:
-    """Refuse different tokens in a row, which would be merged with one another."""
     first: dict[int, str] = {}
     for name, own in tokens.items():
         clashes = [row for row, token in own.items() if row in first and tokens[first[row]][row] != token]

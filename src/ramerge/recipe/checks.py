@@ -33,7 +33,6 @@ def check(document: Document) -> Recipe:
 
 
 def _misplaced(document: Document) -> dict[str, str]:
-    """Messages about parameters that are given at the top level of the recipe, by key."""
     unknown = [key for key in document.values if key not in Recipe.model_fields]
     return {
         key: document.where((key,), f"unknown key {key!r}; did you mean 'parameters.{key}'?")
@@ -101,7 +100,6 @@ def _parameter_problems(
 
 
 def _agent_problems(document: Document) -> list[str]:
-    """Unknown names of agents, missing importances, and importances that the method does not use."""
     values = document.values
     agents, chosen = values.get("agents"), values.get("companions")
     if not isinstance(agents, dict):

@@ -62,7 +62,6 @@ def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:
 
 
 def _written(path: Path, home: Path | None) -> str:
-    """A path from `home` if it lies there, otherwise from the root."""
     whole = path.resolve()
     if home is not None and whole.is_relative_to(home.resolve()):
         return f"./{whole.relative_to(home.resolve())}"

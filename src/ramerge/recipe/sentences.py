@@ -67,7 +67,6 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
 
 
 def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    """The keys of a model, or of the model at `location` inside of it, as its `inside` says."""
     inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
     owner = inside.get(str(location[0]), model) if location else model
     return [field.alias or name for name, field in owner.model_fields.items()]

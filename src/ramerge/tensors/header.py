@@ -216,7 +216,6 @@ def _entry(name: str, raw: Any, data_start: int) -> HeaderEntry | str:
 
 
 def _no_counts(shape: Any, offsets: Any) -> str:
-    """Which of both is wrong."""
     if not isinstance(shape, list) or not _are_counts(shape):
         return f"shape {quoted(shape)} is not a list of non-negative integers"
     return f"data_offsets {quoted(offsets)} are not two non-negative integers"

@@ -119,7 +119,6 @@ def _date(identity: FileIdentity) -> str:
 
 
 def _unsettled_seconds(identity: FileIdentity) -> float:
-    """For how many seconds a further write might not change the file's times."""
     tick = TICK_SECONDS if identity.changed_ns % _SECOND else _COARSE_TICK_SECONDS
     # at most a tick, because the file's time may be far in the future
     return min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND)

@@ -36,7 +36,6 @@ def _take(reader: Reader, elements: int) -> Reals:
 
 
 def _load(reader: Reader, tensor: Tensor, start: int, stop: int, out: Reals) -> None:
-    """Fill `out` with elements `start:stop`, widened to float32."""
     if tensor.dtype == "F32":
         reader.read(tensor, start, stop, out.view(np.uint8))
         return
@@ -182,7 +181,6 @@ class LowRank(Origin):
             self._scaled_rows(reader, tensor, start, stop, values)
 
     def _sum(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
-        """Fill `values` with elements `start:stop` of base + scaling * left @ right."""
         _load(reader, self.base, start, stop, values)
         rows, columns = _matrix(tensor)
         size = rows * columns
@@ -266,7 +264,6 @@ class _Columns:
         self._factors: Reals | None = None
 
     def factors(self, reader: Reader, origin: LowRank, tensor: Tensor) -> Reals:
-        """Magnitude / norm of each column, float32."""
         with self._lock:
             if self._factors is None:
                 self._factors = self._computed(reader, origin, tensor)

@@ -99,7 +99,6 @@ class _Moved(Origin):
 
     @property
     def encoding(self) -> str:
-        """See `Origin`."""
         return next((part.encoding for part in self.parts if part.encoding), "")
 
 
@@ -141,7 +140,6 @@ class Pieces(_Moved):
 
     @staticmethod
     def _read(reader: Reader, part: Tensor, box: Box, start: int, stop: int, out: Bytes) -> None:
-        """Fill the places of `out` that a piece holds."""
         size = itemsize(part.dtype)
         for top, bottom, left, right in _segments(
             max(start, box.row * box.width), min(stop, (box.row + box.rows) * box.width), box.width
@@ -231,7 +229,6 @@ class Transposed(_Moved):
         return (self.other,)
 
     def _stripe(self) -> int:
-        """Rows of the other tensor that are read at a time."""
         rows, columns = self.other.shape[-2:]
         return max(1, min(rows, _STRIPE_BYTES // max(1, columns * itemsize(self.other.dtype))))
 
@@ -294,7 +291,6 @@ def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> 
 
 
 def _inside(pieces: Sequence[PlacedPiece], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[PlacedPiece]:
-    """What pieces have of a box, at offsets in the box."""
     begins = np.array([piece.offsets for piece in pieces])
     lows = np.maximum(begins, offsets)
     highs = np.minimum(begins + [piece.tensor.shape for piece in pieces], np.add(offsets, sizes))

@@ -96,7 +96,6 @@ class _Ahead:
         self._answers: OrderedDict[_Extent, NDArray[np.uint8]] = OrderedDict()
 
     def give(self, position: int, out: NDArray[np.uint8]) -> bool:
-        """Fill `out` with the bytes from `position` on, if one of the extents holds them."""
         for extent in self._extents:
             if extent.begin <= position and position + out.size <= extent.end:
                 start = position - extent.begin
@@ -218,7 +217,6 @@ class Files:
         self._files[path] = _File(descriptor)
 
     def _problem(self, path: Path, found: FileIdentity) -> str | None:
-        """Why a file that was opened is not the one that is meant; None if it is."""
         wanted = self._identities.get(path, found)
         if path in self._unseen:
             if not is_same_elsewhere(found, wanted):
@@ -229,7 +227,6 @@ class Files:
         return None if found == wanted else has_changed(path)
 
     def _close_unused(self) -> bool:
-        """Close the unused file that was used longest ago. Return whether there is one."""
         for path, file in self._files.items():
             if not file.users:
                 os.close(self._files.pop(path).descriptor)

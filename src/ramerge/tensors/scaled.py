@@ -68,7 +68,7 @@ class Scaled(Origin):
         return room(codes) + room(scales * itemsize(self.scales.dtype)) + room(4) + inner
 
     def _code_bytes(self, elements: int) -> int:
-        per = dequantize.CODES[self.format].per_byte
+        per = len(dequantize.CODES[self.format])
         return elements // per + (per > 1)
 
     def _most_scales(self, elements: int) -> int:
@@ -95,7 +95,7 @@ class Scaled(Origin):
 
     def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
         """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
-        per = dequantize.CODES[self.format].per_byte
+        per = len(dequantize.CODES[self.format])
         first, last = start // per, -(-stop // per)
         codes = reader.arena.take(last - first)
         reader.read(self.codes, first, last, codes)

@@ -79,12 +79,10 @@ def _grids_of(shape: tuple[int, ...], scheme: Mapping[str, Any]) -> Iterator[Gri
 
 
 def _size(value: Any) -> int:
-    """A number of elements; 0 if it is none."""
     return value if type(value) is int and value > 0 else 0
 
 
 def _schemes(config: Config) -> Iterator[Mapping[str, Any]]:
-    """How weights are quantized, group by group."""
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None

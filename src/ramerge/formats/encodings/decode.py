@@ -86,7 +86,6 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
 
 
 def _check_rest(decoding: Decoding) -> None:
-    """Refuse decoded tensors whose names are taken, and scales and codes that belong to nothing."""
     left = [name for name in decoding.stored if name not in decoding.tensors and name not in decoding.hidden]
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.stored and tensor.name not in decoding.tensors:

@@ -183,7 +183,6 @@ def _entries(file: Window) -> dict[str, Place]:
 
 
 def _directory(file: Window) -> tuple[int, bytes, int]:
-    """Position and bytes of the list of entries, and their number."""
     tail = file.read(max(file.begin, file.end - _TAIL), min(_TAIL, file.end - file.begin))
     if len(tail) < _END.size or not (end := tail[-_END.size :]).startswith(b"PK\5\6"):
         raise _no_archive(file)
@@ -209,7 +208,6 @@ def _directory(file: Window) -> tuple[int, bytes, int]:
 
 
 def _listed(file: Window, directory: bytes, count: int) -> Iterator[tuple[str, int, int, int]]:
-    """Name, position of the own header, bytes and checksum of every entry."""
     at = 0
     for _ in range(count):
         if at + _CENTRAL.size > len(directory):
@@ -249,7 +247,6 @@ def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
 
 
 def _no_archive(file: Window) -> CheckpointError:
-    """What the file is instead."""
     head = file.read(file.begin, min(len(_LFS_POINTER), file.end - file.begin))
     if head == _LFS_POINTER:
         return CheckpointError(f"{file.path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")

@@ -292,7 +292,6 @@ def _parameter(name: Name, args: tuple[Any, ...]) -> Any:
 
 
 def _typed(name: Name, args: tuple[Any, ...]) -> Any:
-    """`_rebuild_from_type_v2(function, class, arguments, state)`."""
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
     made = _make(args[0], args[2])

@@ -161,11 +161,6 @@ def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
 
 
 def _stop_of(span: Any) -> int:
-    """N of a layer_range [0, N].
-
-    Raises:
-        ValueError: the value has another form.
-    """
     if isinstance(span, list | tuple) and len(span) == 2:
         start, stop = span
         if start == 0 and isinstance(stop, int) and not isinstance(stop, bool) and stop > 0:
@@ -174,8 +169,6 @@ def _stop_of(span: Any) -> int:
 
 
 class _Translation:
-    """One translation: the given recipe, the result, and the problems."""
-
     def __init__(self, document: Document, look: Look) -> None:
         self.given = document
         self.look = look
@@ -207,7 +200,6 @@ class _Translation:
         self.problems.append(self.given.where(key, message))
 
     def put(self, key: Key, value: Any, origin: Key = ()) -> None:
-        """Set a value of the result. It comes from the value that was given at `origin`."""
         mapping = self.result.values
         for part in key[:-1]:
             mapping = mapping.setdefault(part, {})
@@ -227,7 +219,6 @@ class _Translation:
     # --- keys and method ---
 
     def check_keys(self) -> None:
-        """Report keys that are unknown, not supported, or from ramerge's own form."""
         for key, value in self.values.items():
             if key == "modules" and value:
                 self.problem((key,), f"is not supported; {_WHOLE}")
@@ -340,7 +331,6 @@ class _Translation:
     # --- parameters ---
 
     def read_parameters(self, given: Any, key: Key, method: MergekitMethod | None) -> Given:
-        """The parameters at `key`, with values as they become ramerge's; wrong ones are empty."""
         if given is None:
             return {}
         if not isinstance(given, Mapping):
@@ -359,7 +349,6 @@ class _Translation:
         return found
 
     def setting(self, method: MergekitMethod, name: str, *, for_all: bool) -> MergekitSetting:
-        """The parameter of that name. A ValueError if the method does not have it, or not for a single model."""
         if name not in method.settings:
             others = [other for other, form in METHODS.items() if name in form.settings]
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
@@ -369,7 +358,6 @@ class _Translation:
         return method.settings[name]
 
     def write_parameters(self, method: MergekitMethod | None, agents: Mapping[str, MergekitModel]) -> None:
-        """Write every parameter of ramerge's method, and rules where they are not the same for all tensors."""
         levels = [
             self.read_parameters(self.slice_parameters, ("slices", "0", "parameters"), method),
             self.read_parameters(self.values.get("parameters"), ("parameters",), method),
@@ -422,7 +410,6 @@ class _Translation:
             self.problem(slot.origin, f"has no value for {missed!r}; add a last entry without a filter: {{value: ...}}")
 
     def check_given(self, name: str, levels: Sequence[Given], agents: Mapping[str, MergekitModel]) -> None:
-        """Report every agent without a parameter that mergekit requires."""
         for model in agents.values():
             if any(name in level for level in (model.own, *levels)):
                 continue
@@ -437,7 +424,6 @@ class _Translation:
     # --- the rest ---
 
     def write_dtype(self) -> None:
-        """Write the output's dtype: from a flag, else out_dtype, else dtype, in which mergekit also computes."""
         found = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
         if ("dtype",) in self.given.flags:
             found.pop("out_dtype", None)
@@ -495,7 +481,6 @@ class _Translation:
             self.put(("companions",), names[0], key)
 
     def keep_own_keys(self) -> None:
-        """Copy ramerge's own keys to the result, with the lines and flags of all values in them."""
         for key in _ADDED_KEYS:
             if key in self.values:
                 self.put((key,), self.values[key])
@@ -512,7 +497,6 @@ class _Slot(NamedTuple):
 
 
 def _slots(method: MergekitMethod, agents: Mapping[str, MergekitModel], levels: Sequence[Given]) -> Iterator[_Slot]:
-    """All parameters that are given or have a default."""
     for name, setting in method.settings.items():
         if setting.ours is None:
             continue
@@ -527,7 +511,6 @@ def _slots(method: MergekitMethod, agents: Mapping[str, MergekitModel], levels: 
 
 
 def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTensor) -> dict[str, Any]:
-    """The parameters of a tensor in ramerge's words."""
     found: dict[str, Any] = {}
     for slot in slots:
         case = tensor.value(slot.value)
