@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ramerge.demo.run import AGENTS
-from ramerge.foundation import children
 from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.selection import children
 from ramerge.selection import serving as module
 from ramerge.selection.serving import ModelServer, serving
 
