@@ -56,6 +56,7 @@ REPOSITORIES = {
     "Gen-Verse/CURE",
     "containers/bubblewrap",
     "deepseek-ai/DeepSeek-V3",
+    "josejg/instruction_following_eval",
     "minsik-choi126/PSA",
     "open-thought/reasoning-gym",
     "vllm-project/compressed-tensors",

@@ -155,8 +155,8 @@ def _gram(tau: Array, norm: float, real: DTypeLike) -> Any:
     return gram
 
 
-def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike) -> tuple[Array, Array]:
-    """S of shape (in, in) and E, computed in `real`."""
+def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike, *, is_most: bool) -> tuple[Array, Array]:
+    """S of shape (in, in) and E, computed in `real`; progress is reported if that is most of the work."""
     excess = np.zeros_like(taus[0], dtype=real)
     curvature: Any = 0
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
@@ -164,14 +164,15 @@ def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike) -
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
             excess[rows] -= _others(taus, t, rows).astype(real, copy=False) @ gram
-            worked(3 * len(gram) * math.prod(tau[rows].shape))
+            if is_most:
+                worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
     return curvature, excess
 
 
 def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """`closed_form` by S of shape (in, in)."""
-    curvature, excess = _quadratic(taus, norms, np.float64)
+    curvature, excess = _quadratic(taus, norms, np.float64, is_most=True)
     inverse, mu = _inverse(curvature, proximity)
     del curvature
     result = np.zeros_like(taus[0])
@@ -270,7 +271,7 @@ def _dense(out: int, width: int, agents: int) -> bool:
 
 def _curvature(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
     """X -> 2 X S by S itself, and 2 E."""
-    curvature, excess = _quadratic(taus, norms, taus[0].dtype)
+    curvature, excess = _quadratic(taus, norms, taus[0].dtype, is_most=False)
     curvature *= 2
     excess *= 2
     return lambda x: x @ curvature, excess
