@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import beside, ratios, run, shown, spread, tell
+from benchmarks.timing import ratios, run, script, shown, spread, tell
 
 _METHODS = ("ram", "ram+")
 _BAR, _BAR_MB = 1.3, 400
@@ -65,7 +65,7 @@ def _put(folder: Path) -> None:
 def _floor(files: Family) -> list[str]:
     keys = [f"{path.parent.name}/{path.name}" for path in files.weights]
     return [
-        beside("python"),
+        script("python"),
         "-m",
         "benchmarks.buckets",
         "copied/model.safetensors",
@@ -78,7 +78,7 @@ def _merge(method: str, there: Family, bucket: str) -> list[str]:
     named = [text for name in there.agents for text in ("--agent", f"{name}={bucket}/{name}")]
     models = ["--base", f"{bucket}/{there.base}", *named]
     return [
-        beside("ramerge"),
+        script("ramerge"),
         "merge",
         "--method",
         method,
@@ -115,8 +115,8 @@ def render(by_size: Mapping[str, Stored]) -> str:
         for name, ones in taken.items():
             over, memory = ratios(seconds[name], seconds["floor"]), spread([one["anonymous"] / 1e6 for one in ones])
             is_floor = name == "floor"
-            beside = "-" if is_floor else over.text(), "-" if is_floor else memory.text(0)
-            rows.append((size, name, spread(seconds[name]).text(), *beside))
+            further = "-" if is_floor else over.text(), "-" if is_floor else memory.text(0)
+            rows.append((size, name, spread(seconds[name]).text(), *further))
             if name == "ram+":
                 held.append(Bar(f"buckets.{size}.time", f"{size}: ram+ over the floor", over, _BAR))
                 held.append(

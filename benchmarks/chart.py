@@ -22,9 +22,9 @@ _COLORS = {_COPY: "#9a9a9a", _OURS: "#1a7f5a", _THEIRS: "#c9803a"}
 
 def draw() -> str:
     """The chart as SVG: medians of seconds and peak memory; next to a copy if that was measured on the same machine."""
-    measured, beside = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
-    taken = beside.data["pairs"]["ram+"]["taken"]
-    same = measured.machine["cpu"] == beside.machine["cpu"]
+    measured, theirs = load(methods.SECTION)[SMALL], load(peers.SECTION)[SMALL]
+    taken = theirs.data["pairs"]["ram+"]["taken"]
+    same = measured.machine["cpu"] == theirs.machine["cpu"]
     copy = {_COPY: _median(measured.data["taken"]["floor"], "seconds")} if same else {}
     seconds = {
         **copy,
@@ -35,7 +35,7 @@ def draw() -> str:
     panels = alt.hconcat(_panel("time", seconds, ".1f", "s"), _panel("peak memory", memory, ".2f", "GB"), spacing=40)
     title = alt.Title(
         "RAM+ of three agents",
-        subtitle=_workload(measured, beside, has_copy=same),
+        subtitle=_workload(measured, theirs, has_copy=same),
         anchor="start",
         subtitlePadding=6,
         offset=16,
@@ -63,8 +63,8 @@ def _panel(title: str, values: Mapping[str, float], form: str, unit: str) -> alt
     return (bars + numbers).properties(width=270, height=alt.Step(28))
 
 
-def _workload(measured: Stored, beside: Stored, *, has_copy: bool) -> list[str]:
-    machine, data, size = beside.machine, beside.data, measured.data["bytes"] / 1e9
+def _workload(measured: Stored, theirs: Stored, *, has_copy: bool) -> list[str]:
+    machine, data, size = theirs.machine, theirs.data, measured.data["bytes"] / 1e9
     return [
         f"Four bfloat16 checkpoints shaped as Qwen2.5-{data['size']}, {size:.2f} GB in all, already in the page cache; "
         f"{machine['cpu']}, {machine['cores']} cores.",

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.timing import beside, run
+from benchmarks.timing import run, script
 
 # Agents of the paper: coding, tool use, memory; the share of elements that each moved (section 3.1).
 DENSITIES = {"code": 0.032, "tool": 0.462, "memory": 0.543}
@@ -126,7 +126,7 @@ def widened(files: Family) -> Family:
         if _is_older(folder, source):
             run(
                 [
-                    beside("ramerge"),
+                    script("ramerge"),
                     "convert",
                     str(source),
                     str(folder),

@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.stand_in import standing_in
-from benchmarks.timing import Finished, beside, ratios, run, shown, spread, tell
+from benchmarks.timing import Finished, ratios, run, script, shown, spread, tell
 
 _SAMPLES = 2000
 _CONNECTIONS = 64
@@ -63,8 +63,8 @@ def _commands(task: str, url: str, logs: Path) -> dict[str, list[str]]:
     ours = ["eval", str(logs), "--task", task, "--endpoint", url, "--served-name", "stand-in", "--quiet"]
     its = ["eval", task, "--model", "openai-api/stand/stand-in", "--model-base-url", url, "--log-dir", str(logs)]
     words = [
-        [beside("ramerge"), *ours, "--task-set", f"max_connections={_CONNECTIONS}"],
-        [beside("inspect"), *its, "--max-connections", str(_CONNECTIONS), "--display", "none"],
+        [script("ramerge"), *ours, "--task-set", f"max_connections={_CONNECTIONS}"],
+        [script("inspect"), *its, "--max-connections", str(_CONNECTIONS), "--display", "none"],
     ]
     return dict(zip(_NAMES, words, strict=True))
 

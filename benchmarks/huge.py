@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks import machine
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import beside, run, shown, spread, tell
+from benchmarks.timing import run, script, shown, spread, tell
 from ramerge.tensors.header import encode_header
 
 _BAR_MB = 300
@@ -71,7 +71,7 @@ def measure(options: Options) -> dict[str, Any]:
 def _plan(folders: list[Path]) -> list[str]:
     base, *agents = folders
     models = ["--base", str(base), *(word for each in agents for word in ("--agent", f"{each.name}={each}"))]
-    return [beside("ramerge"), "plan", *(models if agents else [str(base)]), "--no-cache"]
+    return [script("ramerge"), "plan", *(models if agents else [str(base)]), "--no-cache"]
 
 
 def _about(folders: list[Path]) -> dict[str, int]:

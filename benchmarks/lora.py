@@ -69,7 +69,7 @@ def _made(size: str, work: Path, base: Path, rank: int) -> tuple[Family, Family]
         for number, (name, folder) in enumerate(adapters.agents.items()):
             _write(folder, size, rank, np.random.default_rng([_SEED, number]))
             convert = [
-                timing.beside("ramerge"),
+                timing.script("ramerge"),
                 "convert",
                 f"{base}+{folder}",
                 "--dtype",

@@ -10,7 +10,7 @@ from benchmarks import machine, merging
 from benchmarks.checkpoints import family
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.startup import demo_agents
-from benchmarks.timing import Spread, beside, run, spread, tell
+from benchmarks.timing import Spread, run, script, spread, tell
 
 _SIZES = {"tiny": "tiny agents", "0.1B": "0.1B"}
 _COMMANDS = ("merge ram", "merge ram+", "merge ties", "analyze")
@@ -35,7 +35,7 @@ def measure(options: Options) -> dict[str, Any]:
                     else merging.command(name.removeprefix("merge "), files, out)
                 )[1:]
                 for way in _TITLES:
-                    program = [sys.executable, "-m", "benchmarks.numba_cache"] if way == _NUMBA else [beside("ramerge")]
+                    program = [sys.executable, "-m", "benchmarks.numba_cache"] if way == _NUMBA else [script("ramerge")]
                     cache = "/dev/null/none" if way == _NONE else str((options.work / f"cache-{way}").resolve())
                     done = run([*program, *arguments], settings={"RAMERGE_CACHE": cache})
                     if turn >= 0:

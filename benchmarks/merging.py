@@ -21,7 +21,7 @@ def command(method: str, files: Family, out: Path, settings: Sequence[str] = ())
     """`ramerge merge` without progress, over what may stand at `out`; settings are such as `parameters.r=0.2`."""
     options = [text for setting in settings for text in ("--set", setting)]
     return [
-        timing.beside("ramerge"),
+        timing.script("ramerge"),
         "merge",
         *_recipe(method, files),
         *options,
@@ -34,7 +34,7 @@ def command(method: str, files: Family, out: Path, settings: Sequence[str] = ())
 def delta(base: Path, agent: Path, out: Path) -> list[str]:
     """`ramerge delta` without progress."""
     return [
-        timing.beside("ramerge"),
+        timing.script("ramerge"),
         "delta",
         "--base",
         str(base),
@@ -49,7 +49,7 @@ def delta(base: Path, agent: Path, out: Path) -> list[str]:
 def apply(base: Path, delta: Path, out: Path) -> list[str]:
     """`ramerge apply` without progress."""
     return [
-        timing.beside("ramerge"),
+        timing.script("ramerge"),
         "apply",
         "--base",
         str(base),
@@ -68,20 +68,20 @@ def copying(inputs: Sequence[Path], size: int, copy: Path) -> str:
 
 def plan(method: str, files: Family) -> list[str]:
     """`ramerge plan` of the same merge, as JSON."""
-    return [timing.beside("ramerge"), "plan", *_recipe(method, files), "--no-cache", "--json"]
+    return [timing.script("ramerge"), "plan", *_recipe(method, files), "--no-cache", "--json"]
 
 
 def sweep(method: str, files: Family, out: Path, vary: str) -> list[str]:
     """`ramerge sweep` without progress over the values of one parameter, such as `parameters.r=0,0.1`."""
     options = ["--vary", vary, *ANEW, "--overwrite", str(out)]
-    return [timing.beside("ramerge"), "sweep", *_recipe(method, files), *options]
+    return [timing.script("ramerge"), "sweep", *_recipe(method, files), *options]
 
 
 def analysis(files: Family, agents: int) -> list[str]:
     """`ramerge analyze` without progress of so many agents, some of them several times."""
     folders = list(files.agents.values())
     named = [text for n in range(agents) for text in ("--agent", f"a{n}={folders[n % len(folders)]}")]
-    return [timing.beside("ramerge"), "analyze", "--base", str(files.base), *named, "--quiet", "--no-cache"]
+    return [timing.script("ramerge"), "analyze", "--base", str(files.base), *named, "--quiet", "--no-cache"]
 
 
 def inputs(method: str, files: Family) -> list[Path]:

@@ -91,7 +91,7 @@ def _conversions(shards: Family, caches: str, options: Options) -> dict[str, lis
     """One agent: `ramerge convert` in float32 and in bfloat16, the floor of each, and verl's converter."""
     agent = next(iter(shards.agents.values()))
     files, out = _ranks(agent), options.work / "merged"
-    convert = [timing.beside("ramerge"), "convert", str(agent), str(out), "--quiet"]
+    convert = [timing.script("ramerge"), "convert", str(agent), str(out), "--quiet"]
     size = sum(path.stat().st_size for path in files)
     commands = {
         "convert, float32": convert,
@@ -142,7 +142,7 @@ def _made(size: str, work: Path) -> tuple[Family, Family]:
             _write(base, shards.agents[name], np.random.default_rng([_SEED, number]))
             run(
                 [
-                    timing.beside("ramerge"),
+                    timing.script("ramerge"),
                     "convert",
                     str(shards.agents[name]),
                     str(plain.agents[name]),

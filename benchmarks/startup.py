@@ -10,7 +10,7 @@ from typing import Any
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
-from benchmarks.timing import beside, run, shown, spread, tell
+from benchmarks.timing import run, script, shown, spread, tell
 
 _DEMO = Path("src/ramerge/demo/agents")
 _BARS = {"version": 0.3, "ram": 3.0, "ram+": 3.0}
@@ -29,7 +29,7 @@ def measure(options: Options) -> dict[str, Any]:
     commands = {
         "python": [sys.executable, "-c", "pass"],
         "numba": [sys.executable, "-c", "import numba"],
-        "version": [beside("ramerge"), "--version"],
+        "version": [script("ramerge"), "--version"],
         **{method: merging.command(method, files, out) for method in ("ram", "ram+")},
     }
     for command in commands.values():

@@ -119,7 +119,7 @@ def environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
 
 
-def beside(name: str) -> str:
+def script(name: str) -> str:
     """A command of the environment that runs the benchmarks."""
     return str(Path(sys.executable).with_name(name))
 

@@ -142,12 +142,12 @@ def adapt(
     generator = torch.Generator().manual_seed(start)
     factors = {name: _factors(weight, rank, generator) for name, weight in base.items() if "proj" in name}
     trained = {f"{name} {place}": one for name, pair in factors.items() for place, one in enumerate(pair)}
-    rate, coins = how.rates[tasks.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
+    rate, draws = how.rates[tasks.index(task)], torch.Generator().manual_seed(_seed_of("coins", seed, 0))
     optimizer = torch.optim.Adam(trained.values(), lr=rate)
     for step in range(how.steps):
         optimizer.param_groups[0]["lr"] = rate * (1 - step / how.steps)
         drawn = prompts(task, "train", how.prompts, _seed_of("agent", seed, step))
-        loss = _policy(adapted(base, factors), drawn, how.group, coins)
+        loss = _policy(adapted(base, factors), drawn, how.group, draws)
         if loss is not None:
             _descend(trained, loss, optimizer)
     return {name: (a.detach(), b.detach()) for name, (a, b) in factors.items()}

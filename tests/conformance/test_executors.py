@@ -73,4 +73,4 @@ def test_a_delta_gives_the_bytes_of_threads(tmp_path: Path) -> None:
     record = ramerge.delta(*inputs, tmp_path / "out", options=ramerge.Options(ray=ramerge.Ray()))
     assert files(tmp_path / "out") == files(tmp_path / "threads")
     assert replace(record, seconds=wanted.seconds) == wanted
-    assert kills.metadata_folder(tmp_path / "out") == []
+    assert kills.left_behind(tmp_path / "out") == []

@@ -93,8 +93,8 @@ def plain(
     """A recipe for so many ordinary agents, or fewer, the base, the agents, and what the reference takes besides."""
     names = write_simple(folder, dtype=dtype)[:number][: METHODS[method].most]
     agents = {name: read_checkpoint(folder / name) for name in names}
-    source, metadata_folder = written(folder, method, agents, **more)
-    return source, read_checkpoint(folder / "base"), agents, metadata_folder
+    source, extra = written(folder, method, agents, **more)
+    return source, read_checkpoint(folder / "base"), agents, extra
 
 
 def tossed(
@@ -104,15 +104,15 @@ def tossed(
     nearest: Tensors,
     seed: int,
     parameters: Mapping[str, Any],
-    metadata_folder: Mapping[str, Any],
+    extra: Mapping[str, Any],
 ) -> Tensors:
     """What random draws make of a merge that is `nearest` when it is rounded to nearest."""
-    exact = ROWS[method].reference(base, agents, "F64", **parameters, **metadata_folder)
+    exact = ROWS[method].reference(base, agents, "F64", **parameters, **extra)
     owned = base if METHODS[method].needs_base else None
     inputs = [
         *([owned] if owned is not None else []),
         *agents.values(),
-        *metadata_folder.get("importances", {}).values(),
+        *extra.get("importances", {}).values(),
     ]
     return reference.stochastic(exact, owned, inputs, {name: one.dtype for name, one in nearest.items()}, seed)
 
@@ -157,8 +157,8 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
         seed = data.draw(st.sampled_from([None, None, 0, -7, 2**40])) if row.exact else None
         if seed is not None:
             more |= {"rounding": "stochastic", "rounding_seed": seed}
-        source, metadata_folder = written(folder, method, agents, parameters=parameters, **more)
-        wanted = row.reference(base, agents, FULL[dtype] if dtype else None, **parameters, **metadata_folder)
+        source, extra = written(folder, method, agents, parameters=parameters, **more)
+        wanted = row.reference(base, agents, FULL[dtype] if dtype else None, **parameters, **extra)
         overflows = any(not np.isfinite(t.numbers(np.float64)).all() for t in wanted.values() if t.is_float)
         if overflows:
             with pytest.raises(ramerge.WeightsError, match=r"overflow|cancel out"):
@@ -166,7 +166,7 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
             assert not (folder / "out").exists()
             return
         if seed is not None:
-            wanted = tossed(method, base, agents, wanted, seed, parameters, metadata_folder)
+            wanted = tossed(method, base, agents, wanted, seed, parameters, extra)
         block, workers = data.draw(st.sampled_from([1, 3, 8, 1000])), data.draw(st.integers(1, 4))
         run(folder, source, "out", block=block, workers=workers)
         (same if row.exact else close)(read_checkpoint(folder / "out"), wanted)
@@ -188,13 +188,13 @@ def test_layout_of_files_threads_and_blocks_change_nothing(method: str, rounding
 
 @pytest.mark.parametrize("method", by_tier(ROWS))
 def test_close_to_the_reference_in_float64(method: str, tmp_path: Path) -> None:
-    source, base, agents, metadata_folder = plain(tmp_path, method, "F32")
+    source, base, agents, extra = plain(tmp_path, method, "F32")
     run(tmp_path, source, "out")
     if "ram" in method:
         base = {name: _as_f64(tensor) for name, tensor in base.items()}
         wanted = ROWS[method].reference(base, agents, "F32")
     else:
-        wanted = ROWS[method].reference(base, agents, None, np.float64, **metadata_folder)
+        wanted = ROWS[method].reference(base, agents, None, np.float64, **extra)
     close(read_checkpoint(tmp_path / "out"), wanted, 1e-5)
 
 
@@ -217,10 +217,10 @@ DTYPES = [pytest.param(*pair, marks=_marks(*pair)) for pair in product(ROWS, FUL
 @pytest.mark.parametrize(("method", "dtype"), DTYPES)
 def test_every_dtype(method: str, dtype: str, tmp_path: Path) -> None:
     # the loop over two agents in BF16 is compiled for other tests, too
-    source, base, agents, metadata_folder = plain(tmp_path, method, dtype, number=2 if dtype == "BF16" else 3)
+    source, base, agents, extra = plain(tmp_path, method, dtype, number=2 if dtype == "BF16" else 3)
     run(tmp_path, source, "out", block=100)
     (same if ROWS[method].exact else close)(
-        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, **metadata_folder)
+        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, **extra)
     )
 
 
@@ -230,10 +230,10 @@ def test_float32_agents_of_a_bfloat16_base(method: str, tmp_path: Path) -> None:
     agents = {f"a{place}": simple(place, "F32", moved=0.4) for place in (1, 2)[: METHODS[method].most]}
     for name, tensors in {"base": base, **agents}.items():
         write_checkpoint(tmp_path / name, tensors)
-    source, metadata_folder = written(tmp_path, method, agents, dtype="bfloat16")
+    source, extra = written(tmp_path, method, agents, dtype="bfloat16")
     run(tmp_path, source, "out", block=100)
     (same if ROWS[method].exact else close)(
-        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, "BF16", **metadata_folder)
+        read_checkpoint(tmp_path / "out"), ROWS[method].reference(base, agents, "BF16", **extra)
     )
 
 
@@ -253,10 +253,10 @@ def test_identical_agents_and_one_agent(method: str, copies: int, tmp_path: Path
     write_checkpoint(tmp_path / "base", base)
     for name in agents:
         write_checkpoint(tmp_path / name, agent)
-    source, metadata_folder = written(tmp_path, method, agents)
+    source, extra = written(tmp_path, method, agents)
     run(tmp_path, source, "out")
     found = read_checkpoint(tmp_path / "out")
-    (same if ROWS[method].exact else close)(found, ROWS[method].reference(base, agents, **metadata_folder))
+    (same if ROWS[method].exact else close)(found, ROWS[method].reference(base, agents, **extra))
     if method in ("ram", "linear"):
         close(found, agent)
 

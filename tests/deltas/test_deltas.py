@@ -26,7 +26,7 @@ from tests.conformance.methods import ROWS, by_tier
 from tests.conformance.test_merge import plain
 from tests.deltas.foreign import write_slime
 from tests.deltas.writing import blocks_of_elements
-from tests.e2e.kills import killed, metadata_folder
+from tests.e2e.kills import killed, left_behind
 from tests.planning.test_vocabulary import COMMON
 from tests.planning.test_vocabulary import write as with_vocabulary
 from tests.reference import Stored
@@ -400,7 +400,7 @@ def test_a_delta_that_was_killed_goes_on(torn: bool, tmp_path: Path, monkeypatch
     with pytest.warns(ContinueNote, match=r"continuing: (4\d|50) % of the work was done before"):
         ramerge.delta(base, agent, out)
     assert len(done) == of_all - of_all // 2
-    assert files(out) == files(tmp_path / "whole") and metadata_folder(out) == []
+    assert files(out) == files(tmp_path / "whole") and left_behind(out) == []
 
 
 def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -420,10 +420,10 @@ def test_what_has_changed_makes_a_delta_begin_anew(tmp_path: Path, monkeypatch: 
     assert files(out) == files(other)
     assert killed(lambda: ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True)), 100)
     ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True, fresh=True))
-    assert files(out) == files(other) and metadata_folder(out) == []
+    assert files(out) == files(other) and left_behind(out) == []
     assert killed(lambda: ramerge.delta(base, agent, out, options=ramerge.Options(overwrite=True)), 100)
     assert [text.endswith("removed") for text in ramerge.clean(out)] == [True]
-    assert files(out) == files(other) and metadata_folder(out) == []
+    assert files(out) == files(other) and left_behind(out) == []
 
 
 def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,7 +432,7 @@ def test_a_spool_that_does_not_hold_what_was_written(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Writer, "write", lambda own, name, at, data: written(own, name, at, data[:-1]))
     with pytest.raises(OutputError, match="the file system does not hold what was written"):
         ramerge.delta(base, agent, tmp_path / "out")
-    assert not (tmp_path / "out").exists() and metadata_folder(tmp_path / "out") == []
+    assert not (tmp_path / "out").exists() and left_behind(tmp_path / "out") == []
 
 
 def test_a_stopped_delta_is_not_that_of_base_and_agent_exchanged(

@@ -36,10 +36,10 @@ def overwritten(path: Path) -> None:
 def replaced(path: Path) -> None:
     """Another file of the same size and modification time."""
     status = path.stat()
-    metadata_folder = path.with_name("beside")
-    metadata_folder.write_bytes(other(path.read_bytes()))
-    os.utime(metadata_folder, ns=(status.st_atime_ns, status.st_mtime_ns))
-    metadata_folder.replace(path)
+    replacement = path.with_name("replacement")
+    replacement.write_bytes(other(path.read_bytes()))
+    os.utime(replacement, ns=(status.st_atime_ns, status.st_mtime_ns))
+    replacement.replace(path)
 
 
 def truncated(path: Path) -> None:

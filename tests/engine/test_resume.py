@@ -21,7 +21,7 @@ from ramerge.output.staging import OutputDir, hidden_folder
 from ramerge.planning import cached_counts
 from ramerge.planning.build import make_plan
 from tests.checkpoints import mapped, recipe, simple, write_checkpoint, write_simple
-from tests.e2e.kills import counting, ended, forked, killed, merge, metadata_folder, weights
+from tests.e2e.kills import counting, ended, forked, killed, left_behind, merge, weights
 
 CASES = {
     "ram+": ({"method": "ram+"}, {}),
@@ -52,7 +52,7 @@ def test_a_killed_run_goes_on_to_the_same_bytes(case: str, source: dict, tmp_pat
             assert stops < 30, "no run comes further"
         assert stops
         assert weights(out) == weights(tmp_path / "whole")
-        assert metadata_folder(out) == []
+        assert left_behind(out) == []
         shutil.rmtree(out)
 
 
@@ -128,7 +128,7 @@ def test_what_has_changed_is_said(change: Callable, words: str, source: dict, tm
     ):
         merge(source, tmp_path / "out")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
-    assert metadata_folder(tmp_path / "out") == []
+    assert left_behind(tmp_path / "out") == []
 
 
 def test_a_write_through_a_memory_map_makes_it_begin_anew(source: dict, tmp_path: Path) -> None:
@@ -149,10 +149,10 @@ def test_a_run_that_was_killed_behind_its_end_is_cleared_by_the_same_command(sou
         merge(source, tmp_path / "out")
 
     assert ended(forked(placed)) == -signal.SIGKILL
-    assert metadata_folder(tmp_path / "out") != []
+    assert left_behind(tmp_path / "out") != []
     with pytest.warns(OutputWarning, match="out: is complete"), pytest.raises(ramerge.PlanError, match="exists"):
         ramerge.merge(source, tmp_path / "out")
-    assert metadata_folder(tmp_path / "out") == []
+    assert left_behind(tmp_path / "out") == []
     merge(source, tmp_path / "whole")
     assert weights(tmp_path / "out") == weights(tmp_path / "whole")
 
@@ -178,12 +178,12 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
     calls.clear()
     with said() as found:
         merge(source, out, fresh=True)
-    assert (len(calls), found, metadata_folder(out)) == (of_all, [], [])
+    assert (len(calls), found, left_behind(out)) == (of_all, [], [])
     shutil.rmtree(out)
     assert killed(lambda: merge(source, out), 30)
-    assert metadata_folder(out)
+    assert left_behind(out)
     assert ramerge.clean(out) == [f"{hidden_folder(out)}: removed"]
-    assert ramerge.clean(out) == [] == metadata_folder(out)
+    assert ramerge.clean(out) == [] == left_behind(out)
 
 
 def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_an_error_leaves_nothing(source: dict, tmp_path: Path) -> None:
     assert killed(lambda: merge(source, tmp_path / "out"), 10)
     with pytest.raises(ramerge.WeightsError, match="1 NaN"), said():
         merge(source, tmp_path / "out")
-    assert metadata_folder(tmp_path / "out") == []
+    assert left_behind(tmp_path / "out") == []
 
 
 def test_an_output_in_the_way_leaves_what_was_done(source: dict, tmp_path: Path) -> None:
@@ -284,7 +284,7 @@ def damaged(source: dict, folder: Path, drawn: random.Random, times: int, most: 
             with said():
                 merge(source, out)
         assert weights(out) == weights(folder / "whole")
-        assert metadata_folder(out) == []
+        assert left_behind(out) == []
         shutil.rmtree(out)
 
 
@@ -346,7 +346,7 @@ def test_shards_that_are_not_there_any_more_are_made_anew(source: dict, tmp_path
         with said():
             merge(source, out)
         assert weights(out) == weights(tmp_path / "whole")
-        assert metadata_folder(out) == []
+        assert left_behind(out) == []
         shutil.rmtree(out)
 
 

@@ -59,10 +59,10 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
             f"{folder}: is a delta, and its base {base.directory} is quantized; give a model that is not"
         )
     names, _ = weight_files(folder / INDEX, index.weight_map, ".safetensors")
-    metadata_folder = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
-    inside = [*names, *(f"{COMPANIONS}/{name}" for name in metadata_folder)]
+    sidecars = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
+    inside = [*names, *(f"{COMPANIONS}/{name}" for name in sidecars)]
     check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
-    files |= identify([*(folder / name for name in names), *metadata_folder.values()])
+    files |= identify([*(folder / name for name in names), *sidecars.values()])
     stored = _stored(folder, names, index)
     tensors, problems = [], list(_missing(folder, index, base))
     retyped = _retyped(index, base)
@@ -77,14 +77,12 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     if problems:
         raise CheckpointError(problems[:_MOST_PROBLEMS])
     theirs = sidecar_files(base, allow_outside_links=opening.allow_outside_links)
-    companions = {
-        name: metadata_folder.get(name, theirs.get(name, base.metadata_folder / name)) for name in index.companions
-    }
-    has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if metadata_folder else base.tokenizers
+    companions = {name: sidecars.get(name, theirs.get(name, base.metadata_folder / name)) for name in index.companions}
+    has_tokenizer = (*base.tokenizers, folder / COMPANIONS) if sidecars else base.tokenizers
     return Contents(
         tensors={tensor.name: tensor for tensor in tensors},
         files={**base.files, **files},
-        config=_config(metadata_folder, base),
+        config=_config(sidecars, base),
         metadata_folder=base.metadata_folder,
         shards={name: tuple(names) for name, names in index.shards.items()},
         notes=(f"{folder} is a delta: {contents_of(index)}",),
@@ -232,10 +230,8 @@ def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[in
     return found.origin
 
 
-def _config(metadata_folder: Mapping[str, Location], base: Checkpoint) -> dict[str, Any]:
-    return (
-        read_json(metadata_folder["config.json"]) if "config.json" in metadata_folder else deepcopy(dict(base.config))
-    )
+def _config(sidecars: Mapping[str, Location], base: Checkpoint) -> dict[str, Any]:
+    return read_json(sidecars["config.json"]) if "config.json" in sidecars else deepcopy(dict(base.config))
 
 
 # before safetensors, whose files it has

@@ -118,7 +118,7 @@ class Journal:
         fingerprint: everything that the work depends on, by a name for people.
         files: names and sizes of the large files of the folder that is built.
         total: bytes of work in all passes.
-        metadata_folder: names and sizes of further files in the hidden folder that hold what was done.
+        spooled: names and sizes of further files in the hidden folder that hold what was done.
         fresh: whether what earlier runs have done is not used.
     """
 
@@ -128,11 +128,11 @@ class Journal:
         files: Mapping[str, int],
         total: int,
         *,
-        metadata_folder: Mapping[str, int] = MappingProxyType({}),
+        spooled: Mapping[str, int] = MappingProxyType({}),
         fresh: bool = False,
     ) -> None:
         self.files = files
-        self._beside = metadata_folder
+        self._spooled = spooled
         self._fresh = fresh
         self._run, self._trusted = 1, dict[str, int]()
         self.reason = ""
@@ -181,7 +181,7 @@ class Journal:
         return fits
 
     def _are_there(self, work: Path, gone: Collection[str]) -> bool:
-        files = {**{f"new/{name}": size for name, size in self.files.items() if name not in gone}, **self._beside}
+        files = {**{f"new/{name}": size for name, size in self.files.items() if name not in gone}, **self._spooled}
         with suppress(OSError):
             return all((work / name).lstat().st_size == size for name, size in files.items())
         return False

@@ -65,7 +65,7 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
         fresh: whether what earlier runs have done is not used.
     """
     spool = {f"{SPOOL}/{name}": size for name, size in what.spooled.items()}
-    journal = Journal(what.fingerprint, what.files, what.total, metadata_folder=spool, fresh=fresh)
+    journal = Journal(what.fingerprint, what.files, what.total, spooled=spool, fresh=fresh)
     work = hidden_folder_of(what.out)
     with closing(journal), build_output(what.out, overwrite=what.overwrite, policy=journal) as staging:
         journal.open(work)

@@ -6,6 +6,7 @@ its fields can.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from ramerge.tensors.reader import Files
 
 
 @dataclass(frozen=True)
-class PlanPass:
+class PlanPass(ABC):
     """What the passes over a plan have in common.
 
     Attributes:
@@ -58,11 +59,11 @@ class PlanPass:
         """A worker is about to process a run."""
         worker.expect(run)
 
+    @abstractmethod
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Do the work of a block."""
-        raise NotImplementedError
 
-    def settle(self) -> None:
+    def settle(self) -> None:  # noqa: B027 - only a pass that writes has to
         """Bring to the disk what was written, before another node reports it."""
 
     def close(self) -> None:

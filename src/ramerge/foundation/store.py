@@ -92,13 +92,13 @@ def _read_own(path: Path) -> bytes:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    handle, metadata_folder = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        Path(metadata_folder).replace(path)
+        Path(temporary).replace(path)
     except OSError:
-        Path(metadata_folder).unlink()
+        Path(temporary).unlink()
         raise
 
 

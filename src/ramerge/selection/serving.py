@@ -92,8 +92,8 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[s
 
 def _program(kind: str) -> str | None:
     """The program next to this Python, else on the path."""
-    metadata_folder = Path(sys.executable).with_name(kind)
-    return str(metadata_folder) if metadata_folder.is_file() else shutil.which(kind)
+    installed = Path(sys.executable).with_name(kind)
+    return str(installed) if installed.is_file() else shutil.which(kind)
 
 
 def _command(server: ModelServer, model: str, name: str, port: int) -> list[str]:

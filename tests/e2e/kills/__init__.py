@@ -121,6 +121,6 @@ def weights_of(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in sorted(files.items()) if name.rpartition("/")[2] not in told}
 
 
-def metadata_folder(out: Path) -> list[str]:
+def left_behind(out: Path) -> list[str]:
     """Hidden folders next to an output."""
     return sorted(path.name for path in out.parent.glob(".*"))

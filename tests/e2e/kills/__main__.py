@@ -41,7 +41,7 @@ from ramerge.recipe.document import document_of
 from ramerge.storage.schemes import open_upload
 from ramerge.storage.upload import is_shard_of_run
 from tests.checkpoints import recipe, write_simple
-from tests.e2e.kills import BLOCK, WORKERS, ended, forked, metadata_folder, weights_of
+from tests.e2e.kills import BLOCK, WORKERS, ended, forked, left_behind, weights_of
 from tests.engine.executors.cluster import two_nodes
 from tests.engine.executors.wrapped import Around
 from tests.engine.test_uploads import as_written_here, shards_of
@@ -144,7 +144,7 @@ class Place:
 
     def left(self) -> list[str]:
         """What lies next to it."""
-        return metadata_folder(self.path)
+        return left_behind(self.path)
 
 
 class InBucket(Place):

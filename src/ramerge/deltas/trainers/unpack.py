@@ -92,8 +92,8 @@ def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Seq
 
 
 def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
-    metadata_folder = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
-    files = {**base.files, **identify(metadata_folder.values())}
+    sidecars = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
+    files = {**base.files, **identify(sidecars.values())}
     digest = hashlib.sha256(f"{VERSION}".encode())
     for group in (files, *(link.files for link in chain)):
         for path, identity in sorted(group.items(), key=lambda item: str(item[0])):

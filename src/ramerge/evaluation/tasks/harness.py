@@ -18,7 +18,7 @@ import logging
 import os
 import random
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from pathlib import Path
@@ -287,9 +287,9 @@ def _task(loaded: Mapping[str, _LoadedTask], seed: int | None, max_tokens: int) 
 
 
 @scorer(name="ramerge/lm_eval", metrics=[shares()])
-def _judging(score_of: Any) -> Scorer:
+def _judging(score_of: Callable[[TaskState], Score]) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
-        return score_of(state)  # type: ignore[no-any-return]
+        return score_of(state)
 
     return score
 

@@ -83,7 +83,8 @@ def _called(function: Callable[..., Any], prompt: Mapping[str, Any], said: str) 
         extra_info=dict(prompt["extra_info"]),
     )
     details = dict(returned) if isinstance(returned, Mapping) else {}
-    reward = float(details.get("score", details.get("reward")) if details else returned)  # type: ignore[arg-type]
+    value: Any = details.get("score", details.get("reward")) if details else returned
+    reward = float(value)
     if not math.isfinite(reward):
         raise ValueError(f"the reward is {reward}")
     return reward, details
