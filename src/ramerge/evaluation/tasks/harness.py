@@ -33,22 +33,7 @@ from pydantic import Field
 
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.tasks.common import (
-    FAILED,
-    STOP,
-    Ratio,
-    Seed,
-    Subsets,
-    answer,
-    checked,
-    chosen,
-    for_each,
-    is_failed,
-    sample,
-    scored,
-    shares,
-    text_of,
-)
+from ramerge.evaluation.tasks import common
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.extras import install, missing
 
@@ -78,8 +63,8 @@ _NEEDS_PUNKT = {"length_constraints:number_sentences", "change_case:capital_word
 
 
 @task
-@checked
-def ifeval(ifeval: Path | None = None, seed: Seed = 0) -> Task:
+@common.checked
+def ifeval(ifeval: Path | None = None, seed: common.Seed = 0) -> Task:
     """Instructions that a program can check (IFEval, with lm-eval's checkers).
 
     Args:
@@ -96,14 +81,14 @@ def ifeval(ifeval: Path | None = None, seed: Seed = 0) -> Task:
 
 
 @task
-@checked
+@common.checked
 def math(
-    subsets: Subsets = "gsm8k,math500",
+    subsets: common.Subsets = "gsm8k,math500",
     gsm8k: Path | None = None,
     gsm8k_train: Path | None = None,
     math500: Path | None = None,
     fewshot: Annotated[int | None, Field(ge=0)] = None,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
 ) -> Task:
     """GSM8K and MATH500, with lm-eval's prompts and checkers.
 
@@ -117,7 +102,7 @@ def math(
             data has whole prompts.
         seed: of sampling.
     """
-    names = chosen(subsets, ("gsm8k", "math500"))
+    names = common.chosen(subsets, ("gsm8k", "math500"))
     _require("math", "lm_eval", "math_verify", "sympy", "antlr4")
     examples = {} if fewshot is None else {"num_fewshot": fewshot}
     if gsm8k_train and not gsm8k:
@@ -126,7 +111,7 @@ def math(
     def load(name: str) -> _LoadedTask:
         return _gsm8k(gsm8k, gsm8k_train, examples) if name == "gsm8k" else _math500(math500, examples)
 
-    return _task(for_each(names, load), seed, max_tokens=256)
+    return _task(common.for_each(names, load), seed, max_tokens=256)
 
 
 def _gsm8k(test: Path | None, train: Path | None, examples: Mapping[str, Any]) -> _LoadedTask:
@@ -260,7 +245,7 @@ class _LoadedTask:
         """The documents as samples, by their place in the data where they have no key."""
         stop = self._task.config.generation_kwargs["until"]
         for number, (document, messages) in enumerate(self.questions()):
-            made = sample(subset, str(document.get("key", number)), messages, **{STOP: stop})
+            made = common.sample(subset, str(document.get("key", number)), messages, **{common.STOP: stop})
             self.documents[str(made.id)] = document
             yield made
 
@@ -280,13 +265,13 @@ class _LoadedTask:
 def _task(loaded: Mapping[str, _LoadedTask], seed: int | None, max_tokens: int) -> Task:
     return Task(
         dataset=[each for subset, one in loaded.items() for each in one.samples(subset)],
-        solver=answer(seed),
+        solver=common.answer(seed),
         scorer=_judging(functools.partial(_score, loaded)),
         config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=max_tokens),
     )
 
 
-@scorer(name="ramerge/lm_eval", metrics=[shares()])
+@scorer(name="ramerge/lm_eval", metrics=[common.shares()])
 def _judging(score_of: Callable[[TaskState], Score]) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         return score_of(state)
@@ -297,23 +282,23 @@ def _judging(score_of: Callable[[TaskState], Score]) -> Scorer:
 def _score(loaded: Mapping[str, _LoadedTask], state: TaskState) -> Score:
     subset = state.metadata["subset"]
     document = loaded[subset].documents[str(state.sample_id)]
-    judged, problem = None, FAILED
-    if not is_failed(state):
-        judged, stopped = guarded(loaded[subset].judged, document, text_of(state.output))
+    judged, problem = None, common.FAILED
+    if not common.is_failed(state):
+        judged, stopped = guarded(loaded[subset].judged, document, common.text_of(state.output))
         problem = stopped or ""
     if judged is None:
         weights = len(document.get("instruction_id_list", [None]))
         nothing = {name: (0.0, weights if name.startswith("instruction") else 1.0) for name in _METRICS[subset]}
-        return scored(state, nothing, problem=problem)
+        return common.scored(state, nothing, problem=problem)
     found = {name: judged[way][1][figure] for name, (way, figure) in _METRICS[subset].items()}
     details = {name: list(each) for name, each in found.items() if isinstance(each, list)}
     first, metrics = next(iter(judged.values()))
     parsed = metrics.get("parsed", {way: each[:_MOST_SHOWN] for way, (each, _) in judged.items()})
     unread = metrics.get("problem") or ("holds no number" if first == _INVALID else None)
-    return scored(state, {name: _ratio(each) for name, each in found.items()}, parsed, unread, **details)
+    return common.scored(state, {name: _ratio(each) for name, each in found.items()}, parsed, unread, **details)
 
 
-def _ratio(figure: Any) -> Ratio:
+def _ratio(figure: Any) -> common.Ratio:
     return (float(sum(figure)), float(len(figure))) if isinstance(figure, list) else (float(figure), 1.0)
 
 

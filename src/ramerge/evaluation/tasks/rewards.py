@@ -23,18 +23,18 @@ from pydantic import Field, ValidationError
 from ramerge.evaluation.data import read_records, refuse
 from ramerge.evaluation.functions import in_words, load
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.tasks.common import FAILED, Seed, answer, checked, is_failed, sample, scored, shares, text_of
+from ramerge.evaluation.tasks import common
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
 
 
 @task
-@checked
+@common.checked
 def rewards(
     prompts: Path | None = None,
     function: str = "",
     reward_seconds: Annotated[float, Field(gt=0, le=3600)] = 10.0,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
 ) -> Task:
     """Your own prompts, scored by a reward function in verl's form.
 
@@ -55,21 +55,21 @@ def rewards(
         raise EvaluationError(text) from error
     return Task(
         dataset=_samples(prompts),
-        solver=answer(seed),
+        solver=common.answer(seed),
         scorer=_reward(compute_score, reward_seconds),
         config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=1024),
     )
 
 
-@scorer(name="ramerge/rewards", metrics=[shares()])
+@scorer(name="ramerge/rewards", metrics=[common.shares()])
 def _reward(function: Callable[..., Any], seconds: float) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
-        if is_failed(state):
-            return scored(state, {"reward": (0.0, 1.0)}, problem=FAILED)
-        said = text_of(state.output)
+        if common.is_failed(state):
+            return common.scored(state, {"reward": (0.0, 1.0)}, problem=common.FAILED)
+        said = common.text_of(state.output)
         found, problem = guarded(_called, function, state.metadata, said, seconds=seconds)
         reward, details = found if found is not None else (0.0, {})
-        return scored(state, {"reward": (reward, 1.0)}, said, problem, **details)
+        return common.scored(state, {"reward": (reward, 1.0)}, said, problem, **details)
 
     return score
 
@@ -113,6 +113,6 @@ def _sample(number: int, record: Mapping[str, Any]) -> Sample:
         raise ValueError("extra_info: must be an object")
     about = {"data_source": str(record.get("data_source") or ""), "ground_truth": truth, "extra_info": extra or {}}
     try:
-        return sample("prompts", str(number), prompt, str(truth), **about)
+        return common.sample("prompts", str(number), prompt, str(truth), **about)
     except ValidationError as error:
         raise ValueError("prompt: must be a text, or a list of messages with role and content") from error

@@ -33,22 +33,6 @@ from pydantic import Field
 
 from ramerge.evaluation.data import from_hub, read_records, refuse, refuse_duplicates
 from ramerge.evaluation.tasks import common
-from ramerge.evaluation.tasks.common import (
-    FAILED,
-    Count,
-    Seed,
-    Subsets,
-    ask,
-    checked,
-    chosen,
-    for_each,
-    is_cut,
-    is_failed,
-    sample,
-    scored,
-    shares,
-    text_of,
-)
 from ramerge.evaluation.tasks.retrievers import RetrievedDocument, Retriever, opened
 
 PROMPT = (
@@ -76,19 +60,19 @@ _LONGEST_QUERY = 2000  # characters; about what a turn of 500 tokens holds
 
 
 @task
-@checked
+@common.checked
 def search(
-    subsets: Subsets = "nq,2wiki",
+    subsets: common.Subsets = "nq,2wiki",
     nq: Path | None = None,
     wiki: Path | None = None,
     documents: Path | None = None,
     engine: Annotated[str, Field(pattern="^(bm25|https?://.+)$")] = "bm25",
     max_turns: Annotated[int, Field(ge=0)] = 5,
-    topk: Count = 5,
-    max_information: Count = 8192,
+    topk: common.Count = 5,
+    max_information: common.Count = 8192,
     match: Literal["exact", "contains"] = "exact",
     continuation: Literal["turn", "prefill"] = "turn",
-    seed: Seed = 0,
+    seed: common.Seed = 0,
 ) -> Task:
     """Questions with a search tool, turn by turn (ZeroSearch).
 
@@ -106,9 +90,9 @@ def search(
         seed: of sampling.
     """
     files = {"nq": nq, "2wiki": wiki}
-    names = chosen(subsets, files)
+    names = common.chosen(subsets, files)
     retriever = opened(engine, documents)
-    samples = for_each(names, lambda name: _samples(name, files[name]))
+    samples = common.for_each(names, lambda name: _samples(name, files[name]))
     return Task(
         dataset=[each for found in samples.values() for each in found],
         solver=converse(retriever, max_turns, topk, max_information, continuation, seed),
@@ -129,7 +113,7 @@ def converse(
         actions: list[str | None] = []
         while True:
             going_on = _CONTINUE if messages[-1].role == "assistant" else None  # with its own text
-            output = await ask(state, messages, seed, len(turns), stop_seqs=[_STOP], extra_body=going_on)
+            output = await common.ask(state, messages, seed, len(turns), stop_seqs=[_STOP], extra_body=going_on)
             turns.append(_cut(output))
             action, content = _action(turns[-1])
             actions.append(action)
@@ -155,21 +139,21 @@ async def _information(retriever: Retriever, query: str, topk: int, most: int) -
     return f"\n\n<information>{documents[:most] or NOTHING_FOUND}</information>\n\n"
 
 
-@scorer(name="ramerge/search", metrics=[shares()])
+@scorer(name="ramerge/search", metrics=[common.shares()])
 def _answers(match: str) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         nothing = dict.fromkeys(("em", "f1"), (0.0, 1.0))
-        if is_failed(state):
-            return scored(state, nothing, problem=FAILED)
+        if common.is_failed(state):
+            return common.scored(state, nothing, problem=common.FAILED)
         actions = state.store.get("actions")
         details = {"searches": actions.count("search"), "invalid_turns": actions.count(None)}
         given = [each for turn in state.store.get("turns") for each in _tagged("answer", turn)]
         if not given:
-            return scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
+            return common.scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
         said = given[-1].strip()
         right = any(matches(said, gold, contains=match == "contains") for gold in target)
         overlap = max(f1(said, gold) for gold in target)
-        return scored(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, said, **details)
+        return common.scored(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, said, **details)
 
     return score
 
@@ -194,9 +178,9 @@ def _cut(output: ModelOutput) -> str:
 
     Servers leave out the text at which they stop, so the end of a search is put back where one is open.
     """
-    text = text_of(output)
+    text = common.text_of(output)
     is_open = text.rfind("<search>") > max(text.rfind("</search>"), text.rfind("</answer>"))
-    if is_open and not is_cut(output):
+    if is_open and not common.is_cut(output):
         text += "</search>"
     for end in ("</search>", "</answer>"):
         if end in text:
@@ -250,7 +234,7 @@ def _samples(subset: str, path: Path | None) -> list[Sample]:
 def _sample(subset: str, key: str, record: Mapping[str, Any]) -> Sample:
     question = record["question"].strip()
     prompt = PROMPT.format(question=question if question.endswith("?") else f"{question}?")
-    return sample(subset, key, prompt, list(_golden(record)))
+    return common.sample(subset, key, prompt, list(_golden(record)))
 
 
 def _golden(record: Mapping[str, Any]) -> Sequence[Any]:

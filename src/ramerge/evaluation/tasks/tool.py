@@ -30,22 +30,7 @@ from inspect_ai.solver import TaskState
 
 from ramerge.evaluation.data import read_records, refuse_duplicates
 from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.tasks import bfcl
-from ramerge.evaluation.tasks.common import (
-    FAILED,
-    TOOLS,
-    Seed,
-    Subsets,
-    answer,
-    checked,
-    chosen,
-    for_each,
-    is_failed,
-    sample,
-    scored,
-    shares,
-    text_of,
-)
+from ramerge.evaluation.tasks import bfcl, common
 from ramerge.foundation.errors import EvaluationError
 
 Mode = Literal["prompting", "native"]
@@ -62,12 +47,12 @@ _MOST_SHOWN = 10_000
 
 
 @task
-@checked
+@common.checked
 def tool(
-    subsets: Subsets = "live_parallel,live_parallel_multiple,parallel,parallel_multiple",
+    subsets: common.Subsets = "live_parallel,live_parallel_multiple,parallel,parallel_multiple",
     bfcl: Path | None = None,
     mode: Mode = "prompting",
-    seed: Seed = 0,
+    seed: common.Seed = 0,
 ) -> Task:
     """Function calls (BFCL), judged by bfcl-eval's own checker.
 
@@ -77,10 +62,10 @@ def tool(
         mode: functions in the system prompt and calls in the text, or through the API's tools and tool_calls.
         seed: of sampling.
     """
-    found = for_each(chosen(subsets, SUBSETS), lambda subset: _samples(subset, bfcl, mode))
+    found = common.for_each(common.chosen(subsets, SUBSETS), lambda subset: _samples(subset, bfcl, mode))
     return Task(
         dataset=[each for samples in found.values() for each in samples],
-        solver=answer(seed),
+        solver=common.answer(seed),
         scorer=_calls(mode),
         # bfcl-eval's own, the length for models that it serves
         config=GenerateConfig(temperature=0.001, top_p=1.0, max_tokens=4096),
@@ -130,15 +115,15 @@ def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] 
         tools = package.handler.convert_to_tool(functions, package.types.GORILLA_TO_OPENAPI, style)
     else:
         messages = package.handler.system_prompt_pre_processing_chat_model(messages, functions, asked["id"])
-    about = {"functions": record["function"], "possible_answers": truth, TOOLS: tools}
-    return sample(subset, record["id"], messages, json.dumps(truth), **about)
+    about = {"functions": record["function"], "possible_answers": truth, common.TOOLS: tools}
+    return common.sample(subset, record["id"], messages, json.dumps(truth), **about)
 
 
-@scorer(name="ramerge/tool", metrics=[shares()])
+@scorer(name="ramerge/tool", metrics=[common.shares()])
 def _calls(mode: Mode) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
-        if is_failed(state):
-            return _verdict(state, False, None, FAILED)
+        if common.is_failed(state):
+            return _verdict(state, False, None, common.FAILED)
         # parsing a model's output warns of its escapes, and the package prints what it cannot convert
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
@@ -188,7 +173,7 @@ def _decoded(output: ModelOutput, language: str, mode: Mode) -> Any:
         if problem := next((call.parse_error for call in calls if call.parse_error), None):
             raise ValueError(problem)
         return [{call.function: call.arguments} for call in calls]
-    text = text_of(output)
+    text = common.text_of(output)
     if len(text) > MOST_CHARACTERS[language]:
         raise ValueError(f"the answer has {len(text):,} characters, more than {MOST_CHARACTERS[language]:,}")
     return package.handler.default_decode_ast_prompting(text, package.enums.ReturnFormat(language))
@@ -199,7 +184,7 @@ def _verdict(state: TaskState, is_right: bool, calls: Any, problem: str | None =
     text, unwritable = guarded(partial(json.dumps, allow_nan=False), calls)
     is_long = unwritable is not None or len(text or "") > _MOST_SHOWN
     shown = _text(calls) if is_long else calls
-    return scored(state, {"accuracy": (float(is_right), 1.0)}, shown, problem, **about)
+    return common.scored(state, {"accuracy": (float(is_right), 1.0)}, shown, problem, **about)
 
 
 def _text(value: Any) -> str:

@@ -17,23 +17,9 @@ from pydantic import Field
 
 from ramerge.evaluation.data import from_hub
 from ramerge.evaluation.sandbox.watch import Limits
+from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.coding import judging, problems, protocol, scores
 from ramerge.evaluation.tasks.coding.problems import MOST_SECONDS, Case, Problem
-from ramerge.evaluation.tasks.common import (
-    FAILED,
-    Count,
-    Seed,
-    Subsets,
-    ask,
-    checked,
-    chosen,
-    for_each,
-    is_failed,
-    sample,
-    scored,
-    shares,
-    text_of,
-)
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install, missing
 
@@ -52,9 +38,9 @@ _ANSWERS = "answers"
 
 
 @task
-@checked
+@common.checked
 def coding(
-    subsets: Subsets = "livebench,livecodebench",
+    subsets: common.Subsets = "livebench,livecodebench",
     livebench: Path | None = None,
     livecodebench: Path | None = None,
     mbpp: Path | None = None,
@@ -63,11 +49,11 @@ def coding(
     programs: Annotated[Number, Field(ge=1)] = 4,
     tests: Annotated[Number, Field(ge=0)] = 4,
     bon: tuple[int, int] | None = None,
-    max_tests: Count = 8,
+    max_tests: common.Count = 8,
     examples: bool = False,
     time_limit: Annotated[float, Field(gt=0, le=MOST_SECONDS)] = 10.0,
     sandbox: str = "bubblewrap",
-    seed: Seed = 0,
+    seed: common.Seed = 0,
 ) -> Task:
     """Programs and unit tests, run against each other and the truth (CURE).
 
@@ -100,10 +86,10 @@ def coding(
             f"ramerge/coding: bon: {best[0]}, {best[1]} must lie between 1, {min(1, tests)} and programs, tests, which "
             f"are {programs}, {tests}"
         )
-    loaded = for_each(chosen(subsets, files), lambda subset: _load(subset, files[subset], max_tests))
+    loaded = common.for_each(common.chosen(subsets, files), lambda subset: _load(subset, files[subset], max_tests))
     by_id = MappingProxyType({f"{name}/{each.key}": each for name, found in loaded.items() for each in found})
     return Task(
-        dataset=[sample(name, each.key, each.question) for name, found in loaded.items() for each in found],
+        dataset=[common.sample(name, each.key, each.question) for name, found in loaded.items() for each in found],
         solver=write(by_id, programs, tests, examples, seed),
         scorer=run(by_id, programs, tests, best, time_limit),
         sandbox=sandbox,
@@ -138,7 +124,7 @@ def write(problems: Problems, programs: int, tests: int, examples: bool, seed: i
 
         async def one(number: int, messages: list[ChatMessage]) -> ModelOutput | None:
             try:
-                return await ask(state, messages, seed, number)
+                return await common.ask(state, messages, seed, number)
             except EndpointError as error:
                 failures.append(error)
                 return None
@@ -149,7 +135,7 @@ def write(problems: Problems, programs: int, tests: int, examples: bool, seed: i
         answered = [(chat, output) for chat, output in zip(chats, outputs, strict=True) if output is not None]
         if not answered:
             raise failures[0]
-        state.store.set(_ANSWERS, [output and text_of(output) for output in outputs])
+        state.store.set(_ANSWERS, [output and common.text_of(output) for output in outputs])
         chat, state.output = answered[-1]
         state.messages = [*chat, state.output.message]
         return state
@@ -157,14 +143,16 @@ def write(problems: Problems, programs: int, tests: int, examples: bool, seed: i
     return solve
 
 
-@scorer(name="ramerge/coding", metrics=[shares()])
+@scorer(name="ramerge/coding", metrics=[common.shares()])
 def run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], time_limit: float) -> Scorer:
     """Runs the programs on the tests. A request that failed counts as a wrong program or test."""
 
     async def score(state: TaskState, target: Target) -> Score:
         problem = problems[str(state.sample_id)]
-        if is_failed(state):
-            return scored(state, scores.nothing(programs, len(problem.cases), _asked(problem, tests)), problem=FAILED)
+        if common.is_failed(state):
+            return common.scored(
+                state, scores.nothing(programs, len(problem.cases), _asked(problem, tests)), problem=common.FAILED
+            )
         answers: Sequence[str | None] = state.store.get(_ANSWERS)
         written = [None if each is None else protocol.read_program(each) for each in answers[:programs]]
         cases = [None if each is None else protocol.read_test(each) for each in answers[programs:]]
@@ -172,7 +160,7 @@ def run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], tim
         passed = await judge.table(written, [*problem.cases, *cases])
         truth = [row[: len(problem.cases)] for row in passed]
         generated = [row[len(problem.cases) :] for row in passed]
-        return scored(
+        return common.scored(
             state,
             scores.figures(truth, generated, bon),
             {"passes_ground_truth": truth, "passes_generated": generated},

@@ -15,21 +15,7 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
-from ramerge.evaluation.tasks.common import (
-    FAILED,
-    Count,
-    Seed,
-    Subsets,
-    ask,
-    checked,
-    chosen,
-    for_each,
-    is_failed,
-    sample,
-    scored,
-    shares,
-    text_of,
-)
+from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.corpus import Corpus, ReadingQuestion, load
 from ramerge.evaluation.tasks.memory.tokens import Tokens
@@ -61,17 +47,17 @@ class Context:
 
 
 @task
-@checked
+@common.checked
 def memory(
-    subsets: Subsets = "hotpotqa_50,hotpotqa_100,squad_32k,squad_64k",
+    subsets: common.Subsets = "hotpotqa_50,hotpotqa_100,squad_32k,squad_64k",
     hotpotqa: Path | None = None,
     hotpotqa_questions: Path | None = None,
     squad: Path | None = None,
     tokenizer: Path | None = None,
-    samples: Count = 128,
-    chunk_tokens: Count = 5000,
+    samples: common.Count = 128,
+    chunk_tokens: common.Count = 5000,
     repeat_documents: bool = False,
-    seed: Seed = 0,
+    seed: common.Seed = 0,
 ) -> Task:
     """Questions on long contexts, read chunk by chunk (MemAgent on RULER).
 
@@ -86,11 +72,13 @@ def memory(
         repeat_documents: repeat documents where a length needs more than there are.
         seed: of contexts and of sampling.
     """
-    names = chosen(subsets, SUBSETS)
+    names = common.chosen(subsets, SUBSETS)
     if absent := missing(["tokenizers"], who="ramerge/memory", install=install("eval")):
         raise EvaluationError(absent)
     files = {"hotpotqa": (hotpotqa, hotpotqa_questions), "squad": (squad, None)}
-    corpora = for_each(dict.fromkeys(name.split("_")[0] for name in names), lambda name: load(name, *files[name]))
+    corpora = common.for_each(
+        dict.fromkeys(name.split("_")[0] for name in names), lambda name: load(name, *files[name])
+    )
     if tokenizer is None:
         raise EvaluationError(
             "ramerge/memory: contexts are cut by the model's tokens; give its tokenizer with --tokenizer, a "
@@ -98,11 +86,11 @@ def memory(
         )
     tokens = Tokens(tokenizer)
     maker = ContextMaker(tokens, corpora, seed or 0, repeat_documents)
-    contexts = for_each(names, lambda name: maker.contexts(name, samples))
+    contexts = common.for_each(names, lambda name: maker.contexts(name, samples))
     by_id = {f"{name}/{each.question.key}": each for name, found in contexts.items() for each in found}
     return Task(
         dataset=[
-            sample(name, each.question.key, each.problem, each.question.answer)
+            common.sample(name, each.question.key, each.problem, each.question.answer)
             for name, found in contexts.items()
             for each in found
         ],
@@ -122,10 +110,10 @@ def read(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, see
         chunks = tokens.chunks(context.text(), chunk_tokens)
         while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
             asked = ChatMessageUser(content=protocol.section(context.problem, notes, chunk[0]))
-            notes = protocol.after_thinking(text_of(await ask(state, [asked], seed, number)))
+            notes = protocol.after_thinking(common.text_of(await common.ask(state, [asked], seed, number)))
             read, number = read + chunk[1], number + 1
         asked = ChatMessageUser(content=protocol.final(context.problem, notes))
-        output = await ask(state, [asked], seed, number)
+        output = await common.ask(state, [asked], seed, number)
         order = context.order
         about = {"documents": len(order), "distinct_documents": len(set(order)), "tokens": read, "chunks": number}
         state.store.set(_CONTEXT, about)
@@ -135,17 +123,17 @@ def read(contexts: Mapping[str, Context], tokens: Tokens, chunk_tokens: int, see
     return solve
 
 
-@scorer(name="ramerge/memory", metrics=[shares()])
+@scorer(name="ramerge/memory", metrics=[common.shares()])
 def _answers() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         nothing = dict.fromkeys(protocol.METRICS, (0.0, 1.0))
-        if is_failed(state):
-            return scored(state, nothing, problem=FAILED)
+        if common.is_failed(state):
+            return common.scored(state, nothing, problem=common.FAILED)
         details = state.store.get(_CONTEXT)
-        if not (prediction := protocol.answer(text_of(state.output))):
-            return scored(state, nothing, prediction, 'the reply does not say "the answer is"', **details)
+        if not (prediction := protocol.answer(common.text_of(state.output))):
+            return common.scored(state, nothing, prediction, 'the reply does not say "the answer is"', **details)
         figures = protocol.score(prediction, target.text)
-        return scored(state, {name: (value, 1.0) for name, value in figures.items()}, prediction, **details)
+        return common.scored(state, {name: (value, 1.0) for name, value in figures.items()}, prediction, **details)
 
     return score
 
