@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import rich
 from click.testing import CliRunner
 
 from ramerge.cli.main import cli
@@ -263,6 +264,7 @@ def stand_in() -> Iterator[Server]:
 
 
 def command(*words: str) -> Any:
+    rich.reconfigure(quiet=False)  # as in a new process: Inspect turns it off for all that follows
     return CliRunner().invoke(cli, list(words), standalone_mode=False)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import re
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -169,8 +171,10 @@ def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationR
     from inspect_ai import eval_set
     from inspect_ai._util.error import PrerequisiteError
 
+    # on standard output Inspect says that a finished run is complete, also where it is to display nothing
+    said = io.StringIO() if request.display == "none" else sys.stderr
     try:
-        with _canceled_by_signals():
+        with _canceled_by_signals(), redirect_stdout(said):
             complete, made = eval_set(
                 task,
                 log_dir=str(folder),
