@@ -131,7 +131,7 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
 
 
 def _rows(taken: Mapping[str, Mapping[str, Sequence[Mapping[str, Any]]]]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for caches, by_name in taken.items():
         for name in by_name:
             if ", " in name:

@@ -103,7 +103,7 @@ def _family(name: str, work: Path) -> list[Path]:
 
 def _write(folder: Path, shape: Shape) -> None:
     shards, total = _in_shards(shape)
-    places = {}
+    places: dict[str, str] = {}
     for number, entries in enumerate(shards, 1):
         name = f"model-{number:05}-of-{len(shards):06}.safetensors"
         places |= {entry[0]: name for entry in entries}

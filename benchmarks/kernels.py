@@ -18,7 +18,7 @@ from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, ratios, seconds, spread, tell
 from ramerge.kernels import ram
 from ramerge.kernels.formats import uniform
-from ramerge.planning.model import room
+from ramerge.tensors.arena import room
 
 Words = NDArray[np.uint32]
 

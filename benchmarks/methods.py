@@ -83,7 +83,7 @@ def _commands(commands: Mapping[str, str]) -> str:
 
 
 def _rows(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name, ones in data["taken"].items():
         took = spread([one["seconds"] for one in ones]).text()
         if "floor" in name:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -125,7 +125,7 @@ class _Clocked:
         self._threads = ThreadExecutor(workers)
         self.seconds, self.outcomes = 0.0, 0
 
-    def run(self, work: Any, runs: Any, recorder: Any) -> Iterator[Any]:
+    def run(self, work: Any, runs: Any, recorder: Any) -> Generator[Any, None, None]:
         """See `Executor.run`."""
         from ray import cloudpickle
 

@@ -13,9 +13,11 @@ import time
 from pathlib import Path
 from statistics import mean, median
 
+import ramerge
 from benchmarks.machine import describe
 from ramerge.demo.run import AGENTS
 from ramerge.demo.scoring import rewards
+from ramerge.foundation.progress import silence
 from ramerge.recipe.document import Document
 from ramerge.selection.points import merge_point
 from ramerge.selection.scores import Objective, joined, read_scores
@@ -36,7 +38,7 @@ def grid(folder: Path) -> dict[str, tuple[float, float]]:
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
     found = {}
     for point in SPACE.listed():
-        merge_point(recipe, point, folder / "model", lambda _: None, {})
+        merge_point(recipe, point, folder / "model", silence, ramerge.Options())
         scores = [joined(map(read_scores, rewards(folder / "model", split))) for split in ("validation", "test")]
         found[json.dumps(point)] = (Objective().value(scores[0]), Objective().value(scores[1]))
     return found

@@ -114,7 +114,7 @@ def _bar(data: Mapping[str, Any]) -> Bar:
 
 
 def _layer_rows(data: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for method, by_shape in data["layers"].items():
         sums = {"ramerge": 0.0, "fusion_bench": 0.0}
         for shape, both in by_shape.items():

@@ -73,7 +73,7 @@ class Finished:
     peak: int | None
     output: str
 
-    def as_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Plain values, rounded to what means something."""
         values = {key: value for key, value in asdict(self).items() if key != "output" and value is not None}
         return {key: round(value, 4) if isinstance(value, float) else value for key, value in values.items()}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from benchmarks.checkpoints import DENSITIES, base_words, from_bf16, moved_words
 from ramerge.kernels import wudi
 
-SOLVERS = {"closed_form": wudi.closed_form, "adam": wudi.adam}
+SOLVERS: dict[str, Callable[[list[NDArray[Any]]], NDArray[Any]]] = {"closed_form": wudi.closed_form, "adam": wudi.adam}
 
 
 def _main(solver: str, out: int, width: int) -> None:
