@@ -38,7 +38,7 @@ from ramerge.foundation.files import write_file
 
 KEPT = RESULTS / "situations.json"
 TEST = 300
-SCHOOLING = Schooling(steps=700)
+SCHOOLING = Schooling(steps=1100)
 _RANK = 8
 
 _RATES = (2e-2, 1e-2, 5e-3, 2e-2, 1e-2, 1e-2, 1e-2, 1e-2)

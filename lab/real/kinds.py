@@ -90,9 +90,7 @@ class Scorer:
         self.base, self.batch = base, batch
         self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
         self.tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
-        self.asked: dict[str, list[Example]] = {
-            name: task.examples("test", 0, prompts) for name, task in TASKS.items()
-        }
+        self.asked: dict[str, list[Example]] = {name: task.examples("test", 0, prompts) for name, task in TASKS.items()}
 
     def merged(self, recipe: Mapping[str, Any]) -> None:
         """Make the model a merge."""
@@ -173,7 +171,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path(".real"), help="folder of the base and of trainings by seed")
     parser.add_argument("--situation", choices=SITUATIONS, nargs="+", default=list(SITUATIONS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7])
-    parser.add_argument("--prompts", type=int, default=150, help="test prompts a task")
+    parser.add_argument("--prompts", type=int, default=75, help="test prompts a task")
     parser.add_argument("--batch", type=int, default=75)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)

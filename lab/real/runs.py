@@ -1,6 +1,6 @@
 """Averages and extrapolations of the checkpoints of one run, scored in the task that it was trained on.
 
-    python lab/real/runs.py --task sum --seed 5 --base .real/base --run .real/5/runs/sum --exact .real/5/agents-float32/sum
+    python lab/real/runs.py --task sum --seed 5 --run .real/5/runs/sum --exact .real/5/agents-float32/sum
 
 `--run` is the folder that `train_agent.py --checkpoints` writes; the rewards are kept in lab/results/checkpoints.json.
 Formulas are in NumPy, one tensor after another, so that they can be compared with those of ramerge.
@@ -14,7 +14,6 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +28,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ramerge.foundation.files import write_file
 
 Floats = NDArray[np.float64]
-Tensor = NDArray[np.float32]
-"""All elements of a tensor in a row."""
 RESULTS = Path(__file__).parents[1] / "results" / "checkpoints.json"
 HALF_LIFE = 4.0
 """Steps after which a checkpoint counts half in `ema`."""
 SHARES = (0.15, 0.3, 0.5)
-_VALIDATION_SEED, _VALIDATION = 1000, 64
-_BLOCK = 1 << 20
+_VALIDATION_SEED, _VALIDATION = 1000, 40
+_BLOCK = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -65,29 +62,31 @@ class Run:
         """Steps within the first share of the run."""
         return [step for step in self.checkpoints if step <= share * self.last]
 
-    def tensors(self, steps: Sequence[int]) -> Iterator[tuple[str, Tensor, list[Tensor]]]:
-        """Name, base and task vectors of the steps, tensor by tensor."""
+    def tensors(self, steps: Sequence[int]) -> Iterator[tuple[str, torch.Tensor, list[torch.Tensor]]]:
+        """Name, base and weights of the steps, tensor by tensor."""
         files = [self.checkpoints[step] / "model.safetensors" for step in steps]
         opened = [safe_open(path, "pt") for path in (self.base / "model.safetensors", *files)]
         for name in opened[0].keys():  # noqa: SIM118 (no mapping)
-            base, *others = (one.get_tensor(name).float().numpy().ravel() for one in opened)
-            yield name, base, [one - base for one in others]
+            base, *others = (one.get_tensor(name).float() for one in opened)
+            yield name, base, others
 
 
-Weights = Callable[[Sequence[Tensor]], Floats]
-"""Of a tensor's task vectors: the weight of each step in the merged task vector."""
+Weights = Callable[[torch.Tensor, Sequence[torch.Tensor]], Floats]
+"""Of a tensor of the base and of the steps: the weight of each step in the merged task vector."""
 
 
-def gram(taus: Sequence[Tensor]) -> Floats:
-    """Products of task vectors, of shape (steps, steps), added up in float64."""
-    found = np.zeros((len(taus), len(taus)))
-    for start in range(0, len(taus[0]), _BLOCK):
-        block = np.stack([tau[start : start + _BLOCK] for tau in taus]).astype(np.float64)
-        found += block @ block.T
+def gram(base: torch.Tensor, others: Sequence[torch.Tensor]) -> Floats:
+    """Products of task vectors, of shape (steps, steps): float32 within a block, float64 over blocks."""
+    found = np.zeros((len(others), len(others)))
+    flat, rows = base.flatten(), [one.flatten() for one in others]
+    for start in range(0, len(flat), _BLOCK):
+        part = slice(start, start + _BLOCK)
+        taus = (torch.stack([row[part] for row in rows]) - flat[part]).numpy()
+        found += taus @ taus.T
     return found
 
 
-def line(steps: Sequence[int], target: int, taus: Sequence[Tensor]) -> Floats:
+def line(steps: Sequence[int], target: int, products: Floats) -> Floats:
     """RELEX's weights: the first principal component, and a line through its coordinates, read at the target step.
 
     The component is v = sum_i u_i tau_i / s with u and s^2 the first eigenpair of the Gram matrix, and the coordinates
@@ -96,12 +95,12 @@ def line(steps: Sequence[int], target: int, taus: Sequence[Tensor]) -> Floats:
     Args:
         steps: at least two.
         target: the step that is predicted.
-        taus: of the steps.
+        products: the Gram matrix of the task vectors of the steps.
 
     Returns:
         Of shape (steps,); 0 where nothing has moved.
     """
-    values, vectors = np.linalg.eigh(gram(taus))
+    values, vectors = np.linalg.eigh(products)
     if values[-1] <= 0:
         return np.zeros(len(steps))
     first = vectors[:, -1]
@@ -110,24 +109,32 @@ def line(steps: Sequence[int], target: int, taus: Sequence[Tensor]) -> Floats:
     return predicted
 
 
-def first_share(run: Run, steps: Sequence[int]) -> float:
-    """The first component's share of the squared norms of all tensors."""
-    first = total = 0.0
-    for _, _, taus in run.tensors(steps):
-        values = np.linalg.eigvalsh(gram(taus))
-        first, total = first + values[-1], total + values.sum()
-    return first / total
+@dataclass
+class Relex:
+    """RELEX's weights, tensor by tensor, and what share of the squared norms its component has."""
+
+    steps: Sequence[int]
+    target: int
+    first: float = 0.0
+    total: float = 0.0
+
+    def __call__(self, base: torch.Tensor, others: Sequence[torch.Tensor]) -> Floats:
+        products = gram(base, others)
+        values = np.linalg.eigvalsh(products)
+        self.first += float(values[-1])
+        self.total += float(values.sum())
+        return line(self.steps, self.target, products)
 
 
 def uniform(count: int) -> Weights:
     """Each of so many steps the same."""
-    return lambda _taus: np.full(count, 1 / count)
+    return lambda _base, _others: np.full(count, 1 / count)
 
 
 def halved(steps: Sequence[int]) -> Weights:
     """Weights that halve every `HALF_LIFE` steps back from the last one."""
     weights = 0.5 ** ((steps[-1] - np.array(steps)) / HALF_LIFE)
-    return lambda _taus: weights / weights.sum()
+    return lambda _base, _others: weights / weights.sum()
 
 
 # --- scoring ---------------------------------------------------------------------------------------------------------
@@ -149,11 +156,12 @@ class Scorer:
         """Make the model the base and a weighted sum of task vectors, in float32."""
         places = dict(self.model.named_parameters())
         with torch.no_grad():
-            for name, base, taus in self.run.tensors(steps):
-                merged = base.astype(np.float64)
-                for weight, tau in zip(weights(taus), taus, strict=True):
-                    merged += weight * tau
-                places[name].copy_(torch.from_numpy(merged).view(places[name].shape))
+            for name, base, others in self.run.tensors(steps):
+                found = weights(base, others)
+                merged = base.double() * (1 - found.sum())
+                for weight, one in zip(found.tolist(), others, strict=True):
+                    merged.add_(one, alpha=weight)
+                places[name].copy_(merged)
 
     def rewards(self, examples: Sequence[Example]) -> list[float]:
         """Of each problem."""
@@ -188,7 +196,7 @@ def rows(run: Run, scorer: Scorer) -> Iterator[tuple[str, list[int], Weights]]:
     for share in SHARES:
         steps = run.until(share)
         yield f"cut {100 * share:g}", steps[-1:], uniform(1)
-        yield f"relex {100 * share:g}", steps, partial(line, steps, run.last)
+        yield f"relex {100 * share:g}", steps, Relex(steps, run.last)
     kept = greedy(scorer, run.even[-5:])
     yield "greedy", kept, uniform(len(kept))
 
@@ -197,14 +205,19 @@ def measure(run: Run, task: Task, given: argparse.Namespace) -> dict[str, Any]:
     """The rewards of all rows, in quarters: one digit a prompt; and how straight the run is."""
     scorer = Scorer(run, task, given.batch)
     examples = task.examples("test", 0, given.prompts)
-    found: dict[str, Any] = {"prompts": given.prompts, "steps": run.last, "rows": {}, "used": {}}
+    found: dict[str, Any] = {"prompts": given.prompts, "steps": run.last, "rows": {}, "used": {}, "first component": {}}
     for name, steps, weights in rows(run, scorer):
-        began = time.perf_counter()
+        began = time.process_time()
         scorer.load(steps, weights)
+        loaded = time.process_time()
         found["rows"][name] = "".join(str(round(4 * reward)) for reward in scorer.rewards(examples))
         found["used"][name] = steps
-        print(f"{task.name} {given.seed}: {name}: {time.perf_counter() - began:.0f} s", flush=True)
-    found["first component"] = {f"{100 * share:g}": first_share(run, run.until(share)) for share in SHARES}
+        if isinstance(weights, Relex):
+            found["first component"][name.removeprefix("relex ")] = weights.first / weights.total
+        print(
+            f"{task.name} {given.seed}: {name}: {loaded - began:.1f} and {time.process_time() - loaded:.1f} s",
+            flush=True,
+        )
     return found
 
 
@@ -224,7 +237,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="folder of the checkpoints")
     parser.add_argument("--exact", type=Path, required=True, help="the last checkpoint in float32")
     parser.add_argument("--base", type=Path, default=Path(".real/base"))
-    parser.add_argument("--prompts", type=int, default=150)
+    parser.add_argument("--prompts", type=int, default=75)
     parser.add_argument("--batch", type=int, default=75)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
