@@ -32,7 +32,9 @@ RESULTS = Path(__file__).parents[1] / "results" / "checkpoints.json"
 HALF_LIFE = 4.0
 """Steps after which a checkpoint counts half in `ema`."""
 SHARES = (0.15, 0.3, 0.5)
-_VALIDATION_SEED, _VALIDATION = 1000, 40
+CUT = (0.15, 0.5)
+"""Shares of which the last checkpoint is scored, too."""
+_VALIDATION_SEED, _VALIDATION = 1000, 20
 _BLOCK = 1 << 16
 
 
@@ -195,7 +197,8 @@ def rows(run: Run, scorer: Scorer) -> Iterator[tuple[str, list[int], Weights]]:
     yield "ema", run.even, halved(run.even)
     for share in SHARES:
         steps = run.until(share)
-        yield f"cut {100 * share:g}", steps[-1:], uniform(1)
+        if share in CUT:
+            yield f"cut {100 * share:g}", steps[-1:], uniform(1)
         yield f"relex {100 * share:g}", steps, Relex(steps, run.last)
     kept = greedy(scorer, run.even[-5:])
     yield "greedy", kept, uniform(len(kept))
@@ -237,7 +240,7 @@ def main() -> None:
     parser.add_argument("--run", type=Path, required=True, help="folder of the checkpoints")
     parser.add_argument("--exact", type=Path, required=True, help="the last checkpoint in float32")
     parser.add_argument("--base", type=Path, default=Path(".real/base"))
-    parser.add_argument("--prompts", type=int, default=75)
+    parser.add_argument("--prompts", type=int, default=50)
     parser.add_argument("--batch", type=int, default=75)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=RESULTS)
