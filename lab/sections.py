@@ -33,7 +33,7 @@ def of_situations(results: Results) -> str:
     head = "## Which rule is safe"
     kept = results.kept("situations")
     if not kept:
-        return f"{head}\n\nNot measured yet: `python -m lab.situations`."
+        return f"{head}\n\nNo results are kept yet: `python -m lab.situations`."
     seeds, count = ", ".join(kept), len(kept)
     rows = [
         (f"`{name}`", f"{one.mean:.1f}", _apart(kept, name), f"{one.behind:+.1f}", one.worst)
@@ -93,7 +93,7 @@ def of_kinds(results: Results) -> str:
     head = "## On more kinds of real agents"
     known = kinds.situations(results)
     if not known:
-        return f"{head}\n\nNot measured yet: `python lab/real/kinds.py`."
+        return f"{head}\n\nNo results are kept yet: `python lab/real/kinds.py`."
     parts = "\n\n".join(_kind(name, paired) for name, paired in known.items())
     return f"""{head}
 
@@ -154,7 +154,7 @@ def of_runs(results: Results) -> str:
     head = "## Checkpoints along a run"
     paired = kinds.runs(results)
     if paired is None:
-        return f"{head}\n\nNot measured yet: `python lab/real/runs.py`."
+        return f"{head}\n\nNo results are kept yet: `python lab/real/runs.py`."
     rows = [
         (
             row,

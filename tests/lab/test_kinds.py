@@ -91,4 +91,4 @@ def test_sections_have_tables_and_failed_predictions(results: Results, tmp_path:
     assert "| uniform 3 | mean of the last three" in sections.of_runs(results)
     empty = Results(tmp_path / "nothing")
     for section in (sections.of_kinds, sections.of_runs, sections.of_situations):
-        assert "Not measured yet" in section(empty)
+        assert "No results are kept yet" in section(empty)
