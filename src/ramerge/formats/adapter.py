@@ -19,7 +19,7 @@ from ramerge.formats.files import check_files
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.formats.runs import places
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint, Contents
@@ -81,16 +81,11 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
     path, problems = folder / present[0], list[str]()
-    settings, stored = None, list[Tensor]()
-    try:
+    with collected(problems):
         settings = read_settings(folder)
-    except CheckpointError as error:
-        problems += error.problems
-    try:
+    with collected(problems):
         stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
-    except CheckpointError as error:
-        problems += error.problems
-    if problems or settings is None:
+    if problems:
         raise CheckpointError(problems)
     agent = _Agent(path, settings, untied(base), _Tie.of(base))
     agent.add(stored)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.formats.format import Opening
-from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, collected, reason
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
@@ -191,11 +191,8 @@ def open_files(
         tensors.update({tensor.name: tensor for tensor in found})
     if listed is not None and not problems:
         problems += check_index(folder, listed, shards)
-    config: dict[str, Any] = {}
-    try:
+    with collected(problems):
         config = read_config(folder)
-    except CheckpointError as error:
-        problems.extend(error.problems)
     if problems:
         raise CheckpointError(problems)
     return Contents(tensors, identities, config, folder, shards)
