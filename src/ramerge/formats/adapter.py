@@ -120,9 +120,10 @@ def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
     known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
     known.add(model_name(str(base.config.get("_name_or_path") or "")))
-    if settings.base and model_name(settings.base) not in known:
+    named = settings.base_model_name_or_path
+    if named and model_name(named) not in known:
         yield (
-            f"its configuration says that it was trained on {quoted(settings.base)}, and the base is "
+            f"its configuration says that it was trained on {quoted(named)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
         )
 
@@ -224,7 +225,7 @@ class _Agent:
     def told(self) -> str:
         ranks = sorted(self.ranks)
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
-        kind = "DoRA" if self.settings.has_magnitudes else "LoRA"
+        kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
         names = ", ".join(map(quoted, self.added[:10])) + (" and others" if len(self.added) > 10 else "")
         more += f", {len(self.added)} added that the base does not have: {names}" if self.added else ""
@@ -348,7 +349,7 @@ class _Agent:
         return names if name in names else (name,)
 
     def _trained_with(self, name: str) -> tuple[str, ...]:
-        return self._shared(name) if self.settings.ties else (name,)
+        return self._shared(name) if self.settings.ensure_weight_tying else (name,)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
 
@@ -398,7 +399,7 @@ class _Agent:
             self.others += 1
 
     def _has_own_rows(self) -> bool:
-        if self.tie is None or not isinstance(self.settings.tokens, Mapping):
+        if self.tie is None or not isinstance(self.settings.trainable_token_indices, dict):
             return False
         head = self.settings.tokens_of(self.tie.head.removesuffix(".weight"))
         return bool(head) and head != self.settings.tokens_of(self.tie.embedding.removesuffix(".weight"))
@@ -429,7 +430,7 @@ class _Agent:
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         name = self._named(f"{pair.plain}.weight")
-        if self.settings.ties and self.tie is not None and name == self.tie.head:
+        if self.settings.ensure_weight_tying and self.tie is not None and name == self.tie.head:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
         if not self._is_first("changes", name or f"{pair.plain}.weight", pair.module):
             return
@@ -445,7 +446,7 @@ class _Agent:
             )
             return
         magnitudes = parts.get("magnitudes")
-        if (magnitudes is not None) != self.settings.has_magnitudes:
+        if (magnitudes is not None) != self.settings.use_dora:
             what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
             self.problems.append(f"{quoted(pair.plain)}: {what}")
             return
@@ -470,7 +471,7 @@ class _Agent:
         ]
         if len(fits) < 2:
             return fits[0] if fits else None
-        return self.settings.is_transposed or self.base.config.get("model_type") in _CONV1D
+        return self.settings.fan_in_fan_out or self.base.config.get("model_type") in _CONV1D
 
     def _add_to_bias(self, module: str, bias: Tensor, scaling: float) -> None:
         name = self._named(f"{module}.bias")
@@ -484,7 +485,7 @@ class _Agent:
     # --- parameters by name ------------------------------------------------------------------------------------------
 
     def _targets(self, module: str) -> list[str]:
-        found = [name.rpartition(".") for name in self.settings.parameters]
+        found = [name.rpartition(".") for name in self.settings.target_parameters]
         names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
         return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
 
@@ -507,7 +508,7 @@ class _Agent:
             for pair, parameter in chosen:
                 fits = parameter.orientations(pair)
                 if len(fits) > 1:
-                    fits = shown or ({True} if self._is_old else self._shown_by_base(module)) or fits
+                    fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
                 if len(fits) > 1:
                     self.problems.append(
                         f"{quoted(module)}: {parameter.name} is square, {list(parameter.shape)}, so its shape does not "
@@ -515,11 +516,6 @@ class _Agent:
                     )
                 else:
                     yield pair, parameter, fits.pop()
-
-    @property
-    def _is_old(self) -> bool:
-        """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
-        return self.settings.version is not None and self.settings.version < (0, 19)
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
