@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 from ramerge.formats import pickled, safetensors
-from ramerge.formats.files import check_files
+from ramerge.formats.files import check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
-from ramerge.formats.runs import places
+from ramerge.formats.views import unwrapped
 from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
@@ -30,10 +30,7 @@ from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-# Where verl keeps it next to its checkpoints.
-
 _PREFIX = "base_model.model."
-_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module)(?=\.)")
 # Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
 # they were before, and once more under the wrapper's name.
 _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
@@ -65,7 +62,7 @@ _ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save 
 
 def find(folder: Location) -> Location | None:
     """The folder of an adapter: this one, or verl's inside of a step or a run."""
-    inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
+    inside = (inner for place in policy_places(folder) for inner in (place, place / "lora_adapter"))
     return next((inner for inner in inside if (inner / CONFIG).exists()), None)
 
 
@@ -277,7 +274,7 @@ class _Agent:
         others: dict[str, Tensor] = {}
         before = set()
         for tensor in stored:
-            key = _WRAPPERS.sub("", tensor.name).lstrip(".").removeprefix(_PREFIX)
+            key = unwrapped(tensor.name).removeprefix(_PREFIX)
             found = _PART.fullmatch(key)
             if found is None:
                 if _BEFORE in key:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramerge.formats.files import check_files, read_json
+from ramerge.formats.files import check_files, policy_places, read_json
 from ramerge.formats.format import Format, Opening, local
-from ramerge.formats.runs import places
 from ramerge.formats.sharded import ShardedModel, ShardedPart, part_of
 from ramerge.formats.torchfile.load import View, load_file, uncollected
 from ramerge.formats.torchfile.machine import RefusedError
@@ -35,7 +34,7 @@ _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_
 
 def find(folder: Location) -> Location | None:
     """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
-    return next((place for place in places(folder) if place.is_dir() and _shards(place)), None)
+    return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
 
 
 def _shards(folder: Location) -> dict[tuple[int, int], str]:

@@ -107,10 +107,8 @@ def part_of(value: Any) -> ShardedPart:
 
 
 def _of_dtensor(stub: Stub) -> ShardedPart:
-    local, spec = stub.get("_local_tensor"), stub.get("_spec")
-    mesh = spec.get("mesh") if isinstance(spec, Stub) else None
-    meta = spec.get("tensor_meta") if isinstance(spec, Stub) else None
-    placements = spec.get("placements") if isinstance(spec, Stub) else None
+    local, mesh = stub.get("_local_tensor"), stub.get("_spec", "mesh")
+    meta, placements = stub.get("_spec", "tensor_meta"), stub.get("_spec", "placements")
     if not (
         isinstance(local, View)
         and isinstance(mesh, Stub)

@@ -27,9 +27,9 @@ from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.machine import processors
 from ramerge.foundation.systems import PRIVATE, read_into
 from ramerge.storage.location import Location, Remote
-from ramerge.storage.storage import Stream
+from ramerge.storage.storage import Stream, has_changed
 from ramerge.tensors.arena import Arena
-from ramerge.tensors.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
+from ramerge.tensors.identity import FileIdentity, Identity, identity_of, is_another, is_same_elsewhere
 from ramerge.tensors.tensor import Stored, Tensor
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.

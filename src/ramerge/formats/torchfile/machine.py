@@ -43,9 +43,12 @@ class Stub:
         """Set the state. Classes with `__slots__` write (None, values)."""
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
-    def get(self, name: str) -> Any:
-        """An attribute of the state; None if there is none."""
-        return self.state.get(name) if isinstance(self.state, dict) else None
+    def get(self, *names: str) -> Any:
+        """An attribute of the state; with further names one of the stub that it is. None if there is none."""
+        found: Any = self
+        for name in names:
+            found = found.state.get(name) if isinstance(found, Stub) and isinstance(found.state, dict) else None
+        return found
 
 
 class Machine:
