@@ -202,6 +202,16 @@ def is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
+class OpenFile:
+    """A descriptor, open until nothing holds it any more: neither a cache of open files nor a thread that uses it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
 def write_all(descriptor: int, view: memoryview, offset: int) -> None:
     """Write all of `view` at `offset`, in as many calls as it takes."""
     while view:
