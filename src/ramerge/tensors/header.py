@@ -21,7 +21,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ramerge.foundation.dtypes import BITS
-from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.foundation.jsontext import JsonLimits, Pairs, parse
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
@@ -63,29 +63,25 @@ def read_header(path: Location) -> Header:
     Raises:
         CheckpointError: the file cannot be read or violates the format; all problems that can be found are listed.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            prefix = file.read(8)
-            if len(prefix) < 8:
-                raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
-            if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
-                raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
-            length = int.from_bytes(prefix, "little")
-            if length > MAX_HEADER_BYTES:
-                raise CheckpointError(
-                    f"{path}: header length {length:,} exceeds the limit of {MAX_HEADER_BYTES:,} bytes; "
-                    f"this is not a safetensors file, or it is damaged: {AGAIN}"
-                )
-            if 8 + length > size:
-                raise CheckpointError(
-                    f"{path}: truncated: the header takes {8 + length:,} bytes, but the file has only {size:,}; "
-                    + AGAIN
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    with readable(path), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
+        if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
+            raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
+        length = int.from_bytes(prefix, "little")
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{path}: header length {length:,} exceeds the limit of {MAX_HEADER_BYTES:,} bytes; "
+                f"this is not a safetensors file, or it is damaged: {AGAIN}"
+            )
+        if 8 + length > size:
+            raise CheckpointError(
+                f"{path}: truncated: the header takes {8 + length:,} bytes, but the file has only {size:,}; " + AGAIN
+            )
+        text = file.read(length)
     return parse_header(path, text, 8 + length, size)
 
 
@@ -97,11 +93,8 @@ def header_bytes(path: Location) -> bytes:
     """
     found = read_header(path)
     start = found.entries[0].begin if found.entries else found.file_bytes
-    try:
-        with path.open("rb") as file:
-            return file.read(start)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    with readable(path), path.open("rb") as file:
+        return file.read(start)
 
 
 # Headers that were read last and the sizes of their texts, by a digest of all that they follow from.
