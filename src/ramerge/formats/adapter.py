@@ -85,7 +85,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
     if problems:
         raise CheckpointError(problems)
-    agent = _Agent(path, settings, untied(base), _Tie.of(base))
+    agent = _Agent(path, settings, untied(base), _tied(base))
     agent.add(stored)
     agent.tie_again(base)
     if agent.problems:
@@ -126,15 +126,10 @@ def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True)
-class _Tie:
-    head: str
-    embedding: str
-
-    @staticmethod
-    def of(base: Checkpoint) -> _Tie | None:
-        embedding = tied_embedding(base)
-        return _Tie(head_of(base, embedding), embedding.name) if embedding is not None else None
+def _tied(base: Checkpoint) -> tuple[str, ...]:
+    """The names of output and input embeddings that the base ties; nothing if it does not."""
+    embedding = tied_embedding(base)
+    return (head_of(base, embedding), embedding.name) if embedding is not None else ()
 
 
 @dataclass(frozen=True)
@@ -207,7 +202,7 @@ class _Agent:
     path: Location
     settings: Settings
     base: Checkpoint
-    tie: _Tie | None
+    tied: tuple[str, ...]
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -331,9 +326,9 @@ class _Agent:
 
     def tie_again(self, base: Checkpoint) -> None:
         """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
-        if self.tie is None:
+        if not self.tied:
             return
-        head, embedding = self.tensors[self.tie.head], self.tensors[self.tie.embedding]
+        head, embedding = (self.tensors[name] for name in self.tied)
         if head.origin != embedding.origin:
             start = self.base.tensors[embedding.name].origin
             changed = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
@@ -351,8 +346,7 @@ class _Agent:
         self.base = base
 
     def _shared(self, name: str) -> tuple[str, ...]:
-        names = (self.tie.head, self.tie.embedding) if self.tie is not None else ()
-        return names if name in names else (name,)
+        return self.tied if name in self.tied else (name,)
 
     def _trained_with(self, name: str) -> tuple[str, ...]:
         return self._shared(name) if self.settings.ensure_weight_tying else (name,)
@@ -382,7 +376,7 @@ class _Agent:
         name = self._named(f"{module}.weight")
         if name is None:
             raise ValueError("the base has no such tensor, of which tokens have values")
-        if self.tie is not None and name == self.tie.head and not self._has_own_rows():
+        if name in self.tied[:1] and not self._has_own_rows():
             return  # those of the input embeddings
         tensor = self.tensors[name]
         if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
@@ -401,10 +395,10 @@ class _Agent:
         self.others += 1
 
     def _has_own_rows(self) -> bool:
-        if self.tie is None or not isinstance(self.settings.trainable_token_indices, dict):
+        if not self.tied or not isinstance(self.settings.trainable_token_indices, dict):
             return False
-        head = self.settings.tokens_of(self.tie.head.removesuffix(".weight"))
-        return bool(head) and head != self.settings.tokens_of(self.tie.embedding.removesuffix(".weight"))
+        head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.tied)
+        return bool(head) and head != embedding
 
     # --- what is added -----------------------------------------------------------------------------------------------
 
@@ -429,7 +423,7 @@ class _Agent:
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         name = self._named(f"{pair.plain}.weight")
-        if self.settings.ensure_weight_tying and self.tie is not None and name == self.tie.head:
+        if self.settings.ensure_weight_tying and name in self.tied[:1]:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
         self._note("changes", name or f"{pair.plain}.weight", pair.module)
         if name is None:
