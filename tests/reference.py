@@ -306,6 +306,61 @@ def passthrough(base, agents, dtype=None, real=None, *, agent=None, scale=1.0):
     )
 
 
+def _mean(base, agents, dtype, real, weights):
+    """The weighted mean as the sum of what each agent changes of the one before it; agents of weight 0 do not count."""
+    used = [(agent, weight) for agent, weight in zip(agents.values(), weights, strict=True) if weight]
+
+    def formula(name, b, _taus):
+        kind = b.dtype.type
+        models = [agent[name].numbers(kind) for agent, _ in used]
+        total, left = np.zeros_like(b), [0.0]
+        for _, weight in reversed(used):
+            left.append(left[-1] + weight)
+        for before, after, factor in zip(models, models[1:], left[-2::-1], strict=False):
+            total = total + kind(factor) * (after - before)
+        return np.where(total == 0, models[0], models[0] + total)
+
+    return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
+
+
+def uniform(base, agents, dtype=None, real=None):
+    return _mean(base, agents, dtype, real, [1 / len(agents)] * len(agents))
+
+
+def ema(base, agents, dtype=None, real=None, *, decay=0.9):
+    """For agents in the order of their steps."""
+    weights = [1.0]
+    for _ in range(len(agents) - 1):
+        weights = [weight * decay for weight in weights] + [1 - decay]
+    return _mean(base, agents, dtype, real, weights)
+
+
+def scored(base, agents, dtype=None, real=None, *, scores=None, temperature=0.01):
+    powers = [np.exp(((scores[name] - max(scores.values())) if scores else 0.0) / temperature) for name in agents]
+    return _mean(base, agents, dtype, real, [power / sum(powers) for power in powers])
+
+
+def extrapolate(base, agents, dtype=None, real=None, *, alpha=0.3):
+    return _mean(base, agents, dtype, real, [-alpha, *[0.0] * (len(agents) - 2), 1 + alpha])
+
+
+def relex(base, agents, dtype=None, real=None, *, steps=None, at=None):
+    """By the singular value decomposition of the matrix of task vectors."""
+    steps = [float(steps[name]) for name in agents] if steps else [float(place + 1) for place in range(len(agents))]
+    at = max(steps) if at is None else at
+
+    def combine(vectors):
+        _, values, right = np.linalg.svd(vectors, full_matrices=False)
+        coordinates = vectors @ right[0]
+        if not values[0]:
+            return np.zeros_like(right[0])
+        if len(steps) == 1:
+            return coordinates[0] * at / steps[0] * right[0]
+        return np.polyval(np.polyfit(steps, coordinates, 1), at) * right[0]
+
+    return _combined(base, agents, dtype, real, True, "tensor", combine)
+
+
 def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weights=1.0):
     w = weights_of(weights, agents)
 

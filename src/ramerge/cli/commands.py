@@ -52,10 +52,10 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    _carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
+    carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
 
 
-def _carry_out(
+def carry_out(
     document: Document, out: str, options: Options, *, as_delta: bool = False, quiet: bool, as_json: bool
 ) -> None:
     from ramerge.api import plan as make
@@ -164,7 +164,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     """
     from ramerge.flags.read import read_model
 
-    _carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
+    carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
 
 
 @command(short_help="List the merging methods, or describe some.")

@@ -1,0 +1,95 @@
+"""The command `soup`. It holds no logic, and imports when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.foundation.options import (
+    AS_DELTA,
+    BASE,
+    DEBUG,
+    DTYPE,
+    MERGE,
+    PATH,
+    QUIET,
+    ROUNDING,
+    SHARD_SIZE,
+    as_json,
+    command,
+    option,
+    options,
+)
+
+if TYPE_CHECKING:
+    from ramerge.options import Options
+
+STRATEGIES = ("uniform", "ema", "scored", "extrapolate", "relex")
+
+
+@command(short_help="Average the checkpoints of a run, or predict a later one.")
+@click.argument("words", nargs=-1, metavar="RUN... OUT", type=click.Path())
+@option(
+    "method",
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default="uniform",
+    show_default=True,
+    help="How checkpoints are weighted; each is a method of that name.",
+)
+@option(
+    "method",
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A parameter of the strategy, such as half_life=50 or at=1000; repeatable.",
+)
+@option("models", "--last", type=click.IntRange(1), metavar="K", help="Take the last K checkpoints only.")
+@option("models", "--steps", metavar="A:B", help="Take checkpoints of steps A to B only; either may be left out.")
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, AS_DELTA)
+@option(
+    "output",
+    "--write-recipe",
+    "recipe_file",
+    metavar="FILE",
+    type=PATH,
+    help="Write the recipe to a new file, and merge nothing; -: print it.",
+)
+@options(as_json("the result"), QUIET, DEBUG, MERGE)
+def soup(
+    words: tuple[str, ...],
+    as_delta: bool,
+    recipe_file: Path | None,
+    quiet: bool,
+    as_json: bool,
+    options: Options,
+    **flags: Any,
+) -> None:
+    """Average checkpoints along a training run into one model at OUT, or predict a later checkpoint.
+
+    RUN is a folder of checkpoints (global_step_10, checkpoint-10, iter_0000010), a list of checkpoints, a repository
+    of the hub with a branch for each step, or a folder of deltas, which with --base is the fastest.
+
+    \b
+    ramerge soup runs/code OUT --last 5
+    ramerge soup runs/code OUT --strategy ema --set half_life=50
+    ramerge soup runs/code OUT --strategy relex --base BASE --steps :150 --set at=1000
+    """
+    from ramerge.cli.commands import carry_out
+    from ramerge.flags.read import write_recipe
+    from ramerge.recipe.checks import check
+    from ramerge.soups.recipe import recipe_of
+
+    wanted = 1 if recipe_file is not None else 2
+    if len(words) < wanted:
+        raise click.UsageError("two names are needed at least: RUN, and OUT, the folder to write")
+    run, out = (words, None) if recipe_file is not None else (words[:-1], words[-1])
+    document = recipe_of(run, flags)
+    if recipe_file is not None:
+        write_recipe(check(document), recipe_file)
+    else:
+        assert out is not None
+        carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
