@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -346,16 +347,18 @@ def extrapolate(base, agents, dtype=None, real=None, *, alpha=0.3):
 
 def relex(base, agents, dtype=None, real=None, *, steps=None, at=None):
     """By the singular value decomposition of the matrix of task vectors."""
-    steps = [float(steps[name]) for name in agents] if steps else [float(place + 1) for place in range(len(agents))]
+    numbers = [re.findall(r"\d+", name) for name in agents]
+    places = [int(found[-1]) if all(numbers) else place for place, found in enumerate(numbers, 1)]
+    steps = [float(steps[name]) for name in agents] if steps else [float(place) for place in places]
     at = max(steps) if at is None else at
 
     def combine(vectors):
-        _, values, right = np.linalg.svd(vectors, full_matrices=False)
+        if not vectors.any():
+            return np.zeros_like(vectors[0])
+        _, _, right = np.linalg.svd(vectors, full_matrices=False)
         coordinates = vectors @ right[0]
-        if not values[0]:
-            return np.zeros_like(right[0])
         if len(steps) == 1:
-            return coordinates[0] * at / steps[0] * right[0]
+            return coordinates[0] * (at / steps[0] if steps[0] else 1) * right[0]
         return np.polyval(np.polyfit(steps, coordinates, 1), at) * right[0]
 
     return _combined(base, agents, dtype, real, True, "tensor", combine)

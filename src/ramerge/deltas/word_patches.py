@@ -299,6 +299,7 @@ def _folding(kind: str, template: str, format: str, planes: int) -> Any:
     parts = {
         "arguments": "base, spans, block, data, weights, total",
         "number": ["weight = weights[0]"],
+        "copy_full": ["pass"],
         "copy_rest": ["pass"],
         "change": [
             f"old, new = base[place], {word}(base[place] ^ {word}(value))",

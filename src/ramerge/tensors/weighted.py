@@ -68,18 +68,16 @@ class Weighted(Origin):
         """See `Origin`."""
         size = min(elements + 2 * (self.grain - 1), tensor.elements)
         width = itemsize(tensor.dtype)
-        held = max(self._widths(tensor))
+        held = max(itemsize(dtype) for dtype in (self.held_dtype(tensor.dtype), *(term.dtype for term in self.terms)))
         together = 1 + min(kernels.GROUP, len(self.terms) - 1)
         inner = max(term.scratch(size) for term in self.terms)
         # the result, the sum of changes, the tensors of a group, and one before it is brought to another dtype
         return 2 * room(size * width) + (together + 1) * room(size * held + 8) + inner
 
-    def _widths(self, tensor: Tensor) -> set[int]:
-        return {itemsize(term.dtype) for term in self.terms} | (set() if self._alike else {itemsize(tensor.dtype)})
-
-    @property
-    def _alike(self) -> bool:
-        return len({term.dtype for term in self.terms}) == 1
+    def held_dtype(self, real: str) -> str:
+        """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
+        dtypes = {term.dtype for term in self.terms}
+        return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """See `Origin`."""
@@ -99,8 +97,7 @@ class _Mean:
     def __init__(self, origin: Weighted, reader: Reader, dtype: str, low: int, high: int) -> None:
         self._origin, self._reader, self._low, self._high = origin, reader, low, high
         self._real = dtype
-        # in which elements are held: as they are stored, if all are stored alike
-        self._format = origin.terms[0].dtype if origin._alike else dtype
+        self._format = origin.held_dtype(dtype)
 
     def compute(self, out: Bytes) -> None:
         reader, (first, *others) = self._reader, self._origin.terms
