@@ -172,6 +172,18 @@ def moved_words(generator: np.random.Generator, base: NDArray[np.uint16], densit
     return np.where(coins < round(density * (1 << 16)), to_bf16(moved), base)
 
 
+def moved_weights(folder: Path, density: float, seed: int) -> None:
+    """Move a share of the elements of a checkpoint in its files, which hold bfloat16, as `moved_words` does."""
+    generator = np.random.Generator(np.random.SFC64([_SEED, seed]))
+    for path in sorted(folder.glob("*.safetensors")):
+        begin = 8 + int.from_bytes(path.open("rb").read(8), "little")
+        words = np.memmap(path, np.uint16, "r+", begin)
+        for start in range(0, words.size, _CHUNK):
+            part = words[start : start + _CHUNK]
+            part[:] = moved_words(generator, np.array(part), density)
+        words.flush()
+
+
 def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Bits of finite numbers rounded to nearest even."""
     bits = values.view(np.uint32)

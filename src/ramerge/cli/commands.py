@@ -52,13 +52,14 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
+    _carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
 
 
-def carry_out(
+def _carry_out(
     document: Document, out: str, options: Options, *, as_delta: bool = False, quiet: bool, as_json: bool
 ) -> None:
     from ramerge.api import plan as make
+    from ramerge.engine.summary import summary
     from ramerge.foundation.progress import shown
 
     warn_of_launcher()
@@ -70,7 +71,7 @@ def carry_out(
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+        say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
 
 
 @command(short_help="Merge with many parameters at once.")
@@ -164,7 +165,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     """
     from ramerge.flags.read import read_model
 
-    carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
+    _carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
 
 
 @command(short_help="List the merging methods, or describe some.")

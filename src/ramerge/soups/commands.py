@@ -22,6 +22,7 @@ from ramerge.foundation.options import (
     option,
     options,
 )
+from ramerge.foundation.terminal import reminder, say, warn
 
 if TYPE_CHECKING:
     from ramerge.options import Options
@@ -78,8 +79,10 @@ def soup(
     ramerge soup runs/code OUT --strategy ema --set half_life=50
     ramerge soup runs/code OUT --strategy relex --base BASE --steps :150 --set at=1000
     """
-    from ramerge.cli.commands import carry_out
+    from ramerge.api import plan
+    from ramerge.engine.summary import summary
     from ramerge.flags.read import write_recipe
+    from ramerge.foundation.progress import shown
     from ramerge.recipe.checks import check
     from ramerge.soups.recipe import recipe_of
 
@@ -90,6 +93,13 @@ def soup(
     document = recipe_of(run, flags)
     if recipe_file is not None:
         write_recipe(check(document), recipe_file)
-    else:
-        assert out is not None
-        carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
+        return
+    made = plan(document, out, as_delta=as_delta, options=options)
+    warn(made.warnings)
+    with shown(quiet=quiet or as_json) as listen:
+        record = made.merge(on_progress=listen)
+    warn(warning for warning in record.warnings if warning not in made.warnings)
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
