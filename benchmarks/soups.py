@@ -88,17 +88,16 @@ def _chain(size: str, work: Path) -> tuple[Path, Path]:
     if note.is_file() and json.loads(note.read_text()) == written:
         return base, chain
     shutil.rmtree(home, ignore_errors=True)
-    below = base
+    models = [shutil.copytree(base, home / f"model-{place}") for place in (0, 1)]
     for step in range(1, _LINKS + 1):
-        above = home / f"model-{step % 2}"
-        shutil.rmtree(above, ignore_errors=True)
-        shutil.copytree(below, above)
-        moved_weights(above, _MOVED, step)
+        below, above = models
+        for move in range(max(1, step - 1), step + 1):  # it is one step behind the other
+            moved_weights(above, _MOVED, move)
         run(merging.delta(below, above, chain / f"step_{step}"))
-        below = above
+        models = [above, below]
         tell(f"soups {size}: made link {step}")
-    for place in (0, 1):
-        shutil.rmtree(home / f"model-{place}")
+    for model in models:
+        shutil.rmtree(model)
     note.write_text(json.dumps(written))
     return base, chain
 

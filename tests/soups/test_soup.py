@@ -9,13 +9,17 @@ import pytest
 
 import ramerge
 from ramerge.foundation.errors import RecipeError
+from ramerge.selection.search import objective_of, scorer_of
 from ramerge.soups.ema import EmaParameters
 from ramerge.soups.ema import weights as ema_weights
 from ramerge.soups.extrapolate import ExtrapolateParameters
 from ramerge.soups.extrapolate import weights as extrapolated
+from ramerge.soups.greedy import GreedyResult, greedy_soup
+from ramerge.soups.recipe import read_request
 from ramerge.soups.run import checkpoints_of
 from ramerge.soups.scored import ScoredParameters
 from ramerge.soups.scored import weights as scored_weights
+from ramerge.soups.scores import means, most_relevant
 from ramerge.soups.steps import SteppedParameters, steps_of
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.commands import ramerge as command
@@ -173,3 +177,70 @@ def test_weights_of_strategies() -> None:
     low, high, _ = scored_weights(scores, agents)
     assert high / low == pytest.approx(np.e)
     assert sum(scored_weights(scores, agents)) == pytest.approx(1)
+
+
+def near(model: Path) -> dict[str, list[float]]:
+    """A score: how near a few weights are to what the soup of the first two checkpoints has."""
+    values = read_checkpoint(model)["model.layers.0.w"].numbers(np.float64).reshape(-1)
+    goal = np.load(model.parent.parent / "goal.npy")
+    with (model.parent.parent / "scored").open("a") as count:
+        count.write("x")
+    return {"near": (-np.square(values - goal)).tolist()}
+
+
+def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = write_run(tmp_path, 4, "F32")
+    monkeypatch.chdir(tmp_path)
+    goal = np.mean([model["model.layers.0.w"].numbers(np.float64) for model in models[:2]], axis=0)
+    np.save(tmp_path / "goal.npy", goal.reshape(-1))
+    flags = {"strategy": "greedy", "base": "base", "dtype": None, "rounding": None, "shard_size": None, "settings": ()}
+    request = read_request(["chain"], {**flags, "last": None, "steps": None, "scores": None, "choose": None})
+    def find() -> GreedyResult:
+        return greedy_soup(
+            request.recipe,
+            request.run,
+            request.taken,
+            tmp_path / "out",
+            scorer_of(near, 60),
+            objective_of("near"),
+            options=ramerge.Options(),
+            listen=lambda _: None,
+        )
+
+    result = find()
+    assert result.members == ("step-10", "step-20")
+    assert len(result.trials) == (tmp_path / "scored").stat().st_size == 7
+    assert [tried.kept for tried in result.trials] == [True] * 4 + [True, False, False]
+    assert all(tried.held_out is not None and tried.held_out != tried.score for tried in result.trials)
+    same(tmp_path / "out/best", uniform(read_checkpoint(tmp_path / "base"), dict(zip("ab", models, strict=False))))
+    ramerge.merge(tmp_path / "out/recipe.yaml", tmp_path / "again")
+    same(tmp_path / "again", read_checkpoint(tmp_path / "out/best"))
+    assert find() == result
+    assert (tmp_path / "scored").stat().st_size == 7  # nothing is evaluated twice
+    assert json.loads((tmp_path / "out/soup.json").read_text())["members"] == ["step-10", "step-20"]
+
+
+def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 2)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("def score(model):\n    raise ValueError('no luck')\n")
+    done = command("soup", "run", "out", "--strategy", "greedy", "--score", "broken.py:score", "--quiet")
+    assert done.returncode != 0
+    assert "no checkpoint got a score" in done.stderr
+    assert "no luck" in done.stderr
+    done = command("soup", "run", "out2", "--strategy", "greedy")
+    assert "needs --score" in done.stderr
+
+
+def test_checkpoints_that_differ_in_what_they_are_good_at() -> None:
+    scores = {
+        "a": {"code": 60.0, "tool": 40.0},
+        "b": {"code": 59.0, "tool": 40.0},
+        "c": {"code": 45.0, "tool": 58.0},
+        "d": {"code": 10.0, "tool": 10.0},
+    }
+    assert most_relevant(scores, 1) == ["c"]
+    assert most_relevant(scores, 2) == ["a", "c"]
+    assert most_relevant(scores, 9) == ["a", "b", "c", "d"]
+    assert most_relevant({"a": {"x": 1.0}, "b": {"x": 2.0}}, 1) == ["b"]
+    assert means(scores)["a"] == pytest.approx(0.5)

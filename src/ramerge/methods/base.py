@@ -332,12 +332,11 @@ class Method:
     for_sparse: bool = False
     interface: int | None = None
 
-    @property
-    def takes(self) -> str:
-        """How many agents it takes, human-readable."""
-        if self.most is None:
-            return f"{self.fewest} to {self.limit} agents" if self.fewest > 1 else f"at most {self.limit} agents"
-        return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
+    def takes(self, given: int) -> str:
+        """How many agents it takes, human-readable, for somebody who gave another number."""
+        if self.most is not None:
+            return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
+        return f"at least {self.fewest} agents" if given < self.fewest else f"at most {self.limit} agents"
 
     @property
     def elementwise(self) -> bool:

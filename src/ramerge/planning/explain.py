@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from ramerge.foundation.text import brief
 from ramerge.planning.model import MergePlan
 
-
 _FEW = 8
 
 
