@@ -195,6 +195,7 @@ def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pyt
     np.save(tmp_path / "goal.npy", goal.reshape(-1))
     flags = {"strategy": "greedy", "base": "base", "dtype": None, "rounding": None, "shard_size": None, "settings": ()}
     request = read_request(["chain"], {**flags, "last": None, "steps": None, "scores": None, "choose": None})
+
     def find() -> GreedyResult:
         return greedy_soup(
             request.recipe,

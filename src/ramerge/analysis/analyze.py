@@ -35,7 +35,7 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan, TensorPlan
 from ramerge.recipe.document import Document
 from ramerge.recipe.layers import layer_of
-from ramerge.recipe.model import DEFAULT_METHOD
+from ramerge.recipe.model import AUTO, DEFAULT_METHOD
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -218,6 +218,9 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     values = dict(document.values)
     if values.get("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyze"))
+    if values.get("method") == AUTO:
+        del values["method"]
+        document = replace(document, values=values)
     given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
     name = values.get("method", DEFAULT_METHOD)

@@ -125,7 +125,9 @@ def _agent_problems(document: Document) -> list[str]:
     ]
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
     if method is not None and agents and not method.fewest <= len(agents) <= (method.most or method.limit):
-        problems.append(document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}"))
+        problems.append(
+            document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}")
+        )
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
         if method is not None and method.needs_importance and name not in weighted:

@@ -33,6 +33,8 @@ from ramerge.recipe.patterns import LONGEST_NAME, check_template
 from ramerge.recipe.sentences import describe
 
 DEFAULT_METHOD = "ram+"
+AUTO = "auto"
+"""In place of a method's name: the one that the evidence supports for these agents. Plans replace it."""
 LIKE_BASE = "like base"
 
 

@@ -19,7 +19,7 @@ from ramerge.formats.registry import by_priority
 from ramerge.foundation.errors import CheckpointError, RecipeError, reason
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.methods.base import MANY
-from ramerge.storage.delta_index import INDEX
+from ramerge.storage.own_files import INDEX
 from ramerge.storage.schemes import is_remote, on_hub
 
 _NUMBER = re.compile(r"\d+")
