@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ramerge.analysis.cores import forecast
 from ramerge.analysis.findings import finding_of_broken, findings_of
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
@@ -51,6 +52,7 @@ def analyze(
     recipe: AnyRecipe,
     *,
     epsilons: Sequence[float] = EPSILONS,
+    cores: bool = False,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Analysis:
@@ -63,6 +65,8 @@ def analyze(
     Args:
         recipe: as for `merge`.
         epsilons: further thresholds of "moved" to compare.
+        cores: whether to forecast the coefficients of `core` and the best factor of the sum, which takes one more read
+            and about as long as a merge with `core`.
         options, on_progress: as for `merge`. With `cache`, later merges of the same files need one read less.
 
     Returns:
@@ -84,7 +88,10 @@ def analyze(
         raise PlanError(plan.problems)
     resources = plan.resources
     with chosen_executor(options.ray, resources.workers, resources.memory_of) as executor:
-        return carry_out(plan, statistics, executor, on_progress or silence)
+        analysis = carry_out(plan, statistics, executor, on_progress or silence)
+        if not cores:
+            return analysis
+        return replace(analysis, cores=forecast(document, options, executor, on_progress or silence))
 
 
 def plan_analysis(
