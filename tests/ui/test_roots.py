@@ -120,7 +120,9 @@ def test_links_out_of_a_model_are_never_allowed(roots: Roots) -> None:
 
 def test_a_recipe_of_mergekit_is_checked_too(roots: Roots) -> None:
     outside = roots.home.parent / "outside"
-    text = f"merge_method: linear\nmodels:\n- model: {outside}/base\n- model: {outside}/code\nparameters: {{weight: 1}}\n"
+    text = (
+        f"merge_method: linear\nmodels:\n- model: {outside}/base\n- model: {outside}/code\nparameters: {{weight: 1}}\n"
+    )
     with pytest.raises(RecipeError, match="may read"):
         read_draft(text, roots)
 

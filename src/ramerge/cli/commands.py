@@ -222,7 +222,9 @@ def demo(out: Path | None, models: Path | None, scored: tuple[str, ...], as_json
     from ramerge.foundation.words import named
 
     if sum([out is not None, models is not None, bool(scored)]) > 1:
-        raise click.UsageError("--models only copies the models, and --score only scores; give one of them, or --out")
+        raise click.UsageError(
+            "--models only copies the models, and --score only scores; give one of them, and leave out --out"
+        )
     if as_json and not scored:
         raise click.UsageError("--json prints what --score finds; give --score NAME=FOLDER")
 

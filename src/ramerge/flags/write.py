@@ -29,10 +29,11 @@ def words_of(recipe: Document, *, method: bool = True, start: Path | None = None
         words += ["--method", str(values["method"])]
     if values.get("base") is not None:
         words += ["--base", _from_here(values["base"], recipe.folder, start)]
-    for name, agent in values["agents"].items():
-        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
-        parts = [model] if isinstance(model, str) else model
-        words += ["--agent", f"{name}={'+'.join(_from_here(part, recipe.folder, start) for part in parts)}"]
+    agents = {name: _model(agent, recipe.folder, start) for name, agent in values["agents"].items()}
+    if any("=" in name for name in agents):  # which --agent takes for the end of the name
+        words += ["--set", f"agents={_as_yaml(agents)}"]
+    else:
+        words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
     if method:
         words += _of_method(recipe, start)
     for key in _KEYS:
@@ -51,6 +52,13 @@ def _of_method(recipe: Document, start: Path | None) -> Iterator[str]:
         yield from ("--set", f"parameters.{name}={_as_yaml(value)}")
     if recipe.values.get("rules"):
         yield from ("--set", f"rules={_as_yaml(recipe.values['rules'])}")
+
+
+def _model(agent: Any, folder: Path, start: Path | None) -> str:
+    """An agent as one text, with a plus between deltas."""
+    model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+    parts = [model] if isinstance(model, str) else model
+    return "+".join(_from_here(part, folder, start) for part in parts)
 
 
 def _from_here(model: str, folder: Path, start: Path | None) -> str:

@@ -11,7 +11,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import TASKS
 from ramerge.foundation.errors import RamergeError
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, code, html, told
+from ramerge.ui.desk import Desk, html, text_place, told
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models
 from ramerge.ui.headers import read_headers
 
@@ -30,12 +30,13 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     more = "" if desk.public else " a bucket (s3://bucket/model),"
     own = "folders below the roots," if not desk.public else ""
     choices = desk.roots.models()
+    first, others = models_in(read_draft(desk.start or EMPTY, desk.roots))
     base = gr.Dropdown(
-        choices, value=None, allow_custom_value=True, label="Base model", info=f"{own}{more} or a hub id: owner/name"
+        choices, value=first, allow_custom_value=True, label="Base model", info=f"{own}{more} or a hub id: owner/name"
     )
     agents = gr.Dropdown(
         choices,
-        value=[],
+        value=others,
         multiselect=True,
         allow_custom_value=True,
         label="Agents",
@@ -45,7 +46,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         demo = gr.Button("Use the demo's agents", variant="primary")
         again = gr.Button("Look for models again")
     found = html("What the headers say")
-    command = code("Command line")
+    command = text_place("Command line")
     read = gr.State("")
 
     @told

@@ -14,7 +14,7 @@ from ramerge.recipe.model import DEFAULT_METHOD, Recipe
 from ramerge.ui import views
 from ramerge.ui.agents import ModelPicker
 from ramerge.ui.controls import controls_of, meaningful
-from ramerge.ui.desk import Desk, code, html, told
+from ramerge.ui.desk import Desk, html, text_place, told
 from ramerge.ui.draft import (
     EMPTY,
     checked_draft,
@@ -32,7 +32,7 @@ _PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
     """The tab's components and events."""
-    drawn = gr.State(None)
+    drawn = gr.State(_shown(desk.start or EMPTY, desk))
     with gr.Row():
         with gr.Column(min_width=300):
             names = [(f"{name}: {method.title}", name) for name, method in listed().items()]
@@ -44,8 +44,8 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
         with gr.Column(min_width=300):
             recipe.render()
             problems = html("Problems")
-    planned = code("Plan", None, lines=6, max_lines=30)
-    command = code("Command line")
+    planned = text_place("Plan")
+    command = text_place("Command line")
 
     def change_method(text: str, name: str) -> tuple[str, Any]:
         changed = with_keys(text or EMPTY, {"method": name, "parameters": None, "preset": None}, desk.roots)
@@ -78,14 +78,17 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             return views.block(views.listing(error.problems, "warnings")), "", ""
         found = [*made.problems, *made.warnings, *made.forecast]
         words = ["plan", *words_of(portable_draft(checked), start=desk.roots.home)]
-        return views.block(views.listing(found, "warnings")), made.explain(), desk.command(words)
+        return (
+            views.block(views.listing(found, "warnings")),
+            views.copyable("Plan", made.explain()),
+            desk.command(words),
+        )
 
     method.input(told(change_method), [recipe, method], [recipe, drawn], **_PRIVATE)
     dtype.input(set_key("dtype", _KEEP), [recipe, dtype], recipe, **_PRIVATE)
     rounding.input(set_key("rounding", "nearest"), [recipe, rounding], recipe, **_PRIVATE)
     outputs = [drawn, method, dtype, rounding, models.base, models.agents]
     recipe.input(follow, recipe, outputs, trigger_mode="always_last", **_PRIVATE)
-    page.load(follow, recipe, outputs, **_PRIVATE)
     about = {"outputs": [problems, planned, command], "api_visibility": "private", "show_progress": "minimal"}
     recipe.change(plan, recipe, trigger_mode="always_last", **about)
     page.load(plan, recipe, **about)
@@ -95,8 +98,8 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
     """The controls of the method's parameters, made anew when the method or the text was changed."""
 
     @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
-    def parameters(shown: tuple[str, dict[str, Any], list[str]] | None) -> None:
-        name, values, agents = shown or (DEFAULT_METHOD, parameters_in(read_draft(EMPTY, desk.roots))[1], [])
+    def parameters(shown: tuple[str, dict[str, Any], list[str]]) -> None:
+        name, values, agents = shown
         controls = controls_of(METHODS[name], values, agents)
 
         @told

@@ -27,7 +27,7 @@ from ramerge.selection.results import read_search
 from ramerge.selection.serving import ModelServer, serving
 from ramerge.selection.text import findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, code, html, told, told_often
+from ramerge.ui.desk import Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.run import finished
@@ -41,7 +41,7 @@ _SECONDS = 300.0
 def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     state = html("Progress")
-    command = code("Command line", render=False)
+    command = html("Command line", js_on_load=views.COPY, render=False)
     table = html("What merges have kept", render=False)
     job = gr.State(None)
     outputs = [state, table, command, job]
@@ -54,13 +54,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), work.command, work
+            yield views.progress(work), gr.skip(), views.command(work.words), work
         if work.state == DONE:
             merges = list(finished(desk, request))
             yield (
                 views.progress(work),
                 retention_table(_demo_table(json.loads(work.output), merges)),
-                work.command,
+                views.command(work.words),
                 None,
             )
 
@@ -167,9 +167,9 @@ def _evaluation(desk: Desk, recipe: gr.Code, outputs: Sequence[Any]) -> None:
         words += ["--endpoint", url] if server == _NONE else ["--serve", server]
         work = desk.queue.add(Job("Scores", [*words, "--json"], desk.roots.home))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), work.command, work
+            yield views.progress(work), gr.skip(), views.command(work.words), work
         if work.state == DONE:
-            yield views.progress(work), show_logs(folder)[0], work.command, None
+            yield views.progress(work), show_logs(folder)[0], views.command(work.words), None
 
     def show_logs(folder: str) -> tuple[str, str]:
         try:
@@ -193,7 +193,7 @@ def _search(desk: Desk) -> None:
         folder = gr.Textbox("", label="Folder of a search", info="what ramerge search has written", max_lines=1)
         look = gr.Button("Show the search")
         found = html("Search")
-        command = code("Command line")
+        command = text_place("Command line")
 
     def show(text: str) -> tuple[str, str]:
         path = desk.roots.path(text)
@@ -235,7 +235,7 @@ def _questions(desk: Desk, recipe: gr.Code) -> None:
             most = gr.Number(256, precision=0, minimum=1, maximum=32768, label="Tokens", info="at most")
         ask = gr.Button("Ask")
         answers = html("Answers")
-        command = code("Command line")
+        command = text_place("Command line")
 
     def answer(
         text: str, question: str, server: str, url: str, served: str, tokens: float, request: gr.Request
@@ -244,7 +244,7 @@ def _questions(desk: Desk, recipe: gr.Code) -> None:
         for name, words, asked in _asked(desk, text, server, url, served, request):
             with asked as where:
                 found[name] = _complete(where, question, int(tokens))
-            yield _answers(found), words
+            yield _answers(found), views.copyable("Command line", words)
 
     inputs = [recipe, prompt, serve, endpoint, names, most]
     ask.click(told_often(answer), inputs, [answers, command], concurrency_limit=1, api_visibility="private")

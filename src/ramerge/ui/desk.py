@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
@@ -11,10 +12,14 @@ from typing import Any, TypeVar
 import gradio as gr
 from markupsafe import escape
 
-from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.api import Plan
+from ramerge.api import plan as make_plan
+from ramerge.foundation.errors import PlanError, RamergeError, RecipeError
 from ramerge.foundation.text import message
 from ramerge.options import Options
-from ramerge.ui.jobs import Job, JobQueue, command_line
+from ramerge.recipe.model import Recipe
+from ramerge.ui import views
+from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots
 
 T = TypeVar("T")
@@ -69,14 +74,30 @@ class Desk:
         return Job(title, [*words, *self.limits], self.roots.home, **more)
 
     def command(self, words: Sequence[str]) -> str:
-        """What a user types to do the same as `job`."""
-        return command_line([*words, *self.limits])
+        """The command line of `job`, to be shown."""
+        return views.command([*words, *self.limits])
+
+    def planned(self, recipe: Recipe, **more: Any) -> Plan:
+        """The plan of a merge, which may run here.
+
+        Raises:
+            PlanError: it has problems, or reads more than the page allows.
+        """
+        made: Plan = make_plan(recipe, options=self.options, **more)
+        if made.problems:
+            raise PlanError(made.problems)
+        if self.most_bytes is not None and made.bytes_read > self.most_bytes:
+            limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, made.bytes_read))
+            raise PlanError(f"this page reads at most {limit} of weights, and this is {size}; run it on your machine")
+        return made
 
     def forget(self, request: gr.Request) -> None:
-        """End what a stranger has begun who has left."""
-        if self.public:
-            for job in self._jobs.pop(str(request.session_hash), []):
-                job.stop()
+        """End what a stranger has begun who has left, and remove it."""
+        if not self.public or not (own := str(request.session_hash or "")).isalnum():
+            return
+        for job in self._jobs.pop(own, []):
+            job.kill()
+        shutil.rmtree(self.roots.home / own, ignore_errors=True)
 
 
 def told(action: Callable[..., T]) -> Callable[..., T]:
@@ -116,7 +137,6 @@ def html(label: str, value: str = "", **more: Any) -> gr.HTML:
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 
 
-def code(label: str, language: Any = "shell", **more: Any) -> gr.Code:
-    """A text to copy."""
-    about = {"lines": 1, "max_lines": 12, "wrap_lines": True, "show_line_numbers": False, "interactive": False}
-    return gr.Code(label=label, language=language, **{**about, **more})
+def text_place(label: str) -> gr.HTML:
+    """A place for what `views.copyable` makes."""
+    return html(label, js_on_load=views.COPY)

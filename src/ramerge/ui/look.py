@@ -15,11 +15,11 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.recipe.document import Document
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, code, html, told, told_often
+from ramerge.ui.desk import Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import DONE, Job
 
-_MOST_TENSORS = 100
+_MOST_TENSORS = 30
 _PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 Values = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         start = gr.Button("Analyze", variant="primary")
         stop = gr.Button("Stop", variant="stop")
     state = html("Progress")
-    command = code("Command line")
+    command = text_place("Command line")
     said = html("Findings")
     drawn = html("Figures")
     with gr.Row():
@@ -47,6 +47,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
     def analyze(text: str, which: str | None, what: str) -> Iterator[tuple[Any, ...]]:
         checked = checked_draft(text, desk.roots)
+        desk.planned(checked)
         document = portable_draft(checked)
         work = desk.job("Analysis", ["analyze", *words_of(document, start=desk.roots.home), "--json"])
         desk.queue.add(work)
@@ -60,7 +61,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
                 live = work.figures
                 parts = _figures(_so_far(live), which, what)
             shown = [each or gr.skip() for each in parts]
-            yield views.progress(work), work.command, *shown, choices, gr.skip(), work, gr.skip()
+            yield views.progress(work), views.command(work.words), *shown, choices, gr.skip(), work, gr.skip()
         if work.state != DONE:
             yield (views.progress(work), *[gr.skip()] * 6, None, gr.skip())
             return
@@ -69,7 +70,17 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         advice = _advice(analysis, document, desk)
         told_of, figures, map_ = _figures(values, which, what)
         whole = views.block(_findings(values, advice)) + told_of
-        yield views.progress(work), work.command, whole, figures, map_, choices, values, None, _tensors(values, "")
+        yield (
+            views.progress(work),
+            views.command(work.words),
+            whole,
+            figures,
+            map_,
+            choices,
+            values,
+            None,
+            _tensors(values, ""),
+        )
 
     @told
     def draw_heat(values: Values | None, which: str | None, what: str) -> str:

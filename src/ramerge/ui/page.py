@@ -15,9 +15,8 @@ def build_page(desk: Desk) -> gr.Blocks:
     """All tabs. Nothing is read before a browser asks."""
     with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
-        recipe = gr.Code(
-            desk.start, language="yaml", label="Recipe", interactive=True, lines=12, max_lines=40, render=False
-        )
+        size = {"lines": 12, "max_lines": 60, "wrap_lines": True}
+        recipe = gr.Code(desk.start, language="yaml", label="Recipe", interactive=True, render=False, **size)
         with gr.Tabs():
             with gr.Tab("Agents", id="agents"):
                 models = agents.build(desk, page, recipe)
@@ -36,8 +35,33 @@ def build_page(desk: Desk) -> gr.Blocks:
 
 
 def theme() -> gr.themes.Base:
-    """Gradio's own, in fonts that every system has: nothing is fetched."""
-    return gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
+    """Gradio's own, in fonts that every system has, so that nothing is fetched, and in colors that can be read."""
+    made = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
+    return made.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color="*neutral_700",
+        block_label_text_color_dark="*neutral_200",
+        block_title_text_color="*neutral_700",
+        block_title_text_color_dark="*neutral_200",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        color_accent="*primary_700",
+        color_accent_soft_dark="*neutral_700",
+        link_text_color="*primary_700",
+        link_text_color_dark="*primary_300",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
+        button_cancel_background_fill="*neutral_200",
+        button_cancel_background_fill_hover="*neutral_300",
+        button_cancel_background_fill_dark="*neutral_700",
+        button_cancel_background_fill_hover_dark="*neutral_600",
+        button_cancel_text_color="#b91c1c",
+        button_cancel_text_color_dark="#fecaca",
+        button_cancel_text_color_hover="#b91c1c",
+    )
 
 
 def head() -> str:

@@ -8,12 +8,11 @@ from typing import Any
 
 import gradio as gr
 
-from ramerge.api import plan as make_plan
 from ramerge.flags.write import words_of
-from ramerge.foundation.errors import PlanError, RecipeError
+from ramerge.foundation.errors import RecipeError
 from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, code, html, told, told_often
+from ramerge.ui.desk import Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import WAITING, Job
 
@@ -28,12 +27,7 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
         RamergeError: the recipe cannot be merged.
     """
     recipe = checked_draft(text, desk.roots)
-    made = make_plan(recipe, as_delta=kind == DELTA, options=desk.options)
-    if desk.most_bytes is not None and made.bytes_read > desk.most_bytes:
-        limit, size = (f"{value / 1e9:.1f} GB" for value in (desk.most_bytes, made.bytes_read))
-        raise PlanError(f"a merge on this page may read {limit} of weights, and this one reads {size}; run it locally")
-    if made.problems:
-        raise PlanError(made.problems)
+    desk.planned(recipe, as_delta=kind == DELTA)
     words = ["merge", *words_of(portable_draft(recipe), start=desk.roots.home)]
     words += ["--as-delta"] * (kind == DELTA) + ["--overwrite"] * overwrite + [place]
     folder = None if is_remote(place) else desk.roots.home / place
@@ -55,7 +49,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         clear = gr.Button("Clear the list")
     state = html("Progress")
     listed = html("Merges")
-    command = code("Command line")
+    command = text_place("Command line")
     inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command]
 
     def show(request: gr.Request | None) -> tuple[str, str, str]:
@@ -128,7 +122,7 @@ def _shown(jobs: list[Job]) -> tuple[str, str, str]:
     rows = [(job.title, _method(job), DELTA if "--as-delta" in job.words else MODEL, _state(job)) for job in jobs]
     listed = views.block(views.table("Merges", ("output", "method", "as", "state"), rows)) if rows else ""
     latest = now or (jobs[-1] if jobs else None)
-    return views.progress(now), listed, latest.command if latest else ""
+    return views.progress(now), listed, views.command(latest.words) if latest else ""
 
 
 def _method(job: Job) -> str:

@@ -11,7 +11,7 @@ import gradio as gr
 from ramerge.foundation.errors import RecipeError
 from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, code, html, told, told_often
+from ramerge.ui.desk import Desk, html, text_place, told, told_often
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE
 from ramerge.ui.run import MODEL, merge_job
@@ -24,30 +24,30 @@ _PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidde
 def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
-        out = gr.Textbox("merged", label="Merge", info="the folder of a finished one", max_lines=1)
+        out = gr.Textbox("merged", label="Finished merge", info="its folder", max_lines=1)
         look = gr.Button("Show recipe and card")
         write = gr.Button("Write the report", variant="primary")
     state = html("Progress")
     link = html("Report")
-    command = code("Command line")
+    command = text_place("Command line")
     with gr.Row():
-        text = code("Recipe", "yaml", max_lines=30)
-        card = code("Model card", "markdown", max_lines=30)
+        text = text_place("Recipe")
+        card = text_place("Model card")
 
     def show(name: str, request: gr.Request) -> tuple[str, str]:
         place = desk.place(request, name)
         found = [_read(desk, place, file) for file in _FILES]
         if not any(found):
             raise RecipeError(f"{name}: holds no finished merge")
-        return found[0], found[1]
+        return views.copyable("Recipe", found[0]), views.copyable("Model card", found[1])
 
     def report(name: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         place = desk.place(request, name)
         work = desk.queue.add(desk.job("Report", ["report", place]))
         for _ in work.follow():
-            yield views.progress(work), gr.skip(), work.command
+            yield views.progress(work), gr.skip(), views.command(work.words)
         if work.state == DONE:
-            yield views.progress(work), _link(place), work.command
+            yield views.progress(work), _link(place), views.command(work.words)
 
     look.click(told(show), out, [text, card], **_PRIVATE)
     write.click(told_often(report), out, [state, link, command], concurrency_limit=None, **_PRIVATE)
@@ -65,7 +65,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         job.words = [*job.words, *["--public"] * everyone]
         work = desk.queue.add(job)
         for _ in work.follow():
-            yield views.progress(work), work.command
+            yield views.progress(work), views.command(work.words)
 
     upload.click(told_often(send), [recipe, name, token, public], [state, command], concurrency_limit=None, **_PRIVATE)
 

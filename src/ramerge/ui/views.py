@@ -5,29 +5,27 @@ Everything that comes from models, recipes and commands is escaped here, or draw
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
-import vl_convert
 from markupsafe import Markup, escape
 from rich.filesize import decimal
 
 from ramerge.analysis.figures import agent_figures, percent
-from ramerge.analysis.report.charts import VEGA_LITE, Figure
+from ramerge.analysis.report.charts import Figure
 from ramerge.foundation.text import one_line
 from ramerge.ui.headers import ModelHeader
-from ramerge.ui.jobs import DONE, FAILED, Job
+from ramerge.ui.jobs import DONE, FAILED, Job, command_line
 
 PICK = """
 const label = (event) => event.target.closest('[aria-label]')?.getAttribute('aria-label') ?? '';
 element.addEventListener('click', (event) => {
   const button = event.target.closest('[data-pick]');
-  const cell = label(event).match(/layer: (.*); role: (.*?);/);
+  const cell = label(event).match(/role: (.*?); layer: (.*?);/);
   if (button) trigger('click', { pick: button.dataset.pick });
-  else if (cell) trigger('click', { layer: cell[1], role: cell[2] });
+  else if (cell) trigger('click', { role: cell[1], layer: cell[2] });
 });
 element.addEventListener('mouseover', (event) => {
   const mark = event.target.closest('path[aria-label]');
@@ -38,8 +36,6 @@ element.addEventListener('mouseover', (event) => {
 });
 """
 """Tells which button or cell of a heat map was clicked, and shows a cell's figures under the pointer."""
-
-_WIDTH, _FONT = 340, 11
 
 
 @cache
@@ -58,6 +54,30 @@ def block(*parts: str) -> str:
 def safe(text: object) -> Markup:
     """A text from outside as HTML that shows it."""
     return escape("\n".join(map(one_line, str(text).split("\n"))))
+
+
+COPY = """
+element.addEventListener('click', async (event) => {
+  const button = event.target.closest('[data-copy]');
+  if (!button) return;
+  await navigator.clipboard.writeText(element.querySelector('pre').textContent);
+  button.textContent = 'Copied';
+});
+"""
+"""Copies a text that is shown by `copyable`."""
+
+
+def copyable(label: str, text: str) -> str:
+    """A text as it is, with a button that copies it; nothing of an empty one."""
+    if not text:
+        return ""
+    button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
+    return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{safe(text)}</pre></div>')
+
+
+def command(words: Sequence[str]) -> str:
+    """The command line that does the same."""
+    return copyable("Command line", command_line(words))
 
 
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, red: Sequence[object] = ()) -> str:
@@ -91,11 +111,9 @@ def listing(texts: Iterable[object], kind: str = "notes") -> str:
 
 def figure(drawn: Figure) -> str:
     """A chart with title and caption, drawn as SVG."""
-    spec = json.dumps(drawn.spec(_FONT, width=_WIDTH))
-    svg = vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE)
     return (
         f'<figure id="ui-{safe(drawn.name)}"><h3>{safe(drawn.title)}</h3>'
-        f'<div class="chart">{svg}</div><figcaption>{safe(drawn.caption)}</figcaption></figure>'
+        f'<div class="chart">{drawn.svg()}</div><figcaption>{safe(drawn.caption)}</figcaption></figure>'
     )
 
 

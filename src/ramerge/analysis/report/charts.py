@@ -66,6 +66,11 @@ class Figure:
         shown: dict[str, Any] = visible(spec | {"config": _config(font)})
         return shown
 
+    def svg(self, font: int = 11, width: int = 340) -> str:
+        """The figure as SVG, in the color of the text around it."""
+        spec = json.dumps(self.spec(font, width=width))
+        return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+
     def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
         """PNG and SVG, one column wide."""
         spec = self.spec(9, width=_COLUMN)
@@ -204,7 +209,7 @@ def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = ME
             moved="datum.active[agent]",
             density="datum.active[agent] / datum.elements",
             unique_share="datum.active[agent] ? datum.unique[agent] / datum.active[agent] : null",
-            **{each: f"datum.{each}[agent]" for each in MEASURES[2:]},
+            **{each: f"datum.by_agent.{each}[agent]" for each in MEASURES[2:]},
         )
         .transform_calculate(value="datum[measure]")
         .encode(

@@ -58,8 +58,15 @@ def overlap(analysis: Values) -> list[Row]:
 
 
 def cells(analysis: Values) -> list[Row]:
-    """Figures by layer and role; those of agents hold a number for each."""
-    return [dict(cell) for cell in analysis["cells"]]
+    """Figures by layer and role; counts, and what is in `by_agent`, hold a number for each agent."""
+    whole = ("layer", "role", "tensors", "elements", "active", "unique")
+    return [
+        {
+            **{key: cell[key] for key in whole},
+            "by_agent": {key: value for key, value in cell.items() if key not in whole},
+        }
+        for cell in analysis["cells"]
+    ]
 
 
 def ulps(analysis: Values) -> list[Row]:
