@@ -31,9 +31,9 @@ _READ_TWICE = (
     "its inputs are read twice, because lambda depends on all of them; reading them once was measured and "
     "rejected, see docs/decisions/009-two-passes.md"
 )
-_SAMPLE = (
-    "the inputs are read once, but the sample and the kernel take processor time, less of which is hidden behind the "
-    "disk than of the floor's, and Python starts with cold caches"
+_COUNTED_FIRST = (
+    "its threshold depends on all elements of an agent and is counted exactly in two reads, before a third one merges; "
+    "a faster way that predicted it was measured and rejected, see docs/decisions/031-no-speculative-pass.md"
 )
 _EXPANDED = (
     "the merge from deltas is limited by two processors and no longer by the disk: in both passes an agent's block "
@@ -50,7 +50,7 @@ REASONS: dict[str, str] = {
         "for its last write to the disk. Ray also runs its processes at a lower priority (nice 15)"
     ),
     "cluster.0.5B.two": (
-        "serial work does not get faster: planning, reading a sample, and the disk that both nodes write to. "
+        "serial work does not get faster: planning, and the disk that both nodes write to. "
         "The process that collects results also shares the two processors with two nodes, while one node leaves it "
         "one of them"
     ),
@@ -80,17 +80,17 @@ REASONS: dict[str, str] = {
     "peers.0.5B": f"{_FIXED_COSTS}; and {_IN_TURNS}",
     "peers.1.5B": _IN_TURNS,
     "methods.0.5B": _FIXED_COSTS,
-    "methods.0.5B.ties": f"{_FIXED_COSTS}. A sample is counted first, and the kernel takes 1.6 times as long as RAM's",
+    "methods.0.5B.ties": _COUNTED_FIRST,
     "methods.0.5B.dare": f"{_FIXED_COSTS}. {_RANDOM_DRAWS}",
-    "methods.0.5B.dare_ties": f"{_FIXED_COSTS}. {_RANDOM_DRAWS}, and a sample is counted first",
+    "methods.0.5B.dare_ties": f"{_COUNTED_FIRST}. {_RANDOM_DRAWS}",
     "buckets": (
         "its inputs are read twice, because lambda depends on all of them, and the server shares the processors: it "
         "takes two thirds of the processor time that a merge takes"
     ),
     "held.0.5B.ram+": _READ_TWICE,
     "held.1.5B.ram+": _READ_TWICE,
-    "held.0.5B.ties": _SAMPLE,
-    "held.1.5B.ties": _SAMPLE,
+    "held.0.5B.ties": _COUNTED_FIRST,
+    "held.1.5B.ties": _COUNTED_FIRST,
     "spectral.0.5B.swudi": "nearly all of the time is matrix products in BLAS, whose speed depends on the processor",
     "end_to_end.0.5B.warm.ram+": _FIXED_COSTS,
     "end_to_end.0.5B.cold.ram+": (

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lab import advice, details, predictions, rules, smollm, summary, tables
+from lab import advice, details, predictions, rules, sections, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.published import TABLES, ahead_of_sum
@@ -81,6 +81,9 @@ def _parts(results: Results) -> Iterator[str]:
     yield _counts(results)
     yield _better_rule(results)
     yield _real(results)
+    yield sections.of_kinds(results)
+    yield sections.of_runs(results)
+    yield sections.of_situations(results)
     yield _advice(results)
     yield _published()
     yield _LIMITS

@@ -21,29 +21,53 @@ SEEDS_BEFORE = 3
 
 
 @dataclass(frozen=True)
-class Prediction:
-    """The mean of one merge less that of another, on new trainings that have both.
+class Expected:
+    """A range of a difference.
 
     Attributes:
-        first, second: names in lab/real/merges.json; the second may be `BEST_OTHER`.
-        dtype: of agents and output.
-        low, high: points between which the difference was expected.
+        low, high: points between which it was expected.
         apart: which side of 0 the whole interval was expected on, below (-1) or above (1); 0 for neither.
     """
 
-    first: str
-    second: str
-    dtype: str
     low: float
     high: float
     apart: int = 0
 
     @property
     def range(self) -> str:
-        """What was expected, human-readable."""
+        """Human-readable."""
         side = {-1: ", interval below 0", 0: "", 1: ", interval above 0"}[self.apart]
         low, high = (f"{one:+g}" if one else "0" for one in (self.low, self.high))
-        return f"{low} to {high}{side}" if self.high < math.inf else f"above {low}"
+        if self.high == math.inf:
+            return f"above {low}"
+        return (f"below {high}" if self.low == -math.inf else f"{low} to {high}") + side
+
+    def verdict(self, value: float) -> str:
+        """Whether a value without an interval came out as expected."""
+        return CAME_TRUE if self.low <= value <= self.high else FAILED
+
+    def judged(self, found: Estimate | None) -> str:
+        """Whether a difference came out as expected."""
+        if found is None:
+            return NOT_SCORED
+        sided = self.apart == 0 or (found.high < 0 if self.apart < 0 else found.low > 0)
+        return self.verdict(found.value) if sided else FAILED
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """The mean of one merge less that of another, on new trainings that have both.
+
+    Attributes:
+        first, second: names in lab/real/merges.json; the second may be `BEST_OTHER`.
+        dtype: of agents and output.
+        expected: the range of the difference.
+    """
+
+    first: str
+    second: str
+    dtype: str
+    expected: Expected
 
     def measured(self, real: Real) -> Estimate | None:
         """The difference on the new trainings; None where no such training has both merges."""
@@ -56,29 +80,22 @@ class Prediction:
             return None
         return new.difference(*names)
 
-    def verdict(self, found: Estimate | None) -> str:
-        """Whether the prediction came true."""
-        if found is None:
-            return NOT_SCORED
-        sided = self.apart == 0 or (found.high < 0 if self.apart < 0 else found.low > 0)
-        return CAME_TRUE if self.low <= found.value <= self.high and sided else FAILED
-
 
 PREDICTIONS = (
-    Prediction("task_arithmetic", "ram+", BFLOAT16, 5, 9),
-    Prediction("ties", "ram+", BFLOAT16, 0, 4),
-    Prediction("ties", "task_arithmetic", BFLOAT16, -7, -2, apart=-1),
-    Prediction("ties density=0.1", "ties", BFLOAT16, -2, 0.5),
-    Prediction("ram+ shared=rms", "ties", BFLOAT16, 0, 4),
-    Prediction("ties", "ram+", FLOAT32, -1, 3),
-    Prediction("ties", "sum x 0.8", FLOAT32, -5, -1),
-    Prediction("ties density=0.1", "ties", FLOAT32, -4, 0),
-    Prediction("core", "ram+", BFLOAT16, 2, 5, apart=1),
-    Prediction("core", "task_arithmetic", BFLOAT16, -4, 0),
-    Prediction("core", "ram+ shared=rms", FLOAT32, -2, 2),
-    Prediction("core+", "core", BFLOAT16, -1, 1),
-    Prediction("core+", "core", FLOAT32, -1, 1),
-    Prediction("task_arithmetic", BEST_OTHER, BFLOAT16, 0, math.inf),
+    Prediction("task_arithmetic", "ram+", BFLOAT16, Expected(5, 9)),
+    Prediction("ties", "ram+", BFLOAT16, Expected(0, 4)),
+    Prediction("ties", "task_arithmetic", BFLOAT16, Expected(-7, -2, apart=-1)),
+    Prediction("ties density=0.1", "ties", BFLOAT16, Expected(-2, 0.5)),
+    Prediction("ram+ shared=rms", "ties", BFLOAT16, Expected(0, 4)),
+    Prediction("ties", "ram+", FLOAT32, Expected(-1, 3)),
+    Prediction("ties", "sum x 0.8", FLOAT32, Expected(-5, -1)),
+    Prediction("ties density=0.1", "ties", FLOAT32, Expected(-4, 0)),
+    Prediction("core", "ram+", BFLOAT16, Expected(2, 5, apart=1)),
+    Prediction("core", "task_arithmetic", BFLOAT16, Expected(-4, 0)),
+    Prediction("core", "ram+ shared=rms", FLOAT32, Expected(-2, 2)),
+    Prediction("core+", "core", BFLOAT16, Expected(-1, 1)),
+    Prediction("core+", "core", FLOAT32, Expected(-1, 1)),
+    Prediction("task_arithmetic", BEST_OTHER, BFLOAT16, Expected(0, math.inf)),
 )
 
 
@@ -88,4 +105,4 @@ def rows(real: Real) -> Iterator[tuple[str, ...]]:
         found = one.measured(real)
         told = "" if found is None else signed(found)
         second = one.second if one.second == BEST_OTHER else f"`{one.second}`"
-        yield f"`{one.first}` minus {second}", one.dtype, one.range, told, one.verdict(found)
+        yield f"`{one.first}` minus {second}", one.dtype, one.expected.range, told, one.expected.judged(found)

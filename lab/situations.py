@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -27,7 +28,9 @@ from numpy.typing import NDArray
 
 import ramerge
 from lab import measure
+from lab.claims import signed
 from lab.model import Questions, Weights, read_model, write_model
+from lab.predictions import CAME_TRUE, FAILED, Expected
 from lab.results import RESULTS
 from lab.rows import Row
 from lab.statistics import Estimate, over_seeds
@@ -38,7 +41,7 @@ from ramerge.foundation.files import write_file
 
 KEPT = RESULTS / "situations.json"
 TEST = 300
-SCHOOLING = Schooling(steps=700)
+SCHOOLING = Schooling(steps=1100)
 _RANK = 8
 
 _RATES = (2e-2, 1e-2, 5e-3, 2e-2, 1e-2, 1e-2, 1e-2, 1e-2)
@@ -234,6 +237,48 @@ def _array(kept: Mapping[str, Any]) -> Scores:
     return np.array(
         [[[one[situation.name][row.name] for row in ROWS] for situation in SITUATIONS] for one in kept.values()]
     )
+
+
+Line = tuple[str, str, str, str, str]
+_LESS = (
+    ("2", "core+", "rms", Expected(1, 5, apart=1)),
+    ("3", "core", "rms", Expected(0.5, 4)),
+    ("8", "core power=0.5", "core", Expected(-2, 0.5)),
+    ("8", "core power=1", "core", Expected(-2, 0.5)),
+    ("9", "core rank=8", "core", Expected(-0.7, 0.7)),
+    ("9", "core rank=32", "core", Expected(-0.7, 0.7)),
+    ("10", "core+ time=0.5", "core+", Expected(-1, 1)),
+    ("10", "core+ time=2", "core+", Expected(-1, 1)),
+)
+_WORST = (
+    ("4", "core+", Expected(-6, -1)),
+    ("5", "core", Expected(-9, -2)),
+    *(("6", name, Expected(-math.inf, -15)) for name in ("sum", "average", "ram+")),
+)
+
+
+def predicted(kept: Mapping[str, Any]) -> list[Line]:
+    """The predictions of docs/decisions/032-situations.md, what was measured, and whether they came true."""
+    found = table(kept)
+    rules = [row.name for row in (*COMMON, *CORE)]
+    best = max(rules, key=lambda name: found[name].mean)
+    lines = [
+        ("1", "the highest mean of the 14 rules", "`core+`", f"`{best}`", CAME_TRUE if best == "core+" else FAILED)
+    ]
+    for number, rule, other, expected in _LESS:
+        apart = difference(kept, rule, other)
+        lines.append((number, f"`{rule}` minus `{other}`", expected.range, signed(apart), expected.judged(apart)))
+    for number, rule, expected in _WORST:
+        one = found[rule]
+        told = f"{one.behind:+.1f} ({one.worst})"
+        lines.append((number, f"`{rule}` in its worst situation", expected.range, told, expected.verdict(one.behind)))
+    one, below = found["swudi"], Expected(-math.inf, -20)
+    in_lora = one.worst.startswith("LoRA") and one.behind <= -20
+    told = f"{one.behind:+.1f} ({one.worst})"
+    lines.append(
+        ("7", "`swudi` in its worst situation, with LoRA agents", below.range, told, CAME_TRUE if in_lora else FAILED)
+    )
+    return sorted(lines, key=lambda line: int(line[0]))
 
 
 def text(kept: Mapping[str, Any]) -> str:

@@ -31,35 +31,47 @@ def named_directory(text: str) -> tuple[str, Path]:
     return name, Path(directory)
 
 
-def batches(examples: Sequence[Example], size: int) -> Iterator[Sequence[Example]]:
-    """Consecutive slices of at most `size` examples."""
-    for start in range(0, len(examples), size):
-        yield examples[start : start + size]
+def batches(places: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Consecutive slices of at most `size` places."""
+    for start in range(0, len(places), size):
+        yield places[start : start + size]
 
 
+@torch.no_grad()
 def reply(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, examples: Sequence[Example]
 ) -> list[str]:
-    """Greedy replies to one batch of problems; what all prompts begin with is computed once."""
+    """Greedy replies to one batch of problems.
+
+    What all prompts begin with is computed once, and a row leaves the batch when its reply ends.
+    """
     prompts = [
         tokenizer.apply_chat_template(task.messages(example), add_generation_prompt=True, return_dict=False)
         for example in examples
     ]
     shared = common_beginning(prompts)
     rest = tokenizer.pad({"input_ids": [prompt[len(shared) :] for prompt in prompts]}, return_tensors="pt")
-    first = torch.tensor([shared] * len(prompts))
-    with torch.no_grad():
-        cache = model(first[:1], use_cache=True).past_key_values
+    cache = model(torch.tensor([shared]), use_cache=True).past_key_values
     cache.batch_repeat_interleave(len(prompts))
-    tokens = model.generate(
-        torch.cat([first, rest["input_ids"]], 1),
-        attention_mask=torch.cat([torch.ones_like(first), rest["attention_mask"]], 1),
-        past_key_values=cache,
-        max_new_tokens=task.max_new_tokens,
-        do_sample=False,
-    )
-    begins = len(shared) + rest["input_ids"].shape[1]
-    return [tokenizer.decode(row[begins:], skip_special_tokens=True) for row in tokens]
+    seen = torch.ones(len(prompts), len(shared), dtype=torch.long)
+    seen = torch.cat([seen, rest["attention_mask"]], 1)
+    ids = rest["input_ids"]
+    rows = torch.arange(len(prompts))
+    replies: list[list[int]] = [[] for _ in prompts]
+    for _ in range(task.max_new_tokens):
+        places = (seen.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        found = model(ids, attention_mask=seen, position_ids=places, past_key_values=cache, logits_to_keep=1)
+        chosen = found.logits[:, -1].argmax(-1)
+        going = torch.nonzero(chosen != tokenizer.eos_token_id).squeeze(1)
+        if not len(going):
+            break
+        if len(going) < len(rows):
+            cache.batch_select_indices(going)
+            rows, seen, chosen = rows[going], seen[going], chosen[going]
+        for row, token in zip(rows.tolist(), chosen.tolist(), strict=True):
+            replies[row].append(token)
+        ids, seen = chosen.unsqueeze(1), torch.cat([seen, torch.ones(len(rows), 1, dtype=torch.long)], 1)
+    return [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in replies]
 
 
 def common_beginning(prompts: Sequence[Sequence[int]]) -> list[int]:
@@ -75,10 +87,22 @@ def score(rewards: Sequence[float]) -> dict[str, float]:
     return {"mean": statistics.fmean(rewards), "standard_error": error, "solved": solved}
 
 
+def replies_to(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, examples: Sequence[Example], batch: int
+) -> list[str]:
+    """Greedy replies to problems; those of about one length share a batch, so that little is padded."""
+    by_length = sorted(range(len(examples)), key=lambda place: len(tokenizer(examples[place].question)["input_ids"]))
+    texts = dict[int, str]()
+    for places in batches(by_length, batch):
+        found = reply(model, tokenizer, task, [examples[place] for place in places])
+        texts |= zip(places, found, strict=True)
+    return [texts[place] for place in range(len(examples))]
+
+
 def evaluate_task(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task: Task, flags: Row) -> Row:
     """Score one model on one task."""
     examples = task.examples("test", flags["seed"], flags["prompts"])
-    texts = [text for batch in batches(examples, flags["batch"]) for text in reply(model, tokenizer, task, batch)]
+    texts = replies_to(model, tokenizer, task, examples, flags["batch"])
     rewards = [task.reward(text, example.answer) for text, example in zip(texts, examples, strict=True)]
     sample = {"prompt": examples[0].question, "reply": texts[0], "answer": examples[0].answer}
     return {**score(rewards), "sample": sample, "rewards": rewards}

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from datasets import Dataset
 from tasks import TASKS, Message, Task
-from transformers import AutoModelForCausalLM, AutoTokenizer, Cache, PreTrainedModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, Cache, PreTrainedModel, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -138,6 +138,18 @@ def save_agent(trainer: GRPOTrainer, base: Path, out: Path, exact: Path) -> None
         AutoTokenizer.from_pretrained(base).save_pretrained(folder)
 
 
+class KeepsSteps(TrainerCallback):
+    """Saves the weights of some steps in float32, each in a folder `checkpoint-STEP`."""
+
+    def __init__(self, folder: Path, steps: Sequence[int]) -> None:
+        self.folder, self.steps = folder, frozenset(steps)
+
+    def on_step_end(self, _args: Any, state: Any, _control: Any, *, model: PreTrainedModel, **_: object) -> None:
+        """Called by the trainer after each update."""
+        if state.global_step in self.steps:
+            model.save_pretrained(self.folder / f"checkpoint-{state.global_step}")
+
+
 def train(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train and save the agent; return the log."""
     task = TASKS[arguments.task]
@@ -147,6 +159,7 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
         args=make_config(task, arguments),
         train_dataset=make_dataset(task, arguments.prompts * arguments.steps, arguments.seed),
         processing_class=AutoTokenizer.from_pretrained(arguments.base, padding_side="left"),
+        callbacks=[KeepsSteps(arguments.checkpoints, arguments.keep)] if arguments.checkpoints else [],
     )
     start = time.perf_counter()
     trainer.train()
@@ -157,7 +170,8 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def settings(arguments: argparse.Namespace) -> dict[str, Any]:
     """What the run was: flags, machine and versions."""
-    flags = {name: value for name, value in vars(arguments).items() if name not in ("base", "out", "exact")}
+    without_effect = ("base", "out", "exact", "checkpoints", "keep")
+    flags = {name: value for name, value in vars(arguments).items() if name not in without_effect}
     versions = {"python": platform.python_version(), **{package: version(package) for package in PACKAGES}}
     return {**flags, "versions": versions}
 
@@ -168,6 +182,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--task", choices=sorted(TASKS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="directory of the agent in bf16")
     parser.add_argument("--exact", type=Path, required=True, help="directory of the agent in float32")
+    parser.add_argument("--checkpoints", type=Path, help="folder for checkpoints in float32 of the steps of --keep")
+    parser.add_argument("--keep", type=int, nargs="+", default=[1, 2, 3, *range(4, 1000, 2)], metavar="STEP")
     parser.add_argument("--base", type=Path, default=Path(".real/base"), help="checkpoint to start from")
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--lr", type=float, default=2e-5)

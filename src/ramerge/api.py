@@ -25,8 +25,8 @@ from ramerge.planning.explain import explain
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
-from ramerge.recipe.document import document_of
-from ramerge.recipe.model import Recipe
+from ramerge.recipe.document import Document, document_of
+from ramerge.recipe.model import AUTO, Recipe
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -223,6 +223,8 @@ def plan(
 ) -> Plan | SweepPlan:
     """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only.
 
+    The method `auto` is replaced by the one that `recommend` names for these agents, whose weights are read for that.
+
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
         out: the output folder, also in a bucket (`s3://bucket/model`, `gs://`, `az://`), or a repository of the hub
@@ -247,9 +249,28 @@ def plan(
     document = open_recipe(recipe, tensors_of_base)
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
+    if document.values.get("method") == AUTO:
+        document = _chosen(document, options)
     points = make_points(document, vary)
     made = _made(points, out, as_delta, options)
     return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
+
+
+def _chosen(document: Document, options: Options) -> Document:
+    """A recipe with what `recommend` names for its agents in place of the method `auto`, told in a note."""
+    if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
+        raise RecipeError(
+            document.where((key,), "the method auto chooses parameters, too; leave it out, or name a method")
+            for key in wrong
+        )
+    import ramerge  # the analysis is no part of the core, and is found by its public name
+
+    found = ramerge.recommend(document, options=options)
+    rounding = None if document.values.get("rounding") else found.rounding
+    asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
+    told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
+    note = f"auto: {told}, because {found.reasons[0]}; `ramerge recommend` shows the evidence"
+    return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
 
 
 def _made(

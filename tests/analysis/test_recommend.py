@@ -18,6 +18,7 @@ from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
 from ramerge.engine.warn import AboutMethod
 from ramerge.flags.read import read_recipe
+from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.words import read_varied
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.registry import METHODS
@@ -205,6 +206,24 @@ def test_two_agents_and_copies_are_advised_without_equals(analysis: ramerge.Anal
     assert (pair.situation, pair.method, pair.parameters) == ("pair", "task_arithmetic", {})
     assert (copies.situation, copies.method, copies.parameters) == ("copies", "ram+", {"shared": "agree_max"})
     assert pair.equals is None and copies.equals is None
+
+
+def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
+    inputs = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("add", "reverse", "sort")}}
+    found = ramerge.recommend(inputs)
+    record = ramerge.merge(inputs | {"method": "auto"}, tmp_path / "auto")
+    assert (
+        record.method == found.method
+        and "auto" not in (tmp_path / "auto" / "ramerge.json").read_text().partition("notes")[0]
+    )
+    assert record.notes[0].startswith(f"auto: {found.method}") and found.reasons[0] in record.notes[0]
+    named = ramerge.merge(found.applied(inputs), tmp_path / "named")
+    assert named.notes == record.notes[1:]
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("auto", "named")]
+    assert weights[0] == weights[1]
+    assert ramerge.recommend(inputs | {"method": "auto"}) == found
+    with pytest.raises(RecipeError, match="parameters: the method auto chooses parameters, too"):
+        ramerge.plan(inputs | {"method": "auto", "parameters": {"r": 0.1}})
 
 
 def test_what_it_says_can_be_merged() -> None:

@@ -78,21 +78,21 @@ def test_sentences_are_about_trainings_that_have_all_they_name(tmp_path: Path, r
 
 
 def test_predictions_are_judged_on_trainings_that_came_later(tmp_path: Path, real: smollm.Real) -> None:
-    one = predictions.Prediction("task_arithmetic", "ram+", "bfloat16", 5, 9)
-    assert one.measured(real) is None and one.verdict(None) == predictions.NOT_SCORED
+    one = predictions.Prediction("task_arithmetic", "ram+", "bfloat16", predictions.Expected(5, 9))
+    assert one.measured(real) is None and one.expected.judged(None) == predictions.NOT_SCORED
     kept(tmp_path, 4)
     both = smollm.read(Results(tmp_path))
     assert both is not None
     found = one.measured(both)
-    assert found is not None and found.value == pytest.approx(75) and one.verdict(found) == predictions.FAILED
-    assert replace(one, high=80).verdict(found) == predictions.CAME_TRUE
-    assert replace(one, high=80, apart=-1).verdict(found) == predictions.FAILED
+    assert found is not None and found.value == pytest.approx(75) and one.expected.judged(found) == predictions.FAILED
+    assert replace(one.expected, high=80).judged(found) == predictions.CAME_TRUE
+    assert replace(one.expected, high=80, apart=-1).judged(found) == predictions.FAILED
 
 
 def test_every_prediction_is_in_the_decision() -> None:
     written = (page.PAGE.parent / "decisions" / "010-predictions-for-ties-and-core.md").read_text(encoding="utf-8")
     for one in predictions.PREDICTIONS:
-        assert f"| {one.range.partition(',')[0]}" in written, one
+        assert f"| {one.expected.range.partition(',')[0]}" in written, one
 
 
 def test_trainings_of_fewer_tasks_are_left_out(tmp_path: Path, real: smollm.Real) -> None:

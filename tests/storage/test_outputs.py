@@ -133,17 +133,25 @@ def test_a_kill_after_the_commit(number: int, s3: Server, source: dict[str, Any]
     assert found(s3, f"after/{number}") == expected(source, tmp_path / "here")
 
 
+@pytest.mark.parametrize("executor", ["threads", "ray"])
 @pytest.mark.parametrize("trial", range(int(os.environ.get("RAMERGE_STOPS", "3"))))
 def test_a_stopped_process_that_goes_on_after_its_defeat(
-    trial: int, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
+    trial: int,
+    executor: str,
+    s3: Server,
+    source: dict[str, Any],
+    stage: Path,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
 ) -> None:
     """It was stopped (SIGSTOP) at some request, and another job completed the same output meanwhile."""
-    name, old = f"stopped/{trial}", trial % 2 == 1
+    name, old = f"stopped/{executor}-{trial}", trial % 2 == 1
+    cluster = request.getfixturevalue("cluster").address if executor == "ray" else ""
     out = f"s3://{BUCKET}/{name}"
     if old:
         kills.merge(source | {"method": "ram"}, out, staging_dir=tmp_path / "old")
     what, number = [("put", 6), ("put", 7), ("put", 3), ("arrived", 1), ("put", 4), ("removed here", 0)][trial % 6]
-    process = started(source, out, what, number, signal="SIGSTOP", overwrite=old)
+    process = started(source, out, what, number, signal="SIGSTOP", overwrite=old, cluster=cluster)
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     other = source | {"parameters": {"r": 0.3}}
     kills.merge(other, out, staging_dir=tmp_path / "other", overwrite=old)

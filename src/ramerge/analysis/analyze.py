@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from ramerge.analysis.cells import CellCounts
+from ramerge.analysis.cores import forecast
 from ramerge.analysis.findings import finding_of_broken, findings_of
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
@@ -36,7 +37,7 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan, TensorPlan
 from ramerge.recipe.document import Document
 from ramerge.recipe.layers import layer_of
-from ramerge.recipe.model import DEFAULT_METHOD
+from ramerge.recipe.model import AUTO, DEFAULT_METHOD
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -52,6 +53,7 @@ def analyze(
     recipe: AnyRecipe,
     *,
     epsilons: Sequence[float] = EPSILONS,
+    cores: bool = False,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Analysis:
@@ -64,6 +66,8 @@ def analyze(
     Args:
         recipe: as for `merge`.
         epsilons: further thresholds of "moved" to compare.
+        cores: whether to forecast the coefficients of `core` and the best factor of the sum, which takes one more read
+            and about as long as a merge with `core`.
         options, on_progress: as for `merge`. With `cache`, later merges of the same files need one read less.
 
     Returns:
@@ -85,7 +89,10 @@ def analyze(
         raise PlanError(plan.problems)
     resources = plan.resources
     with chosen_executor(options.ray, resources.workers, resources.memory_of) as executor:
-        return carry_out(plan, statistics, executor, on_progress or silence)
+        analysis = carry_out(plan, statistics, executor, on_progress or silence)
+        if not cores:
+            return analysis
+        return replace(analysis, cores=forecast(document, options, executor, on_progress or silence))
 
 
 def plan_analysis(
@@ -221,6 +228,9 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     values = dict(document.values)
     if values.get("base") is None:
         raise RecipeError(document.where(("base",), "is missing; without a base there are no task vectors to analyze"))
+    if values.get("method") == AUTO:
+        del values["method"]
+        document = replace(document, values=values)
     given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
     name = values.get("method", DEFAULT_METHOD)

@@ -9,7 +9,7 @@ from ramerge.analysis.results import Analysis
 from ramerge.engine.record import Record, read_record, read_sweep
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import brief
-from ramerge.storage.delta_index import COMPANIONS
+from ramerge.storage.own_files import COMPANIONS
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.analysis.cells import HeatCell
+from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.roles import ROLES
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
@@ -47,6 +48,7 @@ class Analysis:
         findings: three sentences, and a fourth about float32 and float64 agents.
         notes: what the plan noted.
         warnings: what is probably not intended.
+        cores: the forecast of `core`'s coefficients and of the best factor of the sum, if it was asked for.
         recipe: what was analyzed, as plain values.
         bytes_read: bytes of weights read.
         seconds: wall time.
@@ -84,6 +86,7 @@ class Analysis:
     precision_loss: Mapping[str, Mapping[str, int | float]] = field(default_factory=dict)
     relative_epsilon: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    cores: CoreForecast | None = None
 
     @property
     def agents(self) -> Mapping[str, AgentPart]:

@@ -60,6 +60,7 @@ def _carry_out(
     document: Document, out: str, options: Options, *, as_delta: bool = False, quiet: bool, as_json: bool
 ) -> None:
     from ramerge.api import plan as make
+    from ramerge.engine.summary import summary
     from ramerge.foundation.progress import shown
 
     warn_of_launcher()
@@ -71,7 +72,7 @@ def _carry_out(
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say([*texts.summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+        say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
 
 
 @command(short_help="Merge with many parameters at once.")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # importing typing takes longer than all imports of this modu
 
 # Objects that are made before garbage is looked for. Python's 700 costs a tenth of a second here, because what imports
 # make stays.
-_UNTIL_GARBAGE = 50_000
+_UNTIL_GARBAGE = 200_000
 
 
 def main() -> NoReturn:

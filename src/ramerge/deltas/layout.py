@@ -32,9 +32,9 @@ from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.jsontext import JsonLimits, dumped, read
 from ramerge.foundation.text import quoted
 from ramerge.foundation.typedjson import to_model
-from ramerge.storage import delta_index as delta_names
-from ramerge.storage.delta_index import digest_of_index, signed
+from ramerge.storage import own_files as delta_names
 from ramerge.storage.location import Location
+from ramerge.storage.own_files import digest_of_index, signed
 from ramerge.tensors.header import read_header
 from ramerge.tensors.paths import climbs_out, is_too_long
 

@@ -18,7 +18,7 @@ from ramerge.formats.safetensors import INDEX as MODEL_INDEX
 from ramerge.formats.safetensors import ONE_FILE
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.pool import Pool
+from ramerge.foundation.pool import map_in_threads
 from ramerge.foundation.progress import Listener, Progress, silence
 from ramerge.foundation.text import quoted
 from ramerge.output.staging import StagingDir
@@ -61,10 +61,11 @@ def write_agent(
     with Files(agent.files) as files:
         writer = Writer(staging, shards)
         try:
-            pool = Pool(
-                workers or threads_for(agent.files), lambda: _RebuildWorker(Reader(files, Arena(memory)), writer)
+            count = workers or threads_for(agent.files)
+            results = map_in_threads(
+                count, lambda: _RebuildWorker(Reader(files, Arena(memory)), writer), _RebuildWorker.run, runs
             )
-            digests = chain.from_iterable(pool.map(_RebuildWorker.run, runs))
+            digests = chain.from_iterable(results)
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             listen(Progress("writing", done, total))
             for tensor in _in_order(agent, shards):

@@ -17,7 +17,7 @@ from ramerge.methods.base import Column
 from ramerge.methods.registry import METHODS
 from ramerge.planning.model import MergePlan
 from ramerge.recipe.points import Point
-from ramerge.storage.delta_index import COMPANIONS
+from ramerge.storage.own_files import COMPANIONS
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 

@@ -20,8 +20,10 @@ from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.progress import Listener, silence
 from ramerge.methods.base import Statistic
+from ramerge.methods.means import one_of
 from ramerge.planning import cached_counts
 from ramerge.planning.model import Batch, MergePlan, TensorPlan, Tie
+from ramerge.recipe.points import means_of
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.reader import Files, Reader
 
@@ -144,6 +146,8 @@ def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]],
         if (index, tensor.rule, parts) not in made:
             known = {statistic: results[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
             prepared = point.method.prepare(point.parameters[tensor.rule], agents, known)
+            if means := means_of(plan.points, tensor.rule):
+                prepared = one_of(means.index(point.mean(tensor.rule)), len(means))
             reported = point.reported(tensor.rule)
             if reported is not None and (reported, tensor.part(reported.scope)) in results:
                 reported = None

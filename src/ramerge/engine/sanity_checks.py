@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.pool import Pool
+from ramerge.foundation.pool import map_in_threads
 from ramerge.foundation.text import decimals
 from ramerge.planning.findings import key_of
 from ramerge.planning.model import MergePlan, TensorPlan
@@ -88,7 +88,7 @@ def _largest(tensor: Tensor, reader: Reader) -> float:
 
 def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
-    if not tensors or not plan.points[0].uses_base:
+    if not tensors or not plan.points[0].uses_base or plan.method.along_run:
         return ()
     names = tuple(plan.agents)
     sample = _Sample.of(tensors, len(names))
@@ -189,7 +189,7 @@ def _blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[Tensor
 
     with Files() as files:
         paths = {source.tensor.path for tensor, _, _ in places for source in tensor.sources}
-        yield from Pool(threads_for(paths), lambda: Reader(files)).map(read, places)
+        yield from map_in_threads(threads_for(paths), lambda: Reader(files), read, places)
 
 
 def _numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:

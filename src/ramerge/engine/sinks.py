@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.foundation.dtypes import NUMPY_DTYPES, torch_dtypes
+from ramerge.foundation.dtypes import TORCH_NAMES, torch_dtypes
 from ramerge.foundation.progress import Listener, silence
 from ramerge.output.write import Shard, Writer
 from ramerge.planning.model import Block, MergePlan
@@ -55,7 +55,7 @@ class MergedTensor:
         """
         if self.dtype == "BF16":
             return (self.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(self.shape)
-        return self.data.view(NUMPY_DTYPES[self.dtype]).reshape(self.shape)
+        return self.data.view(TORCH_NAMES[self.dtype]).reshape(self.shape)
 
     def torch(self) -> Any:
         """A torch tensor that shares this memory."""

@@ -3,16 +3,15 @@
 open                    opens a folder in whatever format it is
 format                  what a format is
 registry                all of them, by priority
-files                   what formats share: files that must be there, links that lead outside, config.json
+files                   what formats share: files that must be there, links that lead outside, config.json, runs
 safetensors             safetensors files, as `save_pretrained` writes them
 adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
 pickled                 `pytorch_model.bin`
-runs                    where trainers put the policy inside of a run
 fsdp                    shards of FSDP, a file for each rank, as verl and SkyRL save them
 megatron                torch_dist of Megatron: the files of dcp, with names and layouts of its own
 dcp                     folders of torch.distributed.checkpoint
 deepspeed               partitions of ZeRO, with the float32 weights of the optimizer
-views, sharded          what the formats share that torch writes: tensors of its files, parts that ranks hold
+views, sharded          what the formats share that torch writes: tensors of its files, models in pieces
 unread                  folders that are recognized, and refused with advice
 sidecars                tokenizer, configuration and other files that are copied alongside the weights
 encodings/              which tensors of a folder are codes and scales: one encoding a file

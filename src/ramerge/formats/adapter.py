@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 from ramerge.formats import pickled, safetensors
-from ramerge.formats.files import check_files
+from ramerge.formats.files import check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
-from ramerge.formats.runs import places
-from ramerge.foundation.errors import CheckpointError
+from ramerge.formats.views import unwrapped
+from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint, Contents
@@ -30,10 +30,7 @@ from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-# Where verl keeps it next to its checkpoints.
-
 _PREFIX = "base_model.model."
-_WRAPPERS = re.compile(r"(^|\.)(_orig_mod|_fsdp_wrapped_module)(?=\.)")
 # Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
 # they were before, and once more under the wrapper's name.
 _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
@@ -65,7 +62,7 @@ _ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save 
 
 def find(folder: Location) -> Location | None:
     """The folder of an adapter: this one, or verl's inside of a step or a run."""
-    inside = (inner for place in places(folder) for inner in (place, place / "lora_adapter"))
+    inside = (inner for place in policy_places(folder) for inner in (place, place / "lora_adapter"))
     return next((inner for inner in inside if (inner / CONFIG).exists()), None)
 
 
@@ -81,16 +78,11 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
     path, problems = folder / present[0], list[str]()
-    settings, stored = None, list[Tensor]()
-    try:
+    with collected(problems):
         settings = read_settings(folder)
-    except CheckpointError as error:
-        problems += error.problems
-    try:
+    with collected(problems):
         stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
-    except CheckpointError as error:
-        problems += error.problems
-    if problems or settings is None:
+    if problems:
         raise CheckpointError(problems)
     agent = _Agent(path, settings, untied(base), _Tie.of(base))
     agent.add(stored)
@@ -125,9 +117,10 @@ def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
     known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
     known.add(model_name(str(base.config.get("_name_or_path") or "")))
-    if settings.base and model_name(settings.base) not in known:
+    named = settings.base_model_name_or_path
+    if named and model_name(named) not in known:
         yield (
-            f"its configuration says that it was trained on {quoted(settings.base)}, and the base is "
+            f"its configuration says that it was trained on {quoted(named)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
         )
 
@@ -229,7 +222,7 @@ class _Agent:
     def told(self) -> str:
         ranks = sorted(self.ranks)
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
-        kind = "DoRA" if self.settings.has_magnitudes else "LoRA"
+        kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
         names = ", ".join(map(quoted, self.added[:10])) + (" and others" if len(self.added) > 10 else "")
         more += f", {len(self.added)} added that the base does not have: {names}" if self.added else ""
@@ -281,7 +274,7 @@ class _Agent:
         others: dict[str, Tensor] = {}
         before = set()
         for tensor in stored:
-            key = _WRAPPERS.sub("", tensor.name).lstrip(".").removeprefix(_PREFIX)
+            key = unwrapped(tensor.name).removeprefix(_PREFIX)
             found = _PART.fullmatch(key)
             if found is None:
                 if _BEFORE in key:
@@ -353,7 +346,7 @@ class _Agent:
         return names if name in names else (name,)
 
     def _trained_with(self, name: str) -> tuple[str, ...]:
-        return self._shared(name) if self.settings.ties else (name,)
+        return self._shared(name) if self.settings.ensure_weight_tying else (name,)
 
     # --- what replaces -----------------------------------------------------------------------------------------------
 
@@ -403,7 +396,7 @@ class _Agent:
             self.others += 1
 
     def _has_own_rows(self) -> bool:
-        if self.tie is None or not isinstance(self.settings.tokens, Mapping):
+        if self.tie is None or not isinstance(self.settings.trainable_token_indices, dict):
             return False
         head = self.settings.tokens_of(self.tie.head.removesuffix(".weight"))
         return bool(head) and head != self.settings.tokens_of(self.tie.embedding.removesuffix(".weight"))
@@ -434,7 +427,7 @@ class _Agent:
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         name = self._named(f"{pair.plain}.weight")
-        if self.settings.ties and self.tie is not None and name == self.tie.head:
+        if self.settings.ensure_weight_tying and self.tie is not None and name == self.tie.head:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
         if not self._is_first("changes", name or f"{pair.plain}.weight", pair.module):
             return
@@ -450,7 +443,7 @@ class _Agent:
             )
             return
         magnitudes = parts.get("magnitudes")
-        if (magnitudes is not None) != self.settings.has_magnitudes:
+        if (magnitudes is not None) != self.settings.use_dora:
             what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
             self.problems.append(f"{quoted(pair.plain)}: {what}")
             return
@@ -475,7 +468,7 @@ class _Agent:
         ]
         if len(fits) < 2:
             return fits[0] if fits else None
-        return self.settings.is_transposed or self.base.config.get("model_type") in _CONV1D
+        return self.settings.fan_in_fan_out or self.base.config.get("model_type") in _CONV1D
 
     def _add_to_bias(self, module: str, bias: Tensor, scaling: float) -> None:
         name = self._named(f"{module}.bias")
@@ -489,7 +482,7 @@ class _Agent:
     # --- parameters by name ------------------------------------------------------------------------------------------
 
     def _targets(self, module: str) -> list[str]:
-        found = [name.rpartition(".") for name in self.settings.parameters]
+        found = [name.rpartition(".") for name in self.settings.target_parameters]
         names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
         return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
 
@@ -512,7 +505,7 @@ class _Agent:
             for pair, parameter in chosen:
                 fits = parameter.orientations(pair)
                 if len(fits) > 1:
-                    fits = shown or ({True} if self._is_old else self._shown_by_base(module)) or fits
+                    fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
                 if len(fits) > 1:
                     self.problems.append(
                         f"{quoted(module)}: {parameter.name} is square, {list(parameter.shape)}, so its shape does not "
@@ -520,11 +513,6 @@ class _Agent:
                     )
                 else:
                     yield pair, parameter, fits.pop()
-
-    @property
-    def _is_old(self) -> bool:
-        """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
-        return self.settings.version is not None and self.settings.version < (0, 19)
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""

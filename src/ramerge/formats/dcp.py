@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ramerge.formats.files import check_files, read_config, written_apart
+from ramerge.formats.files import check_files
 from ramerge.formats.format import Format, Opening, local
+from ramerge.formats.sharded import ShardedModel
 from ramerge.formats.torchfile.archive import Window, window
 from ramerge.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
 from ramerge.formats.torchfile.machine import Name, RefusedError, Stub
-from ramerge.formats.views import assembled, tensor_of, unwrapped, without_ties
-from ramerge.foundation.errors import CheckpointError
+from ramerge.formats.views import tensor_of, unwrapped
+from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
@@ -68,13 +69,13 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     shards = list(_shards(folder))
     if shards:
         found = _in_safetensors(folder, shards, opening)
-        return _with_last_ranks(folder, contents(folder, found, beside_of(folder)))
+        return _with_last_ranks(folder, found.contents(beside_of(folder), opening))
     with uncollected():
         metadata = read_metadata(folder)
         model, notes = _model(folder, metadata)
         found = in_distcp(folder, metadata, model, opening)
         found.notes += notes
-    return contents(folder, found, beside_of(folder))
+    return found.contents(beside_of(folder), opening)
 
 
 def beside_of(folder: Path) -> Path:
@@ -82,36 +83,6 @@ def beside_of(folder: Path) -> Path:
     places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
     telling = ("config.json", "tokenizer_config.json", "tokenizer.json")
     return next((place for name in telling for place in places if (place / name).is_file()), folder)
-
-
-@dataclass
-class Found:
-    """What a folder's headers say: the pieces of every tensor, the files that hold them, and what is wrong."""
-
-    tensors: list[Tensor]
-    files: dict[Location, Identity]
-    problems: list[str]
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def contents(folder: Path, found: Found, metadata_folder: Path) -> Contents:
-    """What a format returns.
-
-    Raises:
-        CheckpointError: there are problems.
-    """
-    files = found.files | identify(path for path in (metadata_folder / "config.json",) if path.is_file())
-    try:
-        config = read_config(metadata_folder)
-    except CheckpointError as error:
-        found.problems.extend(error.problems)
-    if found.problems:
-        raise CheckpointError(found.problems)
-    kept, ties = without_ties(found.tensors, config)
-    apart = written_apart(folder, [identity for path, identity in found.files.items() if path.name != METADATA])
-    warnings = (*found.warnings, *apart)
-    return Contents(kept, files, config, metadata_folder, notes=(*found.notes, *ties), warnings=warnings)
 
 
 # --- .metadata and *.distcp ------------------------------------------------------------------------------------------
@@ -255,7 +226,7 @@ def _left_out(folder: Path, metadata: DcpMetadata, model: Mapping[str, Described
         yield f"{folder}: left out as the trainer's state: {', '.join(map(quoted, others[:3]))}{more}"
 
 
-def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Described], opening: Opening) -> Found:
+def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Described], opening: Opening) -> ShardedModel:
     """The tensors of `*.distcp` files that are wanted, under the names that are wanted.
 
     Raises:
@@ -272,10 +243,10 @@ def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Describe
                     f"{folder / METADATA}: tensor {quoted(tensor.key)}: its piece at {list(offsets)} is in no file"
                 )
     check_files(folder, by_file, in_index=True, allow_outside_links=opening.allow_outside_links)
-    files = identify([folder / METADATA, *(folder / name for name in by_file)])
+    found = ShardedModel(folder, identify([folder / METADATA, *(folder / name for name in by_file)]), problems)
     held: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
     for name, items in by_file.items():
-        held[files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
+        held[found.files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
     if overlapping := [text for places in held.values() for text in _overlapping(places)]:
         raise CheckpointError([*problems, *(f"{folder / METADATA}: {text}" for text in overlapping)])
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
@@ -286,8 +257,8 @@ def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Describe
                     pieces[tensor.key].append(_piece(file.part(begin, nbytes), tensor, offsets, sizes))
                 except CheckpointError as error:
                     problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.problems)
-    whole = ((name, t.dtype, t.shape, pieces[t.key]) for name, t in wanted.items())
-    return Found([] if problems else list(_whole(folder, whole, problems)), files, problems)
+    found.assemble((name, tensor.dtype, tensor.shape, pieces[tensor.key]) for name, tensor in wanted.items())
+    return found
 
 
 def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
@@ -312,40 +283,28 @@ def _piece(file: Window, tensor: Described, offsets: tuple[int, ...], sizes: tup
     return PlacedPiece(offsets, tensor_of(tensor.key, view))
 
 
-def _whole(
-    folder: Path, parts: Iterable[tuple[str, str, tuple[int, ...], Sequence[PlacedPiece]]], problems: list[str]
-) -> Iterator[Tensor]:
-    for name, dtype, shape, pieces in parts:
-        try:
-            yield assembled(name, dtype, shape, pieces)
-        except ValueError as error:
-            problems.append(f"{folder}: tensor {quoted(name)}: {error}")
-
-
 # --- shards in safetensors files -------------------------------------------------------------------------------------
 
 
-def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Found:
+def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
     """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
-    files = identify(folder / name for name in names)
-    numbered = [tuple(map(int, found.groups())) for name in names if (found := _SAFETENSORS.fullmatch(name))]
+    found = ShardedModel(folder, identify(folder / name for name in names))
+    numbered = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
     ranks, parts = {rank for rank, _, _ in numbered}, {part for _, part, _ in numbered}
     # a rank writes only the parts that it has something of
     absent = [f"shard-{rank:05}-model-..." for rank in range(1, max(ranks)) if rank not in ranks]
     absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbered) + 1) if n not in parts]
-    problems = [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
+    found.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
     if len(absent) > _MOST_ABSENT:
-        problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
+        found.problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
     for name in names:
-        try:
+        with collected(found.problems):
             for tensor, offsets in _saved(folder / name):
                 pieces[tensor.name].append(PlacedPiece(offsets, tensor))
-        except CheckpointError as error:
-            problems.extend(error.problems)
-    whole = ((unwrapped(name), found[0].tensor.dtype, _reached(found), found) for name, found in pieces.items())
-    return Found([] if problems else list(_whole(folder, whole, problems)), files, problems)
+    found.assemble((unwrapped(name), has[0].tensor.dtype, _reached(has), has) for name, has in pieces.items())
+    return found
 
 
 def _with_last_ranks(folder: Path, found: Contents) -> Contents:

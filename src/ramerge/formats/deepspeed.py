@@ -23,7 +23,7 @@ from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.load import View, load_file, numbers, uncollected
 from ramerge.formats.torchfile.machine import RefusedError, Stub
 from ramerge.formats.views import tensor_of, unwrapped, without_ties
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Contents
@@ -91,10 +91,8 @@ def _opened(folder: Path, opening: Opening) -> Contents:
 def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
     found, problems = list[_Read](), list[str]()
     for path in paths:
-        try:
+        with collected(problems):
             found.append(read(path))
-        except CheckpointError as error:
-            problems.extend(error.problems)
     if problems:
         raise CheckpointError(problems)
     return found

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ramerge.formats.format import Opening
-from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, collected, reason
 from ramerge.foundation.jsontext import JsonLimits, read
-from ramerge.foundation.pool import Pool
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Contents
@@ -26,6 +26,9 @@ _MOST_FILES = 10_000
 _MOST_TWICE = 100
 _REQUESTS = 16
 _MINUTES = 30
+# Where trainers put the policy inside of a run, and the latest step: verl's name, SkyRL's.
+_ROLES = ("actor", "policy")
+_LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 
 
 def read_json(path: Location) -> dict[str, Any]:
@@ -73,6 +76,12 @@ def tag_of(path: Location) -> str | None:
     except OSError:
         return None
     return text if re.fullmatch(r"\w[\w .-]*", text) else None
+
+
+def policy_places(folder: Location) -> list[Location]:
+    """Folders that may hold the policy: the one that is named, the latest step of a run, and the policy in each."""
+    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := tag_of(folder / name)) is not None]
+    return [inner for place in (folder, *steps) for inner in (place, *(place / role for role in _ROLES))]
 
 
 @dataclass(frozen=True)
@@ -191,11 +200,8 @@ def open_files(
         tensors.update({tensor.name: tensor for tensor in found})
     if listed is not None and not problems:
         problems += check_index(folder, listed, shards)
-    config: dict[str, Any] = {}
-    try:
+    with collected(problems):
         config = read_config(folder)
-    except CheckpointError as error:
-        problems.extend(error.problems)
     if problems:
         raise CheckpointError(problems)
     return Contents(tensors, identities, config, folder, shards)
@@ -203,7 +209,7 @@ def open_files(
 
 def opened_each(
     paths: Sequence[Location], tensors_of: Callable[[Location], list[Tensor]]
-) -> Iterator[list[Tensor] | CheckpointError]:
+) -> Iterable[list[Tensor] | CheckpointError]:
     """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
 
     Args:
@@ -218,7 +224,8 @@ def opened_each(
             return error
 
     if any(isinstance(path, Remote) for path in paths):
-        return Pool(_REQUESTS, lambda: None).map(lambda _, path: opened(path), paths)
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return list(pool.map(opened, paths))
     return map(opened, paths)
 
 

@@ -7,26 +7,24 @@ shards lie in the whole tensors, so nothing depends on the order of files or nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramerge.formats.files import check_files, read_config, read_json, written_apart
+from ramerge.formats.files import check_files, policy_places, read_json
 from ramerge.formats.format import Format, Opening, local
-from ramerge.formats.runs import places
-from ramerge.formats.sharded import ShardedPart, part_of
+from ramerge.formats.sharded import ShardedModel, ShardedPart, part_of
 from ramerge.formats.torchfile.load import View, load_file, uncollected
 from ramerge.formats.torchfile.machine import RefusedError
-from ramerge.formats.views import assembled, tensor_of, unwrapped, without_ties
-from ramerge.foundation.errors import CheckpointError
+from ramerge.formats.views import tensor_of, unwrapped
+from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.identity import identify
 from ramerge.tensors.origins import PlacedPiece
 from ramerge.tensors.paths import leads_outside
-from ramerge.tensors.tensor import Tensor
 
 _FILE = re.compile(r"model_world_size_([1-9][0-9]{0,5})_rank_(0|[1-9][0-9]{0,5})\.pt")
 _CONFIG = "fsdp_config.json"
@@ -36,7 +34,7 @@ _LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_
 
 def find(folder: Location) -> Location | None:
     """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
-    return next((place for place in places(folder) if place.is_dir() and _shards(place)), None)
+    return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
 
 
 def _shards(folder: Location) -> dict[tuple[int, int], str]:
@@ -53,31 +51,21 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     """
     files = _of_one_world(folder)
     metadata_folder = folder / "huggingface" if (folder / "huggingface").is_dir() else folder
-    described = (folder / _CONFIG, metadata_folder / "config.json")
-    linked = [path.relative_to(folder).as_posix() for path in described if path.is_file()]
-    check_files(folder, [*files, *linked], in_index=False, allow_outside_links=opening.allow_outside_links)
-    identities = identify([*(path for path in described if path.is_file()), *(folder / name for name in files)])
-    problems = list(_other_steps(folder, len(files)))
+    names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
+    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    found = ShardedModel(folder, identify(folder / name for name in names))
+    found.notes = (f"{folder}: shards of {len(files)} ranks",)
+    found.problems += _other_steps(folder, len(files))
     gathered: dict[str, _Gathered] = {}
     with uncollected():
         for rank, name in enumerate(files):
-            try:
+            with collected(found.problems):
                 _gather(folder / name, rank, gathered)
-            except CheckpointError as error:
-                problems.extend(error.problems)
-        if not problems and any(map(_LORA.search, gathered)):
-            problems.append(_about_lora(folder))
-        tensors = [] if problems else list(_whole(folder, gathered, len(files), problems))
-    try:
-        config = read_config(metadata_folder)
-    except CheckpointError as error:
-        problems.extend(error.problems)
-    if problems:
-        raise CheckpointError(problems)
-    kept, ties = without_ties(tensors, config)
-    notes = (f"{folder}: shards of {len(files)} ranks", *ties)
-    warnings = written_apart(folder, (identities[folder / name] for name in files))
-    return Contents(kept, identities, config, metadata_folder, notes=notes, warnings=warnings)
+        if not found.problems:
+            found.problems += _of_a_whole_model(folder, gathered, len(files))
+        with collected(found.problems):
+            found.assemble((name, o.first.dtype, o.first.shape, _pieces(o, name)) for name, o in gathered.items())
+    return found.contents(metadata_folder, opening)
 
 
 def _of_one_world(folder: Path) -> list[str]:
@@ -185,23 +173,20 @@ def _differ(left: View, right: View) -> bool:
     return whole and left.strides == right.strides and left.storage.checksum != right.storage.checksum
 
 
-def _about_lora(folder: Path) -> str:
+def _of_a_whole_model(folder: Path, gathered: Mapping[str, _Gathered], ranks: int) -> Iterator[str]:
+    """What is wrong if tensors are those of an adapter, or not those of all ranks."""
     adapter = folder / "lora_adapter"
-    found = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
-    return f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {found} as the agent instead"
-
-
-def _whole(folder: Path, gathered: Mapping[str, _Gathered], ranks: int, problems: list[str]) -> Iterable[Tensor]:
+    if any(map(_LORA.search, gathered)):
+        found = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
+        yield f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {found} as the agent instead"
     for name, one in gathered.items():
-        try:
-            if one.ranks != ranks:
-                raise ValueError(f"only {one.ranks} of {ranks} ranks have it; the files are of different models")
-            pieces = [PlacedPiece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in one.boxes.items()]
-            yield assembled(name, one.first.dtype, one.first.shape, pieces)
-        except CheckpointError as error:
-            problems.extend(error.problems)
-        except ValueError as error:
-            problems.append(f"{folder}: tensor {quoted(name)}: {error}")
+        if one.ranks != ranks:
+            what = f"only {one.ranks} of {ranks} ranks have it; the files are of different models"
+            yield f"{folder}: tensor {quoted(name)}: {what}"
+
+
+def _pieces(one: _Gathered, name: str) -> list[PlacedPiece]:
+    return [PlacedPiece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in one.boxes.items()]
 
 
 FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, local(open_folder), priority=50)

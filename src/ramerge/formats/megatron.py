@@ -24,7 +24,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Contents
-from ramerge.tensors.origins import box_of, reshaped, stacked
+from ramerge.tensors.origins import reshaped, rows_of, stacked
 from ramerge.tensors.tensor import Tensor
 
 _PLACES = ("", "dist_ckpt", "model/dist_ckpt", "actor/dist_ckpt", "actor/model/dist_ckpt")
@@ -91,7 +91,7 @@ def _halves(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     half, rest = divmod(tensor.shape[0] if tensor.shape else 1, 2)
     if rest:
         raise ValueError(f"should be gate and up, one below the other, but has shape {list(tensor.shape)}")
-    return [_rows(tensor, 0, half), _rows(tensor, half, 2 * half)]
+    return [rows_of(tensor, 0, half), rows_of(tensor, half, 2 * half)]
 
 
 def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
@@ -107,12 +107,8 @@ def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
     parts = []
     for begin, end in pairwise(ends):
         starts = range(0, sizes.groups * height, height)
-        parts.append(stacked(tensor.name, [_rows(tensor, start + begin, start + end) for start in starts]))
+        parts.append(stacked(tensor.name, [rows_of(tensor, start + begin, start + end) for start in starts]))
     return parts
-
-
-def _rows(tensor: Tensor, start: int, stop: int) -> Tensor:
-    return box_of(tensor, (start, *(0 for _ in tensor.shape[1:])), (stop - start, *tensor.shape[1:]))
 
 
 def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
@@ -122,7 +118,7 @@ def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
             f"has shape {list(tensor.shape)}, but config.json says a vocabulary of {sizes.vocabulary:,}; it is of "
             "another model"
         )
-    return [_rows(tensor, 0, sizes.vocabulary)]
+    return [rows_of(tensor, 0, sizes.vocabulary)]
 
 
 @dataclass(frozen=True)
@@ -230,7 +226,7 @@ def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
             raise ValueError(f"should hold {count} {kind}s, as config.json says, but has shape {list(tensor.shape)}")
         inner = tensor.shape[1:]
         for number in range(count):
-            one = reshaped(_rows(tensor, number, number + 1), inner)
+            one = reshaped(rows_of(tensor, number, number + 1), inner)
             this = replace(known, stacked=tuple(others))
             this = replace(this, layer=number) if kind == "layer" else replace(this, expert=number)
             yield from _named(one, this, sizes)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
 from ramerge.formats.files import read_json
 from ramerge.foundation.errors import CheckpointError
@@ -35,43 +36,30 @@ _REFUSED = {
     "arrow_config": "chooses between adapters for each token, so it is no change of the weights",
     "layer_replication": "has more layers than the base",
 }
-# Everything else that PEFT writes: training, or which modules were chosen, which the weights show.
+# What has no effect here: how it was trained, or which modules were chosen, which the weights show.
 _KNOWN = frozenset(
     [
-        "alpha_pattern",
         "auto_mapping",
-        "base_model_name_or_path",
         "bias",
         "corda_config",
-        "ensure_weight_tying",
         "eva_config",
         "exclude_modules",
-        "fan_in_fan_out",
         "inference_mode",
-        "init_lora_weights",
         "layers_pattern",
         "layers_to_transform",
         "loftq_config",
-        "lora_alpha",
         "lora_bias",
         "lora_dropout",
         "lora_ga_config",
         "megatron_config",
         "megatron_core",
-        "modules_to_save",
-        "peft_type",
-        "peft_version",
         "qalora_group_size",
         "r",
         "rank_pattern",
         "revision",
         "runtime_config",
         "target_modules",
-        "target_parameters",
         "task_type",
-        "trainable_token_indices",
-        "use_dora",
-        "use_rslora",
     ]
 )
 # What a trainer writes next to its adapters, with the alpha that it trained with (verl).
@@ -82,53 +70,52 @@ _MOST_PATTERNS = 50
 _LONGEST = 300
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What a LoRA adapter's configuration decides.
+_Text = Annotated[str, StringConstraints(min_length=1)]
+_Number = Annotated[float, Field(gt=-1e30, lt=1e30)]
 
-    Attributes:
-        alpha: of modules that no pattern matches.
-        patterns: alphas by pattern, in order.
-        has_root: whether the scaling is alpha / sqrt(rank), and not alpha / rank (rsLoRA).
-        has_magnitudes: whether it is DoRA.
-        ties: whether input and output embeddings have the same factors, where the base ties them.
-        is_transposed: whether square weights are stored as (in, out).
-        parameters: the names of single parameters that it targets.
-        tokens: the rows that it replaces, for every module, or by module.
-        version: major and minor version of PEFT; None if it is not stated.
-        saved: ends of the names of modules that were trained as a whole.
-        base: the base's name as the trainer knew it; empty if it is not stated.
-        unread: options that are set, and that are not known here.
-    """
 
-    alpha: float
-    patterns: Mapping[str, float]
-    has_root: bool
-    has_magnitudes: bool
-    ties: bool
-    is_transposed: bool
-    parameters: tuple[str, ...]
-    tokens: Sequence[int] | Mapping[str, Sequence[int]]
-    version: tuple[int, int] | None
-    saved: tuple[str, ...]
-    base: str
-    unread: tuple[str, ...]
+class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
+    """What a LoRA adapter's configuration decides, by PEFT's names. Rank and targets follow from the weights."""
+
+    lora_alpha: _Number
+    alpha_pattern: dict[str, _Number] = {}
+    use_rslora: bool = False
+    use_dora: bool = False
+    ensure_weight_tying: bool = False
+    fan_in_fan_out: bool = False
+    target_parameters: list[str] = []
+    modules_to_save: list[_Text] = []
+    trainable_token_indices: list[int] | dict[str, list[int]] = []
+    base_model_name_or_path: str = ""
+    peft_version: str = ""
 
     def scaling(self, name: str, rank: int) -> float:
         """What the product of a module, or of a parameter, is multiplied by."""
-        alpha = next((alpha for pattern, alpha in self.patterns.items() if _matches(pattern, name)), self.alpha)
-        return alpha / math.sqrt(rank) if self.has_root else alpha / rank
+        patterns = self.alpha_pattern.items()
+        alpha = next((alpha for pattern, alpha in patterns if _matches(pattern, name)), self.lora_alpha)
+        return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 
     def saves(self, module: str) -> bool:
         """Whether a module was trained as a whole."""
-        return module.endswith(self.saved)
+        return module.endswith(tuple(self.modules_to_save))
 
     def tokens_of(self, module: str) -> Sequence[int]:
         """The rows of a module that are replaced."""
-        if not isinstance(self.tokens, Mapping):
-            return self.tokens
-        found = [rows for name, rows in self.tokens.items() if f".{module}".endswith(f".{name}")]
+        if isinstance(self.trainable_token_indices, list):
+            return self.trainable_token_indices
+        found = [rows for name, rows in self.trainable_token_indices.items() if f".{module}".endswith(f".{name}")]
         return found[0] if found else ()
+
+    @property
+    def is_older(self) -> bool:
+        """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
+        found = re.match(r"(\d{1,4})\.(\d{1,4})", self.peft_version)
+        return found is not None and (int(found[1]), int(found[2])) < (0, 19)
+
+    @property
+    def unread(self) -> list[str]:
+        """Options that are set, and that are not known here."""
+        return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _KNOWN)
 
 
 def read_settings(folder: Location) -> Settings:
@@ -143,23 +130,27 @@ def read_settings(folder: Location) -> Settings:
     if kind != "LORA":
         what = f"is an adapter of the type {quoted(kind)}" if kind else "does not say of which type the adapter is"
         raise CheckpointError(f"{path}: {what}; only LORA is read; merge it into its base with PEFT (merge_and_unload)")
-    problems = [f"{path}: {text}" for text in (*_refused(config), *_alphas(config, folder), *_tokens(config))]
+    problems = _refused(config)
+    try:
+        settings = Settings.model_validate({key: value for key, value in config.items() if value is not None})
+        problems += _alphas(settings, folder)
+    except ValidationError as error:
+        keys = dict.fromkeys(str(item["loc"][0]) for item in error.errors(include_url=False))
+        problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
     if problems:
-        raise CheckpointError(problems)
-    return Settings(
-        alpha=float(config["lora_alpha"]),
-        patterns={key: float(value) for key, value in (config.get("alpha_pattern") or {}).items()},
-        has_root=bool(config.get("use_rslora")),
-        has_magnitudes=bool(config.get("use_dora")),
-        ties=bool(config.get("ensure_weight_tying")),
-        is_transposed=bool(config.get("fan_in_fan_out")),
-        parameters=tuple(config.get("target_parameters") or ()),
-        tokens=config.get("trainable_token_indices") or (),
-        version=_version(config.get("peft_version")),
-        saved=tuple(config.get("modules_to_save") or ()),
-        base=str(config.get("base_model_name_or_path") or ""),
-        unread=tuple(sorted(key for key, value in config.items() if value and key not in {*_KNOWN, *_REFUSED})),
-    )
+        raise CheckpointError(f"{path}: {text}" for text in problems)
+    return settings
+
+
+_MUST = {
+    "lora_alpha": "be a number",
+    "alpha_pattern": "map patterns of module names to numbers",
+    "target_parameters": "be a list of names",
+    "modules_to_save": "be a list of names",
+    "trainable_token_indices": "be a list of token numbers, or map modules to such lists",
+    "base_model_name_or_path": "be a name",
+    "peft_version": "be a version, such as 0.21.0",
+}
 
 
 def _refused(config: Mapping[str, Any]) -> list[str]:
@@ -186,33 +177,21 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
         problems.append(
             f"init_lora_weights is {quoted(stated)}, which is not known; if it leaves the base as it is, set it to true"
         )
-    names = config.get("target_parameters") or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        problems.append("target_parameters must be a list of names")
-    saved = config.get("modules_to_save") or []
-    if not isinstance(saved, list) or not all(isinstance(name, str) and name for name in saved):
-        problems.append("modules_to_save must be a list of names")
     return problems
 
 
-def _alphas(config: Mapping[str, Any], folder: Location) -> list[str]:
-    problems = []
-    alpha, patterns = config.get("lora_alpha"), config.get("alpha_pattern") or {}
-    if not _is_number(alpha):
-        problems.append(f"lora_alpha must be a number, not {quoted(alpha)}")
-    elif alpha == 0:
-        problems.append(_no_alpha(folder))
-    if not isinstance(patterns, dict) or not all(_is_number(value) and value for value in patterns.values()):
-        return [*problems, "alpha_pattern must map patterns of module names to numbers that are not 0"]
-    regular = [pattern for pattern in patterns if not _LITERAL.fullmatch(pattern)]
-    wrong = [pattern for pattern in regular if not _is_quick(pattern)]
-    problems += [
-        f"alpha_pattern: {quoted(pattern)} is not a regular expression that is matched quickly; write the names out"
-        for pattern in wrong
-    ]
+def _alphas(settings: Settings, folder: Location) -> Iterator[str]:
+    if not settings.lora_alpha:
+        yield _no_alpha(folder)
+    if not all(settings.alpha_pattern.values()):
+        yield "alpha_pattern must map patterns of module names to numbers that are not 0"
+    regular = [pattern for pattern in settings.alpha_pattern if not _LITERAL.fullmatch(pattern)]
+    for pattern in regular:
+        if not _is_quick(pattern):
+            what = "is not a regular expression that is matched quickly"
+            yield f"alpha_pattern: {quoted(pattern)} {what}; write the names out"
     if len(regular) > _MOST_PATTERNS:
-        problems.append(f"alpha_pattern: has more than {_MOST_PATTERNS} regular expressions; write the names out")
-    return problems
+        yield f"alpha_pattern: has more than {_MOST_PATTERNS} regular expressions; write the names out"
 
 
 def _no_alpha(folder: Location) -> str:
@@ -226,26 +205,9 @@ def _no_alpha(folder: Location) -> str:
             alpha = read_json(place / _TRAINED).get("lora_alpha")
         except CheckpointError:
             continue
-        if _is_number(alpha) and alpha:
+        if isinstance(alpha, int | float) and alpha:
             return f"{text}; {place / _TRAINED} says {alpha:g}"
     return f"{text}, or take the folder lora_adapter that verl writes next to the checkpoint"
-
-
-def _tokens(config: Mapping[str, Any]) -> list[str]:
-    given = config.get("trainable_token_indices") or []
-    lists = list(given.values()) if isinstance(given, dict) else [given]
-    if all(isinstance(rows, list) and all(type(row) is int for row in rows) for rows in lists):
-        return []
-    return ["trainable_token_indices must be a list of token numbers, or map modules to such lists"]
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e30
-
-
-def _version(text: Any) -> tuple[int, int] | None:
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", text) if isinstance(text, str) else None
-    return (int(found[1]), int(found[2])) if found else None
 
 
 def _is_quick(pattern: str) -> bool:

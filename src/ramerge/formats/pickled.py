@@ -9,7 +9,7 @@ from ramerge.formats.files import open_files, read_index
 from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.load import View, load_file
 from ramerge.formats.views import tensor_of, without_ties
-from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Contents
@@ -60,10 +60,8 @@ def tensors_of(path: Location) -> list[Tensor]:
     problems: list[str] = []
     tensors = []
     for name, view in state.items():
-        try:
+        with collected(problems):
             tensors.append(tensor_of(name, view))
-        except CheckpointError as error:
-            problems.extend(error.problems)
     if problems:
         raise CheckpointError(problems)
     return tensors

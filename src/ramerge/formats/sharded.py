@@ -1,13 +1,79 @@
-"""The part of a tensor that a rank saved: torch's DTensor and ShardedTensor, as stubs, and plain tensors."""
+"""What formats share whose tensors are in pieces: how a model is put together, and the parts that ranks save.
+
+A part is torch's DTensor or ShardedTensor, as a stub, or a plain tensor.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
+from ramerge.formats.files import about_model, written_apart
+from ramerge.formats.format import Opening
 from ramerge.formats.torchfile.load import DTYPES, SHARDED_TENSOR, View, numbers
 from ramerge.formats.torchfile.machine import Name, RefusedError, Stub
+from ramerge.formats.views import without_ties
+from ramerge.foundation.errors import CheckpointError, collected
+from ramerge.foundation.text import quoted
+from ramerge.storage.location import Location
+from ramerge.tensors.checkpoint import Contents
+from ramerge.tensors.identity import Identity
+from ramerge.tensors.origins import Box, Pieces, PlacedPiece, is_covered
+from ramerge.tensors.tensor import Tensor
+
+
+@dataclass
+class ShardedModel:
+    """A model whose tensors are in pieces, while it is put together from these files, and what is wrong with it."""
+
+    folder: Path
+    files: dict[Location, Identity]
+    problems: list[str] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    def assemble(self, parts: Iterable[tuple[str, str, tuple[int, ...], Sequence[PlacedPiece]]]) -> None:
+        """Make tensors (name, dtype, shape) from their pieces, unless something is wrong already."""
+        for name, dtype, shape, pieces in parts if not self.problems else ():
+            try:
+                self.tensors.append(_assembled(name, dtype, shape, pieces))
+            except ValueError as error:
+                self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
+
+    def contents(self, metadata_folder: Path, opening: Opening) -> Contents:
+        """What a format returns, with `config.json` of another folder.
+
+        Raises:
+            CheckpointError: there are problems; all of them are listed.
+        """
+        with collected(self.problems):
+            about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
+        if self.problems:
+            raise CheckpointError(self.problems)
+        kept, ties = without_ties(self.tensors, about.config)
+        files, notes = {**self.files, **about.files}, (*self.notes, *ties)
+        warnings = written_apart(self.folder, self.files.values())
+        return Contents(kept, files, about.config, metadata_folder, notes=notes, warnings=warnings)
+
+
+def _assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[PlacedPiece]) -> Tensor:
+    others = sorted({piece.tensor.dtype for piece in pieces} - {dtype})
+    if others:
+        raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
+    boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
+    if wrong := is_covered(shape, boxes):
+        raise ValueError(wrong)
+    filled = tuple(piece for piece in pieces if piece.tensor.elements)
+    if len(filled) == 1 and filled[0].tensor.shape == shape:
+        return Tensor(name, dtype, shape, filled[0].tensor.origin)
+    if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
+        raise ValueError("is sharded along several inner dimensions, which is not read")
+    # without names, so that the origins of tied tensors are equal
+    parts = tuple(PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+    return Tensor(name, dtype, shape, Pieces(parts))
 
 
 @dataclass(frozen=True)
@@ -41,10 +107,8 @@ def part_of(value: Any) -> ShardedPart:
 
 
 def _of_dtensor(stub: Stub) -> ShardedPart:
-    local, spec = stub.get("_local_tensor"), stub.get("_spec")
-    mesh = spec.get("mesh") if isinstance(spec, Stub) else None
-    meta = spec.get("tensor_meta") if isinstance(spec, Stub) else None
-    placements = spec.get("placements") if isinstance(spec, Stub) else None
+    local, mesh = stub.get("_local_tensor"), stub.get("_spec", "mesh")
+    meta, placements = stub.get("_spec", "tensor_meta"), stub.get("_spec", "placements")
     if not (
         isinstance(local, View)
         and isinstance(mesh, Stub)

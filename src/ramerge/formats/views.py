@@ -12,7 +12,7 @@ from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, is_tied
-from ramerge.tensors.origins import Box, Pieces, PlacedPiece, Transposed, is_covered
+from ramerge.tensors.origins import Transposed
 from ramerge.tensors.tensor import Stored, Tensor
 
 # Parts of names that torch's wrappers of modules put in, and that are no part of the model.
@@ -59,28 +59,6 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return 0 in shape
         step *= extent
     return True
-
-
-def assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[PlacedPiece]) -> Tensor:
-    """A tensor that is made up of pieces.
-
-    Raises:
-        ValueError: they overlap, leave holes, lie outside, or are of another dtype; the message says which.
-    """
-    others = sorted({piece.tensor.dtype for piece in pieces} - {dtype})
-    if others:
-        raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
-    boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
-    if wrong := is_covered(shape, boxes):
-        raise ValueError(wrong)
-    filled = tuple(piece for piece in pieces if piece.tensor.elements)
-    if len(filled) == 1 and filled[0].tensor.shape == shape:
-        return Tensor(name, dtype, shape, filled[0].tensor.origin)
-    if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
-        raise ValueError("is sharded along several inner dimensions, which is not read")
-    # without names, so that the origins of tied tensors are equal
-    parts = tuple(PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
-    return Tensor(name, dtype, shape, Pieces(parts))
 
 
 def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], tuple[str, ...]]:

@@ -73,18 +73,21 @@ def full_dtype(value: Any) -> Any:
     return _SHORT_DTYPES.get(name, name) if isinstance(name, str) else value
 
 
-# torch's names of what merging knows
-TORCH_NAMES = FULL_NAMES | {"BOOL": "bool", "U8": "uint8", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64"}
-
-# NumPy's names; it has no bfloat16
-NUMPY_DTYPES = {
-    **{dtype: name for dtype, name in TORCH_NAMES.items() if dtype != "BF16"},
-    **{"U16": "uint16", "U32": "uint32", "U64": "uint64"},
+# torch's names
+TORCH_NAMES = FULL_NAMES | {
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
+    "F8_E4M3FNUZ": "float8_e4m3fnuz",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz",
+    **{f"{kind}{bits}": f"{name}{bits}" for kind, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)},
+    "BOOL": "bool",
+    "C64": "complex64",
 }
 
 
 def torch_dtypes() -> dict[str, Any]:
-    """The dtypes of torch that merging knows, by safetensors' names. Imports torch."""
+    """The dtypes of torch by safetensors' names, as far as its version has them. Imports torch."""
     import torch
 
-    return {dtype: getattr(torch, name) for dtype, name in TORCH_NAMES.items()}
+    return {dtype: getattr(torch, name) for dtype, name in TORCH_NAMES.items() if hasattr(torch, name)}

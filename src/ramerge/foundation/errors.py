@@ -25,7 +25,8 @@ Every error of the first tree carries a tuple of problems. All known problems ar
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -162,6 +163,15 @@ class CheckpointError(InputError):
             ...
         ramerge.foundation.errors.CheckpointError: ...
     """
+
+
+@contextmanager
+def collected(problems: list[str]) -> Iterator[None]:
+    """Add what is wrong with a checkpoint to `problems`, so that the rest of it is looked at, too."""
+    try:
+        yield
+    except CheckpointError as error:
+        problems += error.problems
 
 
 class PlanError(InputError):

@@ -57,51 +57,29 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
     with held():
         written: list[tuple[Path, int]] = []
         made: list[Path] = []
+        path = Path()
         try:
             for path, content in contents:
-                _begin(path, content.encode() if isinstance(content, str) else content, written, made)
+                made += [folder for folder in path.parents if not folder.exists()]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = lock(hidden_beside(path, "partial"), wait=True)
+                written.append((path, descriptor))
+                os.ftruncate(descriptor, 0)
+                write_all(descriptor, memoryview(content.encode() if isinstance(content, str) else content), 0)
+                os.fsync(descriptor)
             for path, _ in written:
-                _put(path)
+                hidden_beside(path, "partial").replace(path)
                 StoppedError.finished[str(path)] = None
-        except OutputError:
-            for path, descriptor in written:
+        except OSError as error:
+            for other, descriptor in written:
                 with suppress(OSError):
-                    if is_at(hidden_beside(path, "partial"), descriptor):
-                        hidden_beside(path, "partial").unlink()
+                    if is_at(hidden_beside(other, "partial"), descriptor):
+                        hidden_beside(other, "partial").unlink()
             _remove(made)
-            raise
+            raise _failed(path, hidden_beside(path, "partial"), error) from error
         finally:
             for _, descriptor in written:
                 os.close(descriptor)
-
-
-def _begin(path: Path, data: bytes, written: list[tuple[Path, int]], made: list[Path]) -> None:
-    partial = hidden_beside(path, "partial")
-    try:
-        made += [folder for folder in path.parents if not folder.exists()]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = lock(partial, wait=True)
-        written.append((path, descriptor))
-        try:
-            os.ftruncate(descriptor, 0)
-            write_all(descriptor, memoryview(data), 0)
-            os.fsync(descriptor)
-        except OSError:
-            with suppress(OSError):
-                partial.unlink()
-            raise
-    except OSError as error:
-        raise _failed(path, partial, error) from error
-
-
-def _put(path: Path) -> None:
-    partial = hidden_beside(path, "partial")
-    try:
-        partial.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            partial.unlink()
-        raise _failed(path, partial, error) from error
 
 
 def _remove(folders: Iterable[Path]) -> None:
@@ -200,6 +178,16 @@ def is_at(path: Path, descriptor: int) -> bool:
         return os.path.samestat(path.lstat(), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+class OpenFile:
+    """A descriptor, open until nothing holds it any more: neither a cache of open files nor a thread that uses it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
 
 
 def write_all(descriptor: int, view: memoryview, offset: int) -> None:

@@ -243,7 +243,10 @@ def options(*decorators: Decorator) -> Decorator:
 
 
 METHOD: Decorator = option(
-    "method", "--method", metavar="NAME", help="A method that `ramerge methods` lists; default: the recipe's, or ram+."
+    "method",
+    "--method",
+    metavar="NAME",
+    help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+.",
 )
 SET: Decorator = option(
     "method",

@@ -6,42 +6,39 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from threading import local
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 Own = TypeVar("Own")
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 
-class Pool(Generic[Own]):
-    """Threads that each own something, such as open files and buffers.
+def map_in_threads(
+    workers: int, make: Callable[[], Own], work: Callable[[Own, Task], Result], tasks: Iterable[Task]
+) -> Iterator[Result]:
+    """Results in the order of the tasks. Few are begun before the results of earlier ones have been taken.
 
     Args:
         workers: how many threads.
-        make: makes what a thread owns, in that thread.
+        make: makes what a thread owns, such as open files and buffers, in that thread.
+        work: gives the result of a task.
+        tasks: the tasks.
     """
+    mine = local()
 
-    def __init__(self, workers: int, make: Callable[[], Own]) -> None:
-        self._workers = workers
-        self._make = make
+    def run(task: Task) -> Result:
+        if not hasattr(mine, "own"):
+            mine.own = make()
+        return work(mine.own, task)
 
-    def map(self, work: Callable[[Own, Task], Result], tasks: Iterable[Task]) -> Iterator[Result]:
-        """Results in the order of the tasks. Few are begun before the results of earlier ones have been taken."""
-        mine = local()
-
-        def run(task: Task) -> Result:
-            if not hasattr(mine, "own"):
-                mine.own = self._make()
-            return work(mine.own, task)
-
-        pool = ThreadPoolExecutor(self._workers, "ramerge")
-        waiting: deque[Future[Result]] = deque()
-        try:
-            for task in tasks:
-                waiting.append(pool.submit(run, task))
-                if len(waiting) > 2 * self._workers:
-                    yield waiting.popleft().result()
-            while waiting:
+    pool = ThreadPoolExecutor(workers, "ramerge")
+    waiting: deque[Future[Result]] = deque()
+    try:
+        for task in tasks:
+            waiting.append(pool.submit(run, task))
+            if len(waiting) > 2 * workers:
                 yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        pool.shutdown(cancel_futures=True)

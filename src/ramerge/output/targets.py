@@ -13,9 +13,8 @@ from ramerge.foundation import store
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.jsontext import RECORD, read
 from ramerge.foundation.text import NOT_UTF8, is_unicode
-from ramerge.storage.delta_index import INDEX
 from ramerge.storage.location import Location
-from ramerge.storage.own_files import SWEEP, holds_another, model_inside
+from ramerge.storage.own_files import INDEX, SWEEP, holds_another, model_inside
 from ramerge.storage.schemes import UploadTarget, is_remote, open_upload
 
 EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"

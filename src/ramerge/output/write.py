@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.foundation.files import write_all
+from ramerge.foundation.files import OpenFile, write_all
 from ramerge.foundation.systems import read_into, sync_data
 from ramerge.output.staging import StagingDir
 from ramerge.tensors.header import encode_header
@@ -75,7 +75,7 @@ class Writer:
         pause: float = 0.0,
     ) -> None:
         self._staging = staging
-        self._opened = lru_cache(MOST_OPEN)(lambda name: _Opened(staging.reopen(name)))
+        self._opened = lru_cache(MOST_OPEN)(lambda name: OpenFile(staging.reopen(name)))
         self._lock = threading.Lock()
         self._dirty: set[str] = set()
         self._syncing = threading.Lock()
@@ -89,7 +89,7 @@ class Writer:
         if shards is None:
             return
         for shard in shards:
-            file = _Opened(staging.create(shard.name))
+            file = OpenFile(staging.create(shard.name))
             if staging.reserves:
                 _reserve(file.descriptor, shard.file_bytes)
             os.ftruncate(file.descriptor, shard.file_bytes)
@@ -195,16 +195,6 @@ class Writer:
                 return
             if not found:
                 self._stop.wait(0.02)
-
-
-class _Opened:
-    """A descriptor, open until nothing holds it any more: neither the cache nor a thread that uses it."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def __del__(self) -> None:
-        os.close(self.descriptor)
 
 
 def _reserve(descriptor: int, size: int) -> None:

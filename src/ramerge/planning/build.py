@@ -29,7 +29,7 @@ from ramerge.planning.rounds import rounds
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
-from ramerge.storage.delta_index import BLOCK
+from ramerge.storage.own_files import BLOCK
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import identify
 from ramerge.tensors.tensor import Tensor

@@ -86,8 +86,11 @@ def key_table() -> _KeyTable:
 
 def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
     """All keys whose values differ, where a key that one side leaves out has its default."""
+    found = ConfigDifferences()
     left, right = _flatten(canonical(base)), _flatten(canonical(agent))
-    table, found = key_table(), ConfigDifferences()
+    if left == right:
+        return found
+    table = key_table()
     for key in sorted(left.keys() | right.keys()):
         values = _value(left, key), _value(right, key)
         if values[0] == values[1] or _has_part(key, table.unimportant):

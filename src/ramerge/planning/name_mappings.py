@@ -239,12 +239,9 @@ def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) 
     for place, part in enumerate(fusion.parts):
         if (found := _pattern(part).fullmatch(wanted.name)) is not None:
             expert = int(found["expert"]) if fusion.is_of_experts else 0
-            names = fusion.names(found["stem"], expert)
-            siblings = [base.tensors.get(name) for name in names]
-            if spelled.missing.issuperset(names):  # an agent that also has one of them alone is not clear
-                rows = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
-                span = _Span(found["stem"], expert, sum(rows[:place]), sum(rows))
-                yield from _taken_out(fusion, span, wanted, base, spelled)
+            # an agent that also has one of them alone is not clear
+            if spelled.missing.issuperset(fusion.names(found["stem"], expert)):
+                yield from _taken_out(fusion, found["stem"], expert, place, wanted, base, spelled)
 
 
 @cache
@@ -314,29 +311,24 @@ def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, tur
     yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
 
 
-@dataclass(frozen=True)
-class _Span:
-    """Where a part lies in a tensor of several: its expert, its first row, and how many rows an expert has."""
-
-    stem: str
-    expert: int
-    start: int
-    rows: int
-
-
-def _taken_out(fusion: Fusion, span: _Span, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
-    found = spelled.get(fusion.whole.format(stem=span.stem))
+def _taken_out(
+    fusion: Fusion, stem: str, expert: int, place: int, wanted: Tensor, base: Checkpoint, spelled: _Spelled
+) -> Iterator[Tensor]:
+    """The part at a place of the fusion's table, out of the agent's one tensor."""
+    found = spelled.get(fusion.whole.format(stem=stem))
     if len(found) != 1 or not wanted.shape:
         return
-    whole, front = found[0], (span.expert,) if fusion.is_of_experts else ()
-    start, rows = span.start, span.rows
+    whole, front = found[0], (expert,) if fusion.is_of_experts else ()
+    siblings = [base.tensors.get(name) for name in fusion.names(stem, expert)]
+    heights = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
+    start, rows = sum(heights[:place]), sum(heights)
     height, *rest = wanted.shape
     inner, ones = whole.shape[len(front) :], (1,) * len(front)
     if len(whole.shape) != len(front) + len(wanted.shape):
         return
-    if front and _experts(fusion, span.stem, base.tensors) != whole.shape[0]:
+    if front and _experts(fusion, stem, base.tensors) != whole.shape[0]:
         return
-    if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(span.stem, base, spelled)):
+    if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(stem, base, spelled)):
         cut = Cut(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
         spelled.use(whole, wanted, fusion.why)
         yield Tensor(wanted.name, whole.dtype, wanted.shape, cut)

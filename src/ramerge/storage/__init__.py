@@ -12,6 +12,5 @@ upload         what a run has uploaded, and how its shards are named
 bucket_upload  buckets
 hub_upload     a branch of a repository of the hub, in one commit
 client         requests, retries and errors, which are obstore's, and human-readable errors
-own_files      which files of a folder are a model's that ramerge wrote
-delta_index    what the core must know of the layout of deltas
+own_files      folders that ramerge writes: what the core must know of deltas, and models inside of an output
 """

@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 from ramerge.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.foundation.jsontext import RECORD, dumped, parse
 from ramerge.storage import client
-from ramerge.storage.delta_index import COMPANIONS, signed
-from ramerge.storage.delta_index import INDEX as DELTA_INDEX
 from ramerge.storage.location import Location, Remote
 from ramerge.storage.objects import Bucket
-from ramerge.storage.own_files import RECORDS, SWEEP, holds_another, model_inside
+from ramerge.storage.own_files import COMPANIONS, RECORDS, SWEEP, holds_another, model_inside, signed
+from ramerge.storage.own_files import INDEX as DELTA_INDEX
 from ramerge.storage.storage import Version
 from ramerge.storage.upload import INDEX_ENDING, DefeatedError, UploadRun, digest, is_shard_of_run, shards_named
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.foundation.extras import install
-from ramerge.storage.storage import Version
+from ramerge.storage.storage import Version, has_changed
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -150,11 +150,6 @@ def chunks(
             yield np.frombuffer(chunk, np.uint8)
     if sent != stop - start:
         raise CheckpointError(f"{place}: the server sent {sent:,} bytes instead of {stop - start:,}; run this again")
-
-
-def has_changed(place: str) -> str:
-    """The message about a file that has changed."""
-    return f"{place}: has changed since it was first read; run this again when no program writes to it any more"
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from typing_extensions import override
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import shown
 from ramerge.storage import client
-from ramerge.storage.storage import Storage, Version
+from ramerge.storage.storage import Storage, Version, has_changed
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -89,7 +89,7 @@ class Hub(Storage):
             if found is None or found is instead_of:
                 fresh = self._find(key)
                 if found is not None and found.version != fresh.version:
-                    raise CheckpointError(client.has_changed(f"{self.address}/{key}"))
+                    raise CheckpointError(has_changed(f"{self.address}/{key}"))
                 found = self._sources[key] = fresh
             return found
 
@@ -106,7 +106,7 @@ class Hub(Storage):
             about = _patiently(lambda: get_hf_file_metadata(url), everywhere=True)
         tag = (about.etag or "").strip('"')
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
-            raise CheckpointError(client.has_changed(place))
+            raise CheckpointError(has_changed(place))
         connection, retry = client.options()
         if (token := get_token()) and urlsplit(about.location)[:2] == urlsplit(url)[
             :2

@@ -35,6 +35,11 @@ class Version:
         return 0 if self.tag else self.modified_ns or _UNKNOWN_NS
 
 
+def has_changed(place: object) -> str:
+    """The message about a file that has changed."""
+    return f"{place}: has changed since it was first read; run this again when no program writes to it any more"
+
+
 class Storage(ABC):
     """A remote folder, with all that is in it. Its files are pinned to the versions that were found first.
 

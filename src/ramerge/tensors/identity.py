@@ -15,7 +15,7 @@ import xxhash
 from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.systems import NO_WAIT, PRIVATE, read_at, will_need
 from ramerge.storage.location import Location, Remote
-from ramerge.storage.storage import Version
+from ramerge.storage.storage import Version, has_changed
 
 # A file's times advance in steps: ticks of the kernel's clock, at most 10 ms; or up to two seconds on file systems that
 # keep whole seconds.
@@ -98,11 +98,6 @@ def check_unchanged(files: Mapping[Location, Identity]) -> None:
     """
     if problems := [has_changed(path) for path, identity in files.items() if not _is(path, identity)]:
         raise CheckpointError(problems)
-
-
-def has_changed(path: Location) -> str:
-    """The message about a file that has changed."""
-    return f"{path}: has changed since it was first read; run this again when no program writes to it any more"
 
 
 def is_another(path: Location, found: FileIdentity, wanted: Identity) -> str:

@@ -267,10 +267,7 @@ _STRIPE_BYTES = 1 << 19
 
 def rows_of(tensor: Tensor, start: int, stop: int) -> Tensor:
     """Rows `start:stop` of a tensor, along its first dimension."""
-    sizes = (stop - start, *tensor.shape[1:])
-    if sizes == tensor.shape:
-        return tensor
-    return Tensor(tensor.name, tensor.dtype, sizes, Cut(tensor, (start, *(0 for _ in tensor.shape[1:])), sizes))
+    return box_of(tensor, (start, *(0 for _ in tensor.shape[1:])), (stop - start, *tensor.shape[1:]))
 
 
 def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:

@@ -12,9 +12,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
+from time import monotonic, sleep
 from types import MappingProxyType, TracebackType
 from typing import Any, NamedTuple
 
@@ -24,16 +24,18 @@ from numpy.typing import NDArray
 
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.files import OpenFile
 from ramerge.foundation.machine import processors
 from ramerge.foundation.systems import PRIVATE, read_into
 from ramerge.storage.location import Location, Remote
-from ramerge.storage.storage import Stream
+from ramerge.storage.storage import Stream, has_changed
 from ramerge.tensors.arena import Arena
-from ramerge.tensors.identity import FileIdentity, Identity, has_changed, identity_of, is_another, is_same_elsewhere
+from ramerge.tensors.identity import FileIdentity, Identity, identity_of, is_another, is_same_elsewhere
 from ramerge.tensors.tensor import Stored, Tensor
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
 _MOST_OPEN = 32
+_MOST_SECONDS = 2
 _REQUESTS = 16
 # Of a remote file: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
 _GAP = 1 << 20
@@ -54,12 +56,6 @@ def threads_for(files: Iterable[Location]) -> int:
     """
     remote = any(isinstance(path, Remote) for path in files)
     return max(processors() + 1, _REQUESTS if remote else 0)
-
-
-@dataclass
-class _File:
-    descriptor: int
-    users: int = 0
 
 
 class Wanted(NamedTuple):
@@ -127,8 +123,8 @@ class Files:
     def __init__(self, identities: Mapping[Location, Identity] = MappingProxyType({})) -> None:
         self._identities = dict(identities)
         self._unseen: set[Location] = set()  # by this machine
-        self._files: dict[Path, _File] = {}  # in the order of their last use
-        self._freed = threading.Condition()
+        self._opened = lru_cache(_MOST_OPEN)(self._open)
+        self._opening = threading.Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _arrived, (self._identities,)
@@ -145,9 +141,7 @@ class Files:
         """Close all files. No thread may be reading. They are opened again when they are read again."""
         if "_requests" in vars(self):
             vars(self).pop("_requests").shutdown()
-        for file in self._files.values():
-            os.close(file.descriptor)
-        self._files = {}
+        self._opened.cache_clear()
 
     def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
         """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
@@ -159,17 +153,9 @@ class Files:
             path.storage.fill(path.key, position, out)
             return
         try:
-            with self._freed:
-                while path not in self._files:
-                    self._open(path)
-                file = self._files[path] = self._files.pop(path)
-                file.users += 1
-            try:
-                _fill(file.descriptor, path, position, out)
-            finally:
-                with self._freed:
-                    file.users -= 1
-                    self._freed.notify()
+            with self._opening:  # so that each file is opened once
+                file = self._opened(path)
+            _fill(file.descriptor, path, position, out)
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
@@ -199,22 +185,21 @@ class Files:
     def _requests(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="ramerge-request")
 
-    def _open(self, path: Path) -> None:
-        """Open a file. If the process may not open more files, only close another one."""
-        if len(self._files) >= _MOST_OPEN:
-            self._close_unused()
-        try:
-            descriptor = os.open(path, os.O_RDONLY | PRIVATE)
-        except OSError as error:
-            if error.errno not in (errno.EMFILE, errno.ENFILE) or not self._files:
-                raise
-            if not self._close_unused():
-                self._freed.wait()
-            return
-        if (problem := self._problem(path, identity_of(descriptor))) is not None:
-            os.close(descriptor)
+    def _open(self, path: Path) -> OpenFile:
+        """Open a file. If the process may not open more, others are closed as soon as no thread reads them."""
+        deadline = monotonic() + _MOST_SECONDS
+        while True:
+            try:
+                file = OpenFile(os.open(path, os.O_RDONLY | PRIVATE))
+                break
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or monotonic() > deadline:
+                    raise
+            self._opened.cache_clear()
+            sleep(0.01)
+        if (problem := self._problem(path, identity_of(file.descriptor))) is not None:
             raise CheckpointError(problem)
-        self._files[path] = _File(descriptor)
+        return file
 
     def _problem(self, path: Path, found: FileIdentity) -> str | None:
         wanted = self._identities.get(path, found)
@@ -225,13 +210,6 @@ class Files:
             self._identities[path] = found
             return None
         return None if found == wanted else has_changed(path)
-
-    def _close_unused(self) -> bool:
-        for path, file in self._files.items():
-            if not file.users:
-                os.close(self._files.pop(path).descriptor)
-                return True
-        return False
 
 
 def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
@@ -380,13 +358,16 @@ class Reader:
 
     def lent(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """As `read`, but gives the part of the block in memory where that holds the elements, and `out` if not."""
-        held = self._held.get(id(tensor))
-        if held is not None and self._start <= start and stop <= self._stop:
+        if self.holds(tensor, start, stop):
             width = itemsize(tensor.dtype)
-            return held[(start - self._start) * width : (stop - self._start) * width]
+            return self._held[id(tensor)][(start - self._start) * width : (stop - self._start) * width]
         with self.arena.scratch():
             tensor.origin.read(self, tensor, start, stop, out)
         return out
+
+    def holds(self, tensor: Tensor, start: int, stop: int) -> bool:
+        """Whether the block in memory holds elements `start:stop`."""
+        return id(tensor) in self._held and self._start <= start and stop <= self._stop
 
     def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
         """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""

@@ -95,7 +95,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
 
 
 def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
-    """The controls of the method's parameters, made anew when the method or the text was changed."""
+    """The controls of the method's parameters, made again when the method or the text was changed."""
 
     @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
     def parameters(shown: tuple[str, dict[str, Any], list[str]]) -> None:

@@ -61,7 +61,7 @@ class Desk:
         return str(request.session_hash) if self.public and request is not None else ""
 
     def place(self, request: gr.Request | None, name: str) -> str:
-        """The output of a name; a stranger's is in a folder of their own, whose name nobody guesses."""
+        """The output of a name; a stranger's is in a folder of their own, whose name is random."""
         if not self.public:
             return self.roots.output(name)
         own = self._who(request)

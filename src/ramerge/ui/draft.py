@@ -1,4 +1,4 @@
-"""The recipe that the page edits: a text, in step with the controls beside it."""
+"""The recipe that the page edits: a text, in step with the controls next to it."""
 
 from __future__ import annotations
 

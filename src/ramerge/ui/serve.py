@@ -9,7 +9,7 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-# Before Gradio is imported: it asks nobody on the network anything.
+# Before Gradio is imported: it sends no telemetry.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 
 import click

@@ -14,6 +14,7 @@ from typing import Any
 
 from ramerge.engine import journal
 from ramerge.engine.execute import execute
+from ramerge.engine.executors.ray import RayExecutor, connected
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.engine.worker import Worker
 from ramerge.foundation.errors import RamergeError
@@ -23,11 +24,14 @@ BLOCK = 32
 WORKERS = 3
 
 
-def merge(source: object, out: Path, *, block: int = BLOCK, fresh: bool = False, **more: Any):
-    """A merge, or with `vary` a sweep, in many small blocks."""
+def merge(source: object, out: Path, *, block: int = BLOCK, fresh: bool = False, cluster: str = "", **more: Any):
+    """A merge, or with `vary` a sweep, in many small blocks; on the Ray cluster of that address, if one is given."""
     plan = planned(source, out, cache=False, **more)
     plan = replace(plan, resources=replace(plan.resources, block_elements=block, workers=WORKERS))
-    return execute(plan, ThreadExecutor(WORKERS), fresh=fresh)
+    if not cluster:
+        return execute(plan, ThreadExecutor(WORKERS), fresh=fresh)
+    with connected({"address": cluster}) as ray:
+        return execute(plan, RayExecutor(ray, WORKERS, 2, plan.resources.memory_of), fresh=fresh)
 
 
 def forked(work: Callable[[], object]) -> int:

@@ -16,7 +16,7 @@ from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.write import DeltaWriter
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.machine import processors
-from ramerge.foundation.pool import Pool
+from ramerge.foundation.pool import map_in_threads
 from ramerge.output.staging import StagingDir
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import check_unchanged
@@ -35,8 +35,7 @@ def convert(
 ) -> Index:
     """Write the delta from a model to what a chain makes of it. Its files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
-        pool = Pool(processors(), lambda: Encoder(compression))
-        results = pool.map(_encode, _pairs(base, links))
+        results = map_in_threads(processors(), lambda: Encoder(compression), _encode, _pairs(base, links))
         for name in sorted(base.tensors):
             tensor = base.tensors[name]
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))

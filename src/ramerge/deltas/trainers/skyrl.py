@@ -33,7 +33,7 @@ from ramerge.tensors.reader import Files
 
 MANIFEST = "manifest.json"
 _CHECKSUMS = ("xxh3-128", "sha256")
-_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()} | {"uint16": "U16", "uint32": "U32", "uint64": "U64"}
+_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
 _MOST_FILES = 10_000
 
 

@@ -7,7 +7,7 @@ so their scales belong to columns: `gate_up_proj_scale` of shape (experts, 1, ou
 
 from __future__ import annotations
 
-from ramerge.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row
+from ramerge.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block, row
 from ramerge.kernels.dequantize import Grid
 
 
@@ -22,8 +22,4 @@ def _grid(shape: tuple[int, ...]) -> Grid:
     return block(shape, 1 << 62, 1) if len(shape) == 3 else row(shape)
 
 
-def _title(_config: Config) -> str:
-    return "float8, scales of rows"
-
-
-ENCODING = Encoding("fbgemm_fp8", _title, decode)
+ENCODING = Encoding("fbgemm_fp8", lambda _: "float8, scales of rows", decode)

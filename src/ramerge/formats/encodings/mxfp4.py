@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ramerge.formats.encodings.encoding import Config, Decoding, Encoding, block
+from ramerge.formats.encodings.encoding import Decoding, Encoding, block
 from ramerge.tensors.origins import Transposed
 
 _GROUP, _BYTES = 32, 16
@@ -31,8 +31,4 @@ def decode(decoding: Decoding) -> None:
                 decoding.tensors[name] = replace(made, shape=turned, origin=Transposed(made))
 
 
-def _title(_config: Config) -> str:
-    return "MXFP4"
-
-
-ENCODING = Encoding("mxfp4", _title, decode)
+ENCODING = Encoding("mxfp4", lambda _: "MXFP4", decode)

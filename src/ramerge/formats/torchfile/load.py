@@ -17,7 +17,7 @@ from typing import Any
 
 from ramerge.formats.torchfile.archive import Archive, Window, broken, window
 from ramerge.formats.torchfile.machine import Machine, Name, RefusedError, Stub
-from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.dtypes import TORCH_NAMES, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 
@@ -59,28 +59,7 @@ class View:
         return prod(self.shape) * itemsize(self.dtype)
 
 
-_DTYPES = {
-    "float64": "F64",
-    "float32": "F32",
-    "float16": "F16",
-    "bfloat16": "BF16",
-    "float8_e4m3fn": "F8_E4M3",
-    "float8_e5m2": "F8_E5M2",
-    "float8_e8m0fnu": "F8_E8M0",
-    "float8_e4m3fnuz": "F8_E4M3FNUZ",
-    "float8_e5m2fnuz": "F8_E5M2FNUZ",
-    "int64": "I64",
-    "int32": "I32",
-    "int16": "I16",
-    "int8": "I8",
-    "uint64": "U64",
-    "uint32": "U32",
-    "uint16": "U16",
-    "uint8": "U8",
-    "bool": "BOOL",
-    "complex64": "C64",
-}
-DTYPES = {f"torch.{name}": dtype for name, dtype in _DTYPES.items()}
+DTYPES = {f"torch.{name}": dtype for dtype, name in TORCH_NAMES.items()}
 """Names of dtypes in pickles, and those in safetensors."""
 
 _STORAGES = {
@@ -98,72 +77,11 @@ _STORAGES = {
 }
 _UNTYPED = "torch.storage.UntypedStorage"
 
-_DTENSOR = (
-    "torch.distributed.tensor",  # from torch 2.5 on
-    "torch.distributed._tensor",
-)
-_SHARDED = "torch.distributed._shard"
-_DCP = "torch.distributed.checkpoint"
-SHARDED_TENSOR = f"{_SHARDED}.sharded_tensor.api.ShardedTensor"
-_CLASSES = frozenset(
-    {
-        # parts of paths are not joined: a path of a path of a path would be as long as memory
-        "pathlib.PosixPath",
-        "pathlib.PurePosixPath",
-        "pathlib._local.PosixPath",
-        "pathlib._local.PurePosixPath",
-        "torch.device",
-        "torch.Tensor",
-        "torch.nn.parameter.Parameter",
-        "torch.serialization._get_layout",
-        "torch.distributed.device_mesh.DeviceMesh",
-        "torch.distributed._mesh_layout._MeshLayout",
-        "torch.distributed._mesh_layout._FlatLayout",
-        "torch.distributed.remote_device._remote_device",
-        *(
-            f"{package}.{name}"
-            for package in _DTENSOR
-            for name in (
-                "DTensor",
-                "api.DTensor",
-                "_api.DTensor",
-                "_dtensor_spec.DTensorSpec",
-                "_dtensor_spec.TensorMeta",
-                "_dtensor_spec.ShardOrderEntry",
-                "placement_types.DTensorSpec",
-                "placement_types.TensorMeta",
-                "placement_types.Shard",
-                "placement_types.Replicate",
-                "placement_types._StridedShard",
-                "device_mesh.DeviceMesh",
-            )
-        ),
-        SHARDED_TENSOR,
-        f"{_SHARDED}.sharded_tensor.api.ShardedTensor.ProcessGroupState",
-        f"{_SHARDED}.sharded_tensor.metadata.MEM_FORMAT_ENCODING",
-        f"{_SHARDED}.sharded_tensor.metadata.ShardedTensorMetadata",
-        f"{_SHARDED}.sharded_tensor.metadata.TensorProperties",
-        f"{_SHARDED}.sharded_tensor.shard.Shard",
-        f"{_SHARDED}.metadata.ShardMetadata",
-        f"{_SHARDED}.sharding_spec.api.EnumerableShardingSpec",
-        f"{_SHARDED}.sharding_spec.chunk_sharding_spec.ChunkShardingSpec",
-        *(
-            f"{_DCP}.metadata.{name}"
-            for name in (
-                "BytesStorageMetadata",
-                "ChunkStorageMetadata",
-                "Metadata",
-                "MetadataIndex",
-                "StorageMeta",
-                "TensorProperties",
-                "TensorStorageMetadata",
-                "_MEM_FORMAT_ENCODING",
-            )
-        ),
-        f"{_DCP}.filesystem._StorageInfo",
-        *(f"{_DCP}.planner.{name}" for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")),
-    }
-)
+SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
+# Of a package, every class may be named: objects of it become stubs, and these do nothing. torch moves its classes
+# between modules. Parts of paths are not joined: a path of a path of a path would be as long as memory.
+_PACKAGES = ("torch.distributed", "pathlib")
+_CLASSES = ("torch.device", "torch.Tensor", "torch.nn.parameter.Parameter", "torch.serialization._get_layout")
 
 _Make = Callable[[Name, tuple[Any, ...]], Any]
 
@@ -188,7 +106,7 @@ def load(file: Window, modules: Collection[str] = ()) -> Any:
 
     Args:
         file: the archive.
-        modules: packages of which every class becomes a stub too.
+        modules: further packages of which every class becomes a stub.
 
     Raises:
         CheckpointError: it is not such an archive, is damaged, or its pickle asks for anything but tensors, plain
@@ -230,7 +148,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
     path = f"{module}.{name}"
     if path in _MAKERS or path in DTYPES or path in _STORAGES or path == _UNTYPED or path in _CLASSES:
         return Name(path)
-    if any(module == known or module.startswith(f"{known}.") for known in modules):
+    if any(module == known or module.startswith(f"{known}.") for known in (*_PACKAGES, *modules)):
         return Name(path)
     raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
 

@@ -8,10 +8,11 @@ what is made of it is what one function of ours returns.
 from __future__ import annotations
 
 import pickle
-import struct
+import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from io import BytesIO
+from typing import IO, Any
 
 from ramerge.foundation.text import quoted
 
@@ -42,9 +43,12 @@ class Stub:
         """Set the state. Classes with `__slots__` write (None, values)."""
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
-    def get(self, name: str) -> Any:
-        """An attribute of the state; None if there is none."""
-        return self.state.get(name) if isinstance(self.state, dict) else None
+    def get(self, *names: str) -> Any:
+        """An attribute of the state; with further names one of the stub that it is. None if there is none."""
+        found: Any = self
+        for name in names:
+            found = found.state.get(name) if isinstance(found, Stub) and isinstance(found.state, dict) else None
+        return found
 
 
 class Machine:
@@ -64,7 +68,7 @@ class Machine:
         make: Callable[[Name, tuple[Any, ...]], Any],
         refer: Callable[[Any], Any],
     ) -> None:
-        self.data, self.position = data, 0
+        self.data = data
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: list[Any] = []
@@ -77,54 +81,20 @@ class Machine:
         Raises:
             RefusedError: the pickle is damaged, uses an instruction that torch does not write, or a function refuses.
         """
-        data, stack, memo, position = self.data, self.stack, self.memo, 0
+        file = BytesIO(self.data)
         try:
-            while (code := data[position]) != _STOP:
-                # two of three instructions are one of these, so they are written out
-                if code == _GET_BYTE:
-                    stack.append(memo[data[position + 1]])
-                    position += 2
-                elif code == _NUMBER_BYTE:
-                    stack.append(data[position + 1])
-                    position += 2
-                elif code == _PUT_UNSIGNED and data[position + 1 : position + 5] == len(memo).to_bytes(4, "little"):
-                    memo.append(stack[-1])
-                    position += 5
-                else:
-                    self.position = position + 1
-                    self._step(code)
-                    position = self.position
+            while (code := file.read(1)) != pickle.STOP:
+                if code and code not in _INSTRUCTIONS:
+                    raise RefusedError(f"its pickle holds the instruction {quoted(code)}, which torch does not use")
+                act, read = _INSTRUCTIONS[code]  # at the end of the data there is no code
+                act(self, read(file) if read is not None else None)
             return self.stack.pop()
-        except (IndexError, struct.error):
-            raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
-        except UnicodeDecodeError:
+        except RefusedError:
+            raise
+        except UnicodeError:
             raise RefusedError("its pickle is damaged: a text is not UTF-8") from None
-
-    def _step(self, code: int) -> None:
-        form, act = _TABLE[code]
-        if form is None:
-            act(self, code)
-        else:
-            (number,) = form.unpack_from(self.data, self.position)
-            self.position += form.size
-            act(self, number)
-
-    def take(self, nbytes: int) -> bytes:
-        """The next bytes of the pickle."""
-        begin = self.position
-        self.position = begin + nbytes
-        if self.position > len(self.data):
-            raise IndexError
-        return self.data[begin : self.position]
-
-    def line(self) -> str:
-        """The next line of the pickle."""
-        end = self.data.find(b"\n", self.position)
-        if end < 0:
-            raise IndexError
-        found = self.data[self.position : end].decode()
-        self.position = end + 1
-        return found
+        except (LookupError, ValueError):
+            raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
 
     def marked(self) -> list[Any]:
         """Take off the stack what lies above the last mark."""
@@ -151,12 +121,8 @@ class Machine:
 
 
 _KEYS = (str, int, Stub)  # the keys that are numbers become bytes, and nothing of ours asks for them
-# Each instruction gets the number that follows it in the pickle, or its own code if none follows.
-_Act = Callable[[Machine, Any], None]
-
-
-def _refuse(machine: Machine, code: int) -> None:
-    raise RefusedError(f"its pickle holds the instruction {quoted(bytes([code]))}, which torch does not use")
+# Each instruction gets the value that follows it in the pickle; None if none follows.
+_Act = Callable[[Machine, Any], object]
 
 
 def _ignore(machine: Machine, number: int) -> None:
@@ -167,48 +133,17 @@ def _constant(value: Any) -> _Act:
     return lambda machine, _: machine.stack.append(value)
 
 
-def _number(machine: Machine, number: Any) -> None:
-    machine.stack.append(number)
+def _push(machine: Machine, value: Any) -> None:
+    machine.stack.append(value)
 
 
-def _long(machine: Machine, nbytes: int) -> None:
-    machine.stack.append(int.from_bytes(machine.take(nbytes), "little", signed=True))
-
-
-def _text(machine: Machine, nbytes: int) -> None:
-    machine.stack.append(machine.take(nbytes).decode())
-
-
-def _bytes(machine: Machine, nbytes: int) -> None:
-    machine.stack.append(machine.take(nbytes))
-
-
-def _mark(machine: Machine, _: int) -> None:
-    machine.marks.append(len(machine.stack))
-
-
-def _pop(machine: Machine, _: int) -> None:
-    machine.stack.pop()
-
-
-def _pop_mark(machine: Machine, _: int) -> None:
-    machine.marked()
-
-
-def _list(machine: Machine, _: int) -> None:
-    machine.contain([])
-
-
-def _dict(machine: Machine, _: int) -> None:
-    machine.contain({})
-
-
-def _tuple(machine: Machine, _: int) -> None:
-    machine.contain(tuple(machine.marked()))
+def _text(machine: Machine, text: str) -> None:
+    text.encode()  # pickletools lets halves of surrogate pairs pass
+    machine.stack.append(text)
 
 
 def _tuple_of(length: int) -> _Act:
-    def make(machine: Machine, _: int) -> None:
+    def make(machine: Machine, _: None) -> None:
         found = tuple(machine.stack[-length:])
         if len(found) < length:
             raise IndexError
@@ -218,12 +153,12 @@ def _tuple_of(length: int) -> _Act:
     return make
 
 
-def _append(machine: Machine, _: int) -> None:
+def _append(machine: Machine, _: None) -> None:
     value = machine.stack.pop()
     machine.top(list).append(value)
 
 
-def _appends(machine: Machine, _: int) -> None:
+def _appends(machine: Machine, _: None) -> None:
     values = machine.marked()
     machine.top(list).extend(values)
 
@@ -241,21 +176,13 @@ def _set(machine: Machine, items: list[Any]) -> None:
         into[b"%d" % key if type(key) is int else key] = items[place + 1]
 
 
-def _set_item(machine: Machine, _: int) -> None:
+def _set_item(machine: Machine, _: None) -> None:
     value, key = machine.stack.pop(), machine.stack.pop()
     _set(machine, [key, value])
 
 
-def _set_items(machine: Machine, _: int) -> None:
+def _set_items(machine: Machine, _: None) -> None:
     _set(machine, machine.marked())
-
-
-def _get(machine: Machine, index: int) -> None:
-    machine.stack.append(machine.memo[index])
-
-
-def _memoize(machine: Machine, _: int) -> None:
-    machine.memo.append(machine.stack[-1])
 
 
 def _put(machine: Machine, index: int) -> None:
@@ -266,25 +193,33 @@ def _put(machine: Machine, index: int) -> None:
         machine.memo[index] = machine.stack[-1]
 
 
-def _global(machine: Machine, _: int) -> None:
-    machine.stack.append(machine.find(machine.line(), machine.line()))
+def _names(file: IO[bytes]) -> list[str]:
+    """Two lines: a module and a name. pickletools would interpret backslashes in them."""
+    lines = [file.readline() for _ in range(2)]
+    if not all(line.endswith(b"\n") for line in lines):
+        raise IndexError
+    return [line[:-1].decode() for line in lines]
 
 
-def _stack_global(machine: Machine, _: int) -> None:
+def _global(machine: Machine, names: list[str]) -> None:
+    machine.stack.append(machine.find(*names))
+
+
+def _stack_global(machine: Machine, _: None) -> None:
     name, module = machine.stack.pop(), machine.stack.pop()
     if type(name) is not str or type(module) is not str:
         raise RefusedError("its pickle is damaged: a name is not a text")
     machine.stack.append(machine.find(module, name))
 
 
-def _make(machine: Machine, _: int) -> None:
+def _make(machine: Machine, _: None) -> None:
     args, name = machine.stack.pop(), machine.stack.pop()
     if type(name) is not Name or type(args) is not tuple:
         raise RefusedError("its pickle calls what is not a class or a function; it may be an attack")
     machine.contain(machine.make(name, args))
 
 
-def _build(machine: Machine, _: int) -> None:
+def _build(machine: Machine, _: None) -> None:
     state, value = machine.stack.pop(), machine.stack[-1]
     if type(value) is dict:
         return  # attributes of an OrderedDict: versions of modules
@@ -293,57 +228,51 @@ def _build(machine: Machine, _: int) -> None:
     value.fill(state)
 
 
-def _refer(machine: Machine, _: int) -> None:
-    machine.contain(machine.refer(machine.stack.pop()))
-
-
-_BYTE, _SHORT, _INT, _UNSIGNED, _SIZE, _FLOAT = map(struct.Struct, ("<B", "<H", "<i", "<I", "<Q", ">d"))
-_INSTRUCTIONS: dict[bytes, tuple[struct.Struct | None, _Act]] = {
-    pickle.PROTO: (_BYTE, _ignore),
-    pickle.FRAME: (_SIZE, _ignore),
-    pickle.NONE: (None, _constant(None)),
-    pickle.NEWTRUE: (None, _constant(True)),
-    pickle.NEWFALSE: (None, _constant(False)),
-    pickle.EMPTY_TUPLE: (None, _constant(())),
-    pickle.BININT: (_INT, _number),
-    pickle.BININT1: (_BYTE, _number),
-    pickle.BININT2: (_SHORT, _number),
-    pickle.BINFLOAT: (_FLOAT, _number),
-    pickle.LONG1: (_BYTE, _long),
-    pickle.BINUNICODE: (_UNSIGNED, _text),
-    pickle.SHORT_BINUNICODE: (_BYTE, _text),
-    pickle.BINUNICODE8: (_SIZE, _text),
-    pickle.BINBYTES: (_UNSIGNED, _bytes),
-    pickle.SHORT_BINBYTES: (_BYTE, _bytes),
-    pickle.MARK: (None, _mark),
-    pickle.POP: (None, _pop),
-    pickle.POP_MARK: (None, _pop_mark),
-    pickle.EMPTY_LIST: (None, _list),
-    pickle.EMPTY_DICT: (None, _dict),
-    pickle.TUPLE: (None, _tuple),
-    pickle.TUPLE1: (None, _tuple_of(1)),
-    pickle.TUPLE2: (None, _tuple_of(2)),
-    pickle.TUPLE3: (None, _tuple_of(3)),
-    pickle.APPEND: (None, _append),
-    pickle.APPENDS: (None, _appends),
-    pickle.SETITEM: (None, _set_item),
-    pickle.SETITEMS: (None, _set_items),
-    pickle.BINGET: (_BYTE, _get),
-    pickle.LONG_BINGET: (_UNSIGNED, _get),
-    pickle.BINPUT: (_BYTE, _put),
-    pickle.LONG_BINPUT: (_UNSIGNED, _put),
-    pickle.MEMOIZE: (None, _memoize),
-    pickle.GLOBAL: (None, _global),
-    pickle.STACK_GLOBAL: (None, _stack_global),
-    pickle.REDUCE: (None, _make),
-    pickle.NEWOBJ: (None, _make),
-    pickle.BUILD: (None, _build),
-    pickle.BINPERSID: (None, _refer),
+_ACTS: dict[bytes, _Act] = {
+    pickle.PROTO: _ignore,
+    pickle.FRAME: _ignore,
+    pickle.NONE: _constant(None),
+    pickle.NEWTRUE: _constant(True),
+    pickle.NEWFALSE: _constant(False),
+    pickle.EMPTY_TUPLE: _constant(()),
+    pickle.BININT: _push,
+    pickle.BININT1: _push,
+    pickle.BININT2: _push,
+    pickle.BINFLOAT: _push,
+    pickle.LONG1: _push,
+    pickle.BINUNICODE: _text,
+    pickle.SHORT_BINUNICODE: _text,
+    pickle.BINUNICODE8: _text,
+    pickle.BINBYTES: _push,
+    pickle.SHORT_BINBYTES: _push,
+    pickle.MARK: lambda machine, _: machine.marks.append(len(machine.stack)),
+    pickle.POP: lambda machine, _: machine.stack.pop(),
+    pickle.POP_MARK: lambda machine, _: machine.marked(),
+    pickle.EMPTY_LIST: lambda machine, _: machine.contain([]),
+    pickle.EMPTY_DICT: lambda machine, _: machine.contain({}),
+    pickle.TUPLE: lambda machine, _: machine.contain(tuple(machine.marked())),
+    pickle.TUPLE1: _tuple_of(1),
+    pickle.TUPLE2: _tuple_of(2),
+    pickle.TUPLE3: _tuple_of(3),
+    pickle.APPEND: _append,
+    pickle.APPENDS: _appends,
+    pickle.SETITEM: _set_item,
+    pickle.SETITEMS: _set_items,
+    pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
+    pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
+    pickle.BINPUT: _put,
+    pickle.LONG_BINPUT: _put,
+    pickle.MEMOIZE: lambda machine, _: machine.memo.append(machine.stack[-1]),
+    pickle.GLOBAL: _global,
+    pickle.STACK_GLOBAL: _stack_global,
+    pickle.REDUCE: _make,
+    pickle.NEWOBJ: _make,
+    pickle.BUILD: _build,
+    pickle.BINPERSID: lambda machine, _: machine.contain(machine.refer(machine.stack.pop())),
 }
-_STOP, _GET_BYTE, _NUMBER_BYTE, _PUT_UNSIGNED = (
-    pickle.STOP[0],
-    pickle.BINGET[0],
-    pickle.BININT1[0],
-    pickle.LONG_BINPUT[0],
-)
-_TABLE = [_INSTRUCTIONS.get(bytes([code]), (None, _refuse)) for code in range(256)]
+_OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
+# What is done, and what reads the value that follows the instruction.
+_INSTRUCTIONS = {
+    code: (act, _names if code == pickle.GLOBAL else arg.reader if (arg := _OPCODES[code].arg) is not None else None)
+    for code, act in _ACTS.items()
+}

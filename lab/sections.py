@@ -1,0 +1,186 @@
+"""Sections of docs/findings.md about safety: the tiny agents' situations, more kinds of real agents, and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from lab import kinds, situations
+from lab.claims import signed
+from lab.kinds import Paired
+from lab.predictions import FAILED, NOT_SCORED
+from lab.results import Results
+from lab.statistics import Estimate
+from lab.tables import table
+
+_PREDICTED = ("", "difference", "predicted", "measured", "")
+_ROWS_OF_RUNS = (
+    ("last", "the last checkpoint"),
+    ("uniform 3", "mean of the last three kept checkpoints"),
+    ("uniform 5", "mean of the last five"),
+    ("ema", "weights halved every 4 steps back from the last one"),
+    ("greedy", "Model Soups' greedy recipe on the last five"),
+    ("cut 15", "checkpoint after 15 % of the steps"),
+    ("relex 15", "RELEX from the first 15 %"),
+    ("relex 30", "RELEX from the first 30 %"),
+    ("cut 50", "checkpoint after 50 %"),
+    ("relex 50", "RELEX from the first 50 %"),
+)
+
+
+def of_situations(results: Results) -> str:
+    """Tiny agents of many kinds, merged with rules without tuned parameters."""
+    head = "## Which rule is safe"
+    kept = results.kept("situations")
+    if not kept:
+        return f"{head}\n\nNo results are kept yet: `python -m lab.situations`."
+    seeds, count = ", ".join(kept), len(kept)
+    rows = [
+        (f"`{name}`", f"{one.mean:.1f}", _apart(kept, name), f"{one.behind:+.1f}", one.worst)
+        for name, one in sorted(situations.table(kept).items(), key=lambda item: -item[1].mean)
+    ]
+    return f"""{head}
+
+Which merge is best depends on the agents, so a rule is also judged by its worst situation. [Decision
+032](decisions/032-situations.md) has 23 situations of 2 to 8 tiny agents of eight tasks: RL with SGD and Adam, in
+bfloat16 and float32, SFT, LoRA, agents given or trained several times, and mixtures. All rules have their default
+parameters. The bar in each situation is the best of twelve common rules there, picked after the fact, which favors it.
+
+These are results of {count} seed{"s" * (count > 1)} ({seeds}){_few(count)}. Intervals are over seeds only.
+
+```sh
+python -m lab.situations --seeds {" ".join(kept)}
+```
+
+{table(("rule", "mean", "difference to core+", "worst against the bar", "where"), rows)}
+
+The predictions were written before any merge was scored. Those that failed:
+{_count(line[4] for line in situations.predicted(kept))}.
+
+{table(_PREDICTED, situations.predicted(kept))}
+
+The means over seeds in each situation, in per cent:
+
+{table(("situation", *_SHOWN), list(_by_situation(kept)))}"""
+
+
+_SHOWN = ("agents", "sum", "sum x 0.8", "average", "ram+", "agree_max", "rms", "ties 0.2", "swudi", "core", "core+")
+
+
+def _by_situation(kept: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    for situation in situations.SITUATIONS:
+        scores = [one[situation.name] for one in kept.values()]
+        yield (situation.name, *(f"{sum(one[name] for one in scores) / len(scores):.1f}" for name in _SHOWN))
+
+
+def _few(count: int) -> str:
+    return "; with fewer than ten, intervals are too narrow" if count < 10 else ""
+
+
+def _apart(kept: dict[str, Any], name: str) -> str:
+    return "" if name == "core+" else signed(situations.difference(kept, name, "core+"))
+
+
+def _count(verdicts: Iterator[str]) -> str:
+    known = list(verdicts)
+    failed, open_ = known.count(FAILED), known.count(NOT_SCORED)
+    told = f"{failed} of {len(known) - open_}"
+    return f"{told} ({open_} could not be checked)" if open_ else told
+
+
+def of_kinds(results: Results) -> str:
+    """Rules on more kinds of real agents."""
+    head = "## On more kinds of real agents"
+    known = kinds.situations(results)
+    if not known:
+        return f"{head}\n\nNo results are kept yet: `python lab/real/kinds.py`."
+    parts = "\n\n".join(_kind(name, paired) for name, paired in known.items())
+    return f"""{head}
+
+Four GRPO agents are one situation. [Decision 035](decisions/035-real-agents.md) has more, with new trainings of
+SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct replies (SFT), and LoRA.
+Each model was scored once, on {results.kept("kinds")["prompts"]} held-out prompts a task. Intervals are over trainings
+and prompts. Differences are to `core`; p-values have Holm's correction over the rules of a situation. All agents start
+from one base, because no other instruction-tuned weights could be had.
+
+```sh
+python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(known))}
+```
+
+{parts}
+
+The predictions were written before any of these agents was scored. Those that failed:
+{_count(line[4] for line in kinds.of_kinds(results))}.
+
+{table(_PREDICTED, kinds.of_kinds(results))}"""
+
+
+def _trainings(known: dict[str, Paired]) -> list[str]:
+    return sorted({seed for paired in known.values() for seed in paired.by_training})
+
+
+def _kind(name: str, paired: Paired) -> str:
+    differences = kinds.adjusted(paired, kinds.CORE) if kinds.CORE in paired.models else {}
+    models = sorted(paired.models, key=lambda model: -paired.by_task(model).mean())
+    rows = [
+        (
+            "each agent in its own task" if model == "agents" else f"`{model}`",
+            *(f"{score:.1f}" for score in paired.by_task(model)),
+            _interval(paired.mean(model)),
+            *(_tested(*differences[model]) if model in differences else ("", "")),
+        )
+        for model in models
+    ]
+    seeds = ", ".join(paired.by_training)
+    left = [rule for one in paired.by_training.values() for rule in one if rule not in paired.models]
+    more = f"\n\nNot scored in all of these trainings: {', '.join(map(repr, dict.fromkeys(left)))}." if left else ""
+    return f"""### {name[0].upper()}{name[1:]}
+
+Trainings of seeds {seeds}:
+
+{table(("rule", *paired.tasks, "mean", "difference to core", "p"), rows)}{more.replace("'", "`")}"""
+
+
+def _tested(difference: Estimate, p: float) -> tuple[str, str]:
+    return signed(difference), f"{p:.3f}"
+
+
+def _interval(mean: Estimate) -> str:
+    return f"{mean.value:.1f} ({mean.low:.1f} to {mean.high:.1f})"
+
+
+def of_runs(results: Results) -> str:
+    """Soups and extrapolations of the checkpoints of runs."""
+    head = "## Checkpoints along a run"
+    paired = kinds.runs(results)
+    if paired is None:
+        return f"{head}\n\nNo results are kept yet: `python lab/real/runs.py`."
+    rows = [
+        (
+            row,
+            what,
+            *(f"{score:.1f}" for score in paired.by_task(row)),
+            _interval(paired.mean(row)),
+            "" if row == "last" or (found := paired.difference(row, "last")) is None else signed(found),
+        )
+        for row, what in _ROWS_OF_RUNS
+    ]
+    prompts = {run["prompts"] for run in results.kept("checkpoints").values()}
+    return f"""{head}
+
+Is a soup, an average over checkpoints, better than the last checkpoint, and does
+[RELEX](https://arxiv.org/abs/2605.21468) predict the last one from the first steps? The runs are those of the four
+tasks (seeds {", ".join(paired.by_training)}; 20 steps, 15 of `fact`), in float32. Each run is scored in its own task,
+on {", ".join(map(str, sorted(prompts)))} held-out prompts. Steps 1, 2, 3, 4 and later even ones were kept.
+
+```sh
+# for each task and seed, after `train_agent.py --checkpoints .real/5/runs/sum`
+python lab/real/runs.py --task sum --seed 5 --run .real/5/runs/sum --exact .real/5/agents-float32/sum
+```
+
+{table(("row", "what it is", *paired.tasks, "mean", "difference to last"), rows)}
+
+The predictions were written before any of these runs was scored. Those that failed:
+{_count(line[4] for line in kinds.of_runs(results))}.
+
+{table(_PREDICTED, kinds.of_runs(results))}"""
