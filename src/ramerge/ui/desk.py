@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import wraps
-from pathlib import Path
 from typing import Any, TypeVar
 
 import gradio as gr
@@ -24,6 +24,7 @@ from ramerge.ui.roots import Roots
 
 T = TypeVar("T")
 _MOST_JOBS = 50
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 
 
 @dataclass
@@ -65,9 +66,9 @@ class Desk:
         if not self.public:
             return self.roots.output(name)
         own = self._who(request)
-        if (place := self.roots.output(f"{own}/{name}")) != f"{own}/{Path(place).name}":
-            raise RecipeError(f"{name}: must be the name of a folder, without others in it")
-        return place
+        if not (_NAME.fullmatch(own) and _NAME.fullmatch(name)):
+            raise RecipeError(f"{name}: must be a name of letters, digits and ._+-, the first a letter or digit")
+        return self.roots.output(f"{own}/{name}")
 
     def job(self, title: str, words: Sequence[str], **more: Any) -> Job:
         """A command with the limits of the page."""
