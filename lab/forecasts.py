@@ -2,8 +2,8 @@
 
     python -m lab.forecasts --seeds 0 1 2
 
-trains agents of the lab again, without scoring them, and writes lab/results/forecasts.json: in each setting and seed the
-forecast, and the factor that is kept in lab/results. docs/decisions/036-forecast-of-the-sum.md has the predictions.
+trains agents of the lab again, without scoring them, and writes lab/results/forecasts.json: for each setting and seed
+the forecast, and the factor that is kept in lab/results. docs/decisions/036-forecast-of-the-sum.md has the predictions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from lab.results import RESULTS
 from lab.run import Seed
 from lab.settings import SETTINGS, Setting
 from lab.sizes import FULL
-from lab.store import Store, once
+from lab.store import Store
 from ramerge.foundation.files import write_file
 
 KEPT = RESULTS / "forecasts.json"
@@ -43,16 +42,10 @@ def main() -> None:
 
 def forecasts_of(work: Path, seed: int) -> dict[str, dict[str, float]]:
     """Of each setting the forecast factor, and the one that validation prompts chose."""
-    store = Store(work, FULL.digest())
-    own = Seed(store, FULL, seed)
+    own = Seed(Store(work, FULL.digest()), FULL, seed)
     own.train(dict.fromkeys(setting.kind for setting in SETTINGS))
-    folder = store.seed(seed) / "forecasts"
     return {
-        setting.name: {
-            "forecast": once(folder / f"{setting.name}.json", partial(_forecast, own, setting)),
-            "chosen": chosen(setting, seed),
-        }
-        for setting in SETTINGS
+        setting.name: {"forecast": _forecast(own, setting), "chosen": chosen(setting, seed)} for setting in SETTINGS
     }
 
 
