@@ -172,6 +172,21 @@ def moved_words(generator: np.random.Generator, base: NDArray[np.uint16], densit
     return np.where(coins < round(density * (1 << 16)), to_bf16(moved), base)
 
 
+def moved_weights(folder: Path, density: float, seed: int) -> None:
+    """Move a share of the elements of a checkpoint in its files, which hold bfloat16, by one to three steps.
+
+    They are the same elements by the same steps for a seed, so a copy can be moved as far as the original.
+    """
+    generator = np.random.Generator(np.random.SFC64([_SEED, seed]))
+    for path in sorted(folder.glob("*.safetensors")):
+        begin = 8 + int.from_bytes(path.open("rb").read(8), "little")
+        words = np.memmap(path, np.uint16, "r+", begin)
+        for start in range(0, words.size, _CHUNK):
+            part = words[start : start + _CHUNK]
+            places = np.flatnonzero(generator.integers(0, 1 << 16, part.size, np.uint16) < round(density * (1 << 16)))
+            part[places] ^= generator.integers(1, 4, places.size, np.uint16)
+
+
 def to_bf16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
     """Bits of finite numbers rounded to nearest even."""
     bits = values.view(np.uint32)

@@ -74,6 +74,7 @@ _OF_TWO = {"slerp": {"t": (0.5, 0.3, 0.7)}, "nuslerp": {}}
 NO_MERGE = {
     "arcee_fusion": "takes one agent",
     "isolate": "merges one agent's region, for the table of unique regions",
+    **dict.fromkeys(("uniform", "ema", "scored", "extrapolate", "relex"), "is for checkpoints of one run"),
     "passthrough": "copies one model, which the rows of agents show",
 }
 

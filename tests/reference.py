@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -304,6 +305,63 @@ def passthrough(base, agents, dtype=None, real=None, *, agent=None, scale=1.0):
         lambda name, b, _taus: b.dtype.type(scale) * chosen[name].numbers(b.dtype.type),
         owns=lambda name: [agent[name] for agent in agents.values()],
     )
+
+
+def _mean(base, agents, dtype, real, weights):
+    """The weighted mean as the sum of what each agent changes of the one before it; agents of weight 0 do not count."""
+    used = [(agent, weight) for agent, weight in zip(agents.values(), weights, strict=True) if weight]
+
+    def formula(name, b, _taus):
+        kind = b.dtype.type
+        models = [agent[name].numbers(kind) for agent, _ in used]
+        total, left = np.zeros_like(b), [0.0]
+        for _, weight in reversed(used):
+            left.append(left[-1] + weight)
+        for before, after, factor in zip(models, models[1:], left[-2::-1], strict=False):
+            total = total + kind(factor) * (after - before)
+        return np.where(total == 0, models[0], models[0] + total)
+
+    return _each(base, agents, dtype, real, formula, owns=lambda name: [agent[name] for agent in agents.values()])
+
+
+def uniform(base, agents, dtype=None, real=None):
+    return _mean(base, agents, dtype, real, [1 / len(agents)] * len(agents))
+
+
+def ema(base, agents, dtype=None, real=None, *, decay=0.9):
+    """For agents in the order of their steps."""
+    weights = [1.0]
+    for _ in range(len(agents) - 1):
+        weights = [weight * decay for weight in weights] + [1 - decay]
+    return _mean(base, agents, dtype, real, weights)
+
+
+def scored(base, agents, dtype=None, real=None, *, scores=None, temperature=0.01):
+    powers = [np.exp(((scores[name] - max(scores.values())) if scores else 0.0) / temperature) for name in agents]
+    return _mean(base, agents, dtype, real, [power / sum(powers) for power in powers])
+
+
+def extrapolate(base, agents, dtype=None, real=None, *, alpha=0.3):
+    return _mean(base, agents, dtype, real, [-alpha, *[0.0] * (len(agents) - 2), 1 + alpha])
+
+
+def relex(base, agents, dtype=None, real=None, *, steps=None, at=None):
+    """By the singular value decomposition of the matrix of task vectors."""
+    numbers = [re.findall(r"\d+", name) for name in agents]
+    places = [int(found[-1]) if all(numbers) else place for place, found in enumerate(numbers, 1)]
+    steps = [float(steps[name]) for name in agents] if steps else [float(place) for place in places]
+    at = max(steps) if at is None else at
+
+    def combine(vectors):
+        if not vectors.any():
+            return np.zeros_like(vectors[0])
+        _, _, right = np.linalg.svd(vectors, full_matrices=False)
+        coordinates = vectors @ right[0]
+        if len(steps) == 1:
+            return coordinates[0] * (at / steps[0] if steps[0] else 1) * right[0]
+        return np.polyval(np.polyfit(steps, coordinates, 1), at) * right[0]
+
+    return _combined(base, agents, dtype, real, True, "tensor", combine)
 
 
 def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weights=1.0):

@@ -162,8 +162,8 @@ def test_a_recipe_that_is_remote_is_named_as_it_was_given(recipe: str | Path) ->
 
 def test_seventeen_agents_are_too_many(tmp_path: Path) -> None:
     agents = {f"a{place}": "x" for place in range(17)}
-    with pytest.raises(RecipeError, match="17 are given, but only 16 are allowed"):
-        Recipe(method="ram", base="b", agents=agents)
+    with pytest.raises(RecipeError, match="ram takes at most 16 agents, not 17"):
+        ramerge.read_recipe({"method": "ram", "base": "b", "agents": agents})
 
 
 def test_python_gets_the_same_errors() -> None:

@@ -42,8 +42,16 @@ _FILES = (
 @option(
     "method", "--epsilons", metavar="E,E,...", help="Thresholds of the density to compare; default: 1e-4,1e-5,1e-6,0."
 )
+@option(
+    "method",
+    "--cores",
+    is_flag=True,
+    help="Forecast core's coefficients and the best factor of the sum; takes as long as a merge with core.",
+)
 @options(*_FILES, *TALK, run_options(*LIMITS, "cache", "ray"))
-def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: Options, **flags: Any) -> None:
+def analyze(
+    paths: tuple[str, ...], epsilons: str | None, cores: bool, quiet: bool, options: Options, **flags: Any
+) -> None:
     """Show what RL changed: sparsity, overlap and angles of the agents, and how much of them merges would keep.
 
     With --base, the folder of a single agent of any format may be given in place of a recipe.
@@ -60,7 +68,7 @@ def analyze(paths: tuple[str, ...], epsilons: str | None, quiet: bool, options: 
     asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
     warn_of_launcher()
     with shown(quiet=quiet) as listen:
-        analysis = run(document, epsilons=asked, options=options, on_progress=listen)
+        analysis = run(document, epsilons=asked, cores=cores, options=options, on_progress=listen)
     warn(analysis.warnings)
     if not quiet and not prints(flags):
         say([*summary(analysis), *reminder(analysis.warnings)])

@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from rich.filesize import decimal
 
+from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.figures import agent_figures
 from ramerge.analysis.results import Analysis
 from ramerge.engine.card import effective_means, erased_means
@@ -24,11 +25,28 @@ def summary(analysis: Analysis) -> list[str]:
         "",
         *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
+        *(_cores(analysis.cores) if analysis.cores is not None else []),
         f"dtypes: {', '.join(dtypes)}",
         f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
         f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
         *[f"note: {note}" for note in analysis.notes],
     ]
+
+
+def _cores(cores: CoreForecast) -> list[str]:
+    """The coefficients of `core` by role, and what they say of the sum; those by layer are in the JSON."""
+    parts = [cores.model, *cores.roles]
+    figures = [[part.name, *map(_number, [*part.coefficients.values(), part.factor])] for part in parts]
+    return [
+        *table(["coefficients", *cores.model.coefficients, "sum"], figures),
+        "  coefficients: those of `core`, weighted by squared norms; sum: the forecast best factor of the sum",
+        f"forecast: {cores.sentence}",
+        "",
+    ]
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _threshold(analysis: Analysis) -> str:

@@ -277,6 +277,44 @@ def _patch(form: int, base: Words, spans: patches.Spans, data: Bytes, out: Words
     return patch(base, spans, BLOCK, data, planes, out)
 
 
+def fold(
+    rows: Sequence[BlockRow],
+    payload: Bytes,
+    format: str,
+    held: Bytes,
+    weight: float,
+    total: NDArray[Any],
+    take: Take,
+) -> None:
+    """Change the words of an agent's blocks in place, and add the differences of their numbers to a sum.
+
+    Args:
+        rows, payload, take: as for `decode`.
+        format: dtype of the numbers, such as `BF16`.
+        held: uint8: the base's words; become the agent's.
+        weight: factor of the differences.
+        total: float32, or float64 for F64: as many numbers.
+
+    Raises:
+        DamagedError: as for `decode`; `held` and `total` hold anything then.
+    """
+    if not any(row.form for row in rows):
+        return
+    words = held.view(f"u{held.size // total.size}")
+    data, spans = _contents(rows, payload, words, take)
+    first = 0
+    for form, alike in groupby(rows, lambda row: row.form % _PACKED):
+        stop = first + len(list(alike))
+        place = slice(first * BLOCK, stop * BLOCK)
+        if form:
+            kind, planes = form % _PLANES, form // _PLANES
+            patch = patches.fold_gaps if kind == GAPS else patches.fold_bitmaps
+            done = patch(format, words[place], spans[first:stop], BLOCK, data, planes, weight, total[place])
+            if done < stop - first:
+                raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
+        first = stop
+
+
 def _contents(rows: Sequence[BlockRow], payload: Bytes, base: Words, take: Take) -> tuple[Bytes, patches.Spans]:
     """Positions and values of all blocks, decompressed, and where they lie in there."""
     begin, contents = 0, []

@@ -14,6 +14,7 @@ before they write to them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.kernels import native
+from ramerge.kernels.formats import ELEMENTS
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -70,7 +72,8 @@ def {name}(bitmap, gaps):
 """
 
 _PATCH_BITMAP = """
-def {name}(base, spans, block, data, out):
+def {name}({arguments}):
+    {number}
     size, one, full = np.uint64(base.size), np.uint64(1), np.uint64(64)
     for row in range(np.uint64(spans.size) // np.uint64(4)):
         first, stop = row * block, min((row + one) * block, size)
@@ -83,18 +86,16 @@ def {name}(base, spans, block, data, out):
                 return row
             if start + full <= stop:
                 {at_once}
-                for i in range(full):
-                    out[start + i] = base[start + i]
+                {copy_full}
             elif mask != np.uint64(0) and start + full - leading_zeros(mask) > stop:
                 return row
             else:
-                for i in range(stop - start):
-                    out[start + i] = base[start + i]
+                {copy_rest}
             while mask != np.uint64(0):
                 place = start + trailing_zeros(mask)
                 mask &= mask - one
                 {value}
-                out[place] ^= value
+                {change}
                 count += one
         if count != moved or escape != end:
             return row
@@ -102,15 +103,15 @@ def {name}(base, spans, block, data, out):
 """
 
 _PATCH_GAPS = """
-def {name}(base, spans, block, data, out):
+def {name}({arguments}):
+    {number}
     size, one, most = np.uint64(base.size), np.uint64(1), np.uint64(255)
     for row in range(np.uint64(spans.size) // np.uint64(4)):
         first, stop = row * block, min((row + one) * block, size)
         {span}
         if first > size:
             return row
-        for i in range(first, stop):
-            out[i] = base[i]
+        {copy}
         place, open = first, False
         for i in range(positions, values):
             gap = np.uint64(data[i])
@@ -121,7 +122,7 @@ def {name}(base, spans, block, data, out):
             if place >= stop or count >= moved:
                 return row
             {value}
-            out[place] ^= value
+            {change}
             count += one
             place += one
         if open or count != moved or escape != end:
@@ -194,6 +195,33 @@ def patch_gaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, 
     return int(kernel(base, spans.reshape(-1), block, data, out))
 
 
+def fold_bitmaps(
+    format: str, words: Words, spans: Spans, block: int, data: Bytes, planes: int, weight: float, total: NDArray[Any]
+) -> int:
+    """Change words in place as `patch_bitmaps` does, and add to `total` how much their numbers differ, times a weight.
+
+    Args:
+        format: of the numbers, a key of `kernels.formats.FORMATS`.
+        words: as `base` of `patch_bitmaps`.
+        spans, block, data, planes: as for `patch_bitmaps`.
+        weight: rounded here to the type of `total`.
+        total: float32, or float64 for F64, as many as there are words.
+
+    Returns:
+        As `patch_bitmaps`.
+    """
+    kernel = _folding("bitmaps", _PATCH_BITMAP, format, planes)
+    return int(kernel(words, spans.reshape(-1), block, data, np.array([weight], total.dtype), total))
+
+
+def fold_gaps(
+    format: str, words: Words, spans: Spans, block: int, data: Bytes, planes: int, weight: float, total: NDArray[Any]
+) -> int:
+    """As `fold_bitmaps`, for positions in gaps."""
+    kernel = _folding("gaps", _PATCH_GAPS, format, planes)
+    return int(kernel(words, spans.reshape(-1), block, data, np.array([weight], total.dtype), total))
+
+
 def beyond(xors: Words, planes: int) -> int:
     """How many xors have bits that so many planes of bytes do not hold."""
     return int(np.count_nonzero(xors > _most(planes, xors.itemsize))) if planes < xors.itemsize else 0
@@ -241,20 +269,8 @@ def _writing_gaps() -> Any:
 
 @cache
 def _patching(name: str, template: str, width: int, planes: int) -> Any:
-    def joined(count: int, place: str) -> str:
-        parts = (f"(np.uint64(data[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
-        return "value = " + " | ".join(parts)
-
-    value, escapes = [joined(planes, "values + {k} * moved + count")], []
+    escaped, escapes = _escaped(width), list[str]()
     if planes < width:
-        size = f"np.uint64({width})"
-        escaped = [
-            f"if escape + {size} > end:",
-            "    return row",
-            joined(width, "escape + {k}"),
-            f"escape += {size}",
-        ]
-        value += ["if value == np.uint64(0):", *_indented(escaped)]
         changed = [*escaped, "out[start + trailing_zeros(zero)] ^= value", "zero &= zero - one"]
         escapes = ["while zero != np.uint64(0):", *_indented(changed)]
     at_once = []
@@ -264,8 +280,71 @@ def _patching(name: str, template: str, width: int, planes: int) -> Any:
             "count += ones(mask)",
         ]
         at_once = [*found, *escapes, "continue"]
+    parts = {
+        "arguments": "base, spans, block, data, out",
+        "at_once": at_once,
+        "copy": _copied("first", "stop - first"),
+        "copy_full": _copied("start", "full"),
+        "copy_rest": _copied("start", "stop - start"),
+        "change": ["out[place] ^= value"],
+    }
+    types = _types(width, "wbnpw")
+    return _patch_kernel(f"{name}_{planes}_{8 * width}", template, width, planes, types, parts)
+
+
+@cache
+def _folding(kind: str, template: str, format: str, planes: int) -> Any:
+    form = ELEMENTS[format]
+    lane, word = form.lanes[0], f"np.uint{8 * form.itemsize}"
+    parts = {
+        "arguments": "base, spans, block, data, weights, total",
+        "number": ["weight = weights[0]"],
+        "copy_full": ["pass"],
+        "copy_rest": ["pass"],
+        "change": [
+            f"old, new = base[place], {word}(base[place] ^ {word}(value))",
+            "base[place] = new",
+            f"total[place] += weight * ({lane}(new) - {lane}(old))",
+        ],
+    }
+    types = (*_types(form.itemsize, "wbnp"), f"{form.real_code}[]", f"{form.real_code}[]")
+    return _patch_kernel(f"fold_{kind}_{planes}_{format.lower()}", template, form.itemsize, planes, types, parts)
+
+
+def _patch_kernel(
+    name: str,
+    template: str,
+    width: int,
+    planes: int,
+    types: tuple[str, ...],
+    parts: Mapping[str, str | Sequence[str]],
+) -> Any:
+    value = [_joined(planes, "values + {k} * moved + count")]
+    if planes < width:
+        value += ["if value == np.uint64(0):", *_indented(_escaped(width))]
     span = native.filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
-    return _kernel(f"{name}_{planes}", template, width, "wbnpw", span=span, value=value, at_once=at_once)
+    nothing: dict[str, str | Sequence[str]] = {
+        key: [] for key in ("number", "at_once", "copy", "copy_full", "copy_rest")
+    }
+    source = native.filled(template, **{"name": name, "span": span, "value": value, **nothing, **parts})
+    return native.load(name, source, types, "i64")
+
+
+def _joined(count: int, place: str) -> str:
+    """Source of a value from so many bytes."""
+    parts = (f"(np.uint64(data[{place.format(k=f'np.uint64({k})')}]) << {8 * k})" for k in range(count))
+    return "value = " + " | ".join(parts)
+
+
+def _escaped(width: int) -> list[str]:
+    """Source of a value that does not fit into the planes."""
+    size = f"np.uint64({width})"
+    check = [f"if escape + {size} > end:", "    return row"]
+    return [*check, _joined(width, "escape + {k}"), f"escape += {size}"]
+
+
+def _copied(first: str, count: str) -> list[str]:
+    return [f"for i in range({count}):", f"    out[{first} + i] = base[{first} + i]"]
 
 
 def _indented(lines: list[str]) -> list[str]:
@@ -283,8 +362,10 @@ def _split_kernel(width: int, planes: int) -> Any:
 
 def _kernel(name: str, template: str, width: int, takes: str, /, **parts: str | list[str]) -> Any:
     """A loop for words of `width` bytes; `takes` has a letter for each argument: words, bitmap, plain bytes, number."""
-    kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
     name = f"{name}_{8 * width}"
-    return native.load(
-        name, native.filled(template, name=name, **parts), tuple(kinds[letter] for letter in takes), "i64"
-    )
+    return native.load(name, native.filled(template, name=name, **parts), _types(width, takes), "i64")
+
+
+def _types(width: int, takes: str) -> tuple[str, ...]:
+    kinds = {"w": f"u{8 * width}[]", "b": "u64[]", "p": "u8[]", "n": "u64"}
+    return tuple(kinds[letter] for letter in takes)

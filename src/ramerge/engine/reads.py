@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,10 +18,12 @@ from ramerge.engine.tally import NonFinite, PassTally
 from ramerge.engine.worker import Sink, Task
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import WeightsError
-from ramerge.foundation.progress import Listener
+from ramerge.foundation.progress import Listener, silence
 from ramerge.methods.base import Statistic
+from ramerge.methods.means import one_of
 from ramerge.planning import cached_counts
 from ramerge.planning.model import Batch, MergePlan, TensorPlan, Tie
+from ramerge.recipe.points import means_of
 from ramerge.tensors.identity import check_unchanged
 from ramerge.tensors.reader import Files, Reader
 
@@ -81,8 +83,14 @@ class Passes:
         """Store counts for later runs on the same files."""
         cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
 
-    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> None:
-        """Carry out a pass: first what earlier runs have done of it, then the rest.
+    def run(
+        self,
+        work: PlanPass,
+        results: Results,
+        sink: Sink | None = None,
+        watch: Callable[[BlockResult], object] = silence,
+    ) -> None:
+        """Carry out a pass: first what earlier runs have done of it, then the rest. `watch` gets each result.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
@@ -98,6 +106,7 @@ class Passes:
             for event in events:
                 if isinstance(event, Processed):
                     _take(event.result, tally, sink)
+                    watch(event.result)
                 else:
                     tally.report(event)
         refusals = tally.finish()
@@ -137,6 +146,8 @@ def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]],
         if (index, tensor.rule, parts) not in made:
             known = {statistic: results[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
             prepared = point.method.prepare(point.parameters[tensor.rule], agents, known)
+            if means := means_of(plan.points, tensor.rule):
+                prepared = one_of(means.index(point.mean(tensor.rule)), len(means))
             reported = point.reported(tensor.rule)
             if reported is not None and (reported, tensor.part(reported.scope)) in results:
                 reported = None

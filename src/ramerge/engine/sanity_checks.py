@@ -88,7 +88,7 @@ def _largest(tensor: Tensor, reader: Reader) -> float:
 
 def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
-    if not tensors or not plan.points[0].uses_base:
+    if not tensors or not plan.points[0].uses_base or plan.method.along_run:
         return ()
     names = tuple(plan.agents)
     sample = _Sample.of(tensors, len(names))

@@ -24,6 +24,7 @@ from ramerge.planning.model import MergePlan
 from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
+from ramerge.storage.models import FoundModel
 
 
 def records_of(
@@ -179,10 +180,16 @@ def files_of(
     yield "ramerge.json", record.to_json()
 
 
+def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
+    if agent.over is None:
+        return {"model": model.spelled_out}
+    return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}
+
+
 def _resolved(plan: MergePlan, point: Point) -> Recipe:
     agents = {
         name: Agent(
-            model=model.spelled_out,
+            **_spelled_out(point.recipe.agents[name], model),
             importance=plan.importances[name].spelled_out if name in plan.importances else None,
         )
         for name, model in plan.agents.items()

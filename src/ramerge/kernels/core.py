@@ -14,7 +14,7 @@ and Tropp 2011, arXiv 0909.4061, algorithm 4.4).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -75,23 +75,29 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
     return _bounded_minimum(overlap, target)
 
 
-def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
-    """A of shape (N, N), and b of shape (N,)."""
-    agents = range(len(taus))
+def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
+    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j."""
     right = np.concatenate([one.v for one in cores], axis=1).astype(taus[0].dtype)
     ends = np.cumsum([one.s.size for one in cores])
     projected = [tau @ right for tau in taus]
-    overlap, target = np.zeros((len(taus), len(taus))), np.zeros(len(taus))
     for i, one in enumerate(cores):
         columns = slice(ends[i] - one.s.size, ends[i])
-        acts = [spectral.wide(one.u).T @ spectral.wide(each[:, columns]) for each in projected]
+        found = [spectral.wide(one.u).T @ spectral.wide(each[:, columns]) for each in projected]
         relative = one.s / one.s[0]
         metric = np.multiply.outer(relative, relative) ** (2 * power)
-        metric /= (metric * acts[i] ** 2).sum()
+        metric /= (metric * found[i] ** 2).sum()
+        yield metric, found
+
+
+def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
+    """A of shape (N, N), and b of shape (N,)."""
+    agents = range(len(taus))
+    overlap, target = np.zeros((len(taus), len(taus))), np.zeros(len(taus))
+    for i, (metric, found) in enumerate(acts(taus, cores, power)):
         for j in agents:
-            target[j] += (metric * acts[j] * acts[i]).sum()
+            target[j] += (metric * found[j] * found[i]).sum()
             for k in agents:
-                overlap[j, k] += (metric * acts[j] * acts[k]).sum()
+                overlap[j, k] += (metric * found[j] * found[k]).sum()
     return overlap, target
 
 

@@ -17,6 +17,10 @@ from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.work import DECOMPOSITION
 
 Counts = NDArray[Any]
+FEW = 16
+"""The most agents that a kernel takes that is written out for their number."""
+MANY = 512
+"""The most agents of methods that take them one after another, or in groups."""
 Agents = tuple[str, ...]
 
 
@@ -74,7 +78,8 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
             return f"must be {span}, not {value!r}"
         return None
 
-    schema = {"range": f"{span}, or one for each agent"}
+    bounds = {} if math.isinf(high - low) else {"minimum": low, "exclusiveMaximum" if below else "maximum": high}
+    schema: dict[str, Any] = {"range": f"{span}, or one for each agent", **bounds}
     return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
 
 
@@ -262,7 +267,13 @@ class Method:
         presets: named values of parameters.
         combines: whether it makes one model of several; otherwise it rewrites one of them.
         fewest: how many agents it takes at least.
-        most: how many it takes at most, which is also the fewest; None for any number.
+        most: how many it takes at most, which is also the fewest; None for any number up to `limit`.
+        limit: how many agents its kernels are made for at most: they are written out for each number of agents, unless
+            they take any number in groups.
+        mean: of a weighted mean of the agents themselves: from parameters and agents to the weights, which add up to 1;
+            None for other methods. It is computed as blocks are read (`tensors.weighted`), and `merge` gets one input
+            for each mean that is asked for.
+        along_run: whether the agents are checkpoints of one run, which would else look like agents of another base.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
@@ -299,6 +310,9 @@ class Method:
     combines: bool = True
     fewest: int = 1
     most: int | None = None
+    limit: int = FEW
+    mean: Callable[[Any, Agents], tuple[float, ...]] | None = None
+    along_run: bool = False
     symmetric: bool = True
     needs_base: bool = True
     takes_base: bool = False
@@ -319,12 +333,11 @@ class Method:
     for_sparse: bool = False
     interface: int | None = None
 
-    @property
-    def takes(self) -> str:
-        """How many agents it takes, human-readable; empty for any number."""
-        if self.most is None:
-            return f"at least {self.fewest} agents" if self.fewest > 1 else ""
-        return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
+    def takes(self, given: int) -> str:
+        """How many agents it takes, human-readable, for somebody who gave another number."""
+        if self.most is not None:
+            return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
+        return f"at least {self.fewest} agents" if given < self.fewest else f"at most {self.limit} agents"
 
     @property
     def elementwise(self) -> bool:

@@ -23,7 +23,7 @@ from ramerge.kernels import core as kernel
 from ramerge.kernels import curvature
 from ramerge.kernels.core import coefficients, movers
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.kernels.spectral import Array
+from ramerge.kernels.spectral import Array, Triples
 from ramerge.kernels.threefry import key_words
 from ramerge.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
 from ramerge.methods.matrices import WIDENED, is_matrix, scaled
@@ -105,13 +105,17 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
 
 def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
     """The coefficient of each task vector, from 0 to 1; 0 for those that have not moved the tensor."""
-    key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
     places = movers(taus)
     moved = [taus[place] for place in places]
-    cores = [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in moved]
     factors = np.zeros(len(taus))
-    factors[places] = coefficients(moved, cores, parameters.power)
+    factors[places] = coefficients(moved, cores_of(tensor, moved, parameters), parameters.power)
     return [float(factor) for factor in factors]
+
+
+def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[Triples]:
+    """The core of each task vector of a matrix; none of them may be 0."""
+    key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
+    return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]
 
 
 def scratch(layer: Layer, parameters: CoreParameters, agents: int) -> int:

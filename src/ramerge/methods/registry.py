@@ -11,7 +11,7 @@ from ramerge.registry import Registry
 METHODS: Registry[Method] = Registry("ramerge.methods", Method)
 """All methods by name. A method's module is imported when it is asked for: all of them take a tenth of a second."""
 
-FAMILIES = ("RAM", "sums", "sparse", "spherical", "spectral", "one model")
+FAMILIES = ("RAM", "sums", "soups", "sparse", "spherical", "spectral", "one model")
 """The order in which methods are listed; those of plug-ins come last."""
 
 

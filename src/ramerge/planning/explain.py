@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 from ramerge.foundation.text import brief
 from ramerge.planning.model import MergePlan
 
+_FEW = 8
+
 
 def dtypes_of(inputs: Mapping[str, str], output: str) -> str:
-    """The dtypes of all inputs and of the output."""
+    """The dtypes of all inputs and of the output; of many inputs, how many have which."""
+    if len(inputs) > _FEW:
+        counts = Counter(inputs.values()).items()
+        return ", ".join([*[f"{count} inputs {dtype}" for dtype, count in counts], f"output {output}"])
     return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
 
 

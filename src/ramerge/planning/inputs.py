@@ -127,7 +127,8 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
     if needs_base:
         _refuse_base_as_agent(base, agents, findings)
     _warn_of_same_folders(agents, findings)
-    opened_importances = _open_all(importances, recipe, findings)
+    found = {name: _open(name, model, recipe, findings) for name, model in importances.items()}
+    opened_importances = {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
     return OpenedInputs(base, agents, importances, opened_base, opened_agents, opened_importances)
 
 
@@ -153,10 +154,18 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
 
 
 def _open_all(
-    models: Mapping[str, FoundModel], recipe: Recipe, findings: Findings, base: Checkpoint | None = None
+    models: Mapping[str, FoundModel], recipe: Recipe, findings: Findings, base: Checkpoint | None
 ) -> dict[str, Checkpoint]:
-    opened = {name: _open(name, model, recipe, findings, base) for name, model in models.items()}
-    return {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
+    """The agents that can be opened, each over the base, or over the agent that it changes."""
+    opened: dict[str, Checkpoint] = {}
+    for name, model in models.items():
+        over = recipe.agents[name].over
+        if over is not None and over not in opened:
+            continue  # what is wrong with that one was said
+        checkpoint = _open(name, model, recipe, findings, base if over is None else opened[over])
+        if checkpoint is not None:
+            opened[name] = checkpoint
+    return opened
 
 
 def _open(
@@ -173,7 +182,8 @@ def _open(
             allow_outside_links=recipe.allow.outside_links,
             ignore_quantization="quantization_config" in recipe.allow.config,
         )
-        findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
+        if agent is None or agent.over is None:  # of a chain, the first delta says that there are some
+            findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
         for text in opened.warnings:
             findings.warn(text, name)
         _check_arithmetic(name, opened, findings)

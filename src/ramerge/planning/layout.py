@@ -10,14 +10,15 @@ from typing import Literal
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer, Statistic
 from ramerge.output.write import Shard, lay_out
-from ramerge.planning.model import OutputPart, Source, TensorPlan
+from ramerge.planning.model import ALL_AGENTS, OutputPart, Source, TensorPlan
 from ramerge.planning.vocabulary import BASE, Rows
-from ramerge.recipe.model import LIKE_BASE, Rule
-from ramerge.recipe.points import Point
+from ramerge.recipe.model import LIKE_BASE
+from ramerge.recipe.points import Point, means_of
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.origins import rows_of
 from ramerge.tensors.scaled import Scaled, requantizable
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.weighted import mean_of
 
 Entry = tuple[str, str, Sequence[int], int]
 
@@ -102,7 +103,7 @@ def _plans(
     )
     for rows in matched.rows.get(tensor.name, (None,)):
         piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
-        action, sources = _treatment(piece, output, rule, counterparts, points)
+        action, sources = _treatment(piece, output, number, counterparts, points)
         if rows is not None:
             row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
             parts = (parts[0]._replace(begin=rows.start * row, size=(rows.stop - rows.start) * row),)
@@ -173,8 +174,9 @@ def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
 
 
 def _treatment(
-    tensor: Tensor, output: _Output, rule: Rule | None, matched: Matched, points: Sequence[Point]
+    tensor: Tensor, output: _Output, number: int, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
+    rule = points[0].recipe.rules[number - 1] if number else None
     base = Source("base", tensor)
     if output.is_extra or (rule is not None and rule.keep is not None):
         return "copy", (base,)
@@ -183,6 +185,9 @@ def _treatment(
     agents = [Source(name, tensors[tensor.name]) for name, tensors in matched.agents.items()]
     if not tensor.is_float:
         return "compare", (base, *agents)
+    if means := means_of(points, number):
+        tensors = [source.tensor for source in agents]
+        return "merge", tuple(Source(ALL_AGENTS, mean_of(tensor.name, tensors, weights)) for weights in means)
     if not any(point.uses_base for point in points):
         return "merge", tuple(agents)
     weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]

@@ -28,10 +28,14 @@ from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import Identity
 from ramerge.tensors.scaled import Scaled
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.weighted import Weighted
+
+ALL_AGENTS = "the agents"
+"""The owner of a mean of all agents, which is one input."""
 
 
 class Source(NamedTuple):
-    """One input of a tensor: weights or importances of `owner`, which is an agent's name or "base"."""
+    """One input of a tensor: weights or importances of `owner`: an agent's name, "base" or `ALL_AGENTS`."""
 
     owner: str
     tensor: Tensor
@@ -136,7 +140,8 @@ class TensorPlan:
             for source in self.sources
             if source.owner != "base" and not source.is_importance
             if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
-            if not source.tensor.encoding  # its float32 numbers come from 8 bits or fewer
+            # float32 numbers that come from 8 bits or fewer, or are a mean of narrower ones
+            if not source.tensor.encoding and not isinstance(source.tensor.origin, Weighted)
         )
 
     @property
@@ -233,7 +238,7 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
 
 
 def _stored_dtype(tensor: Tensor) -> str:
-    return tensor.encoding or tensor.dtype
+    return tensor.encoding or (tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype)
 
 
 def scope_of(name: str, scope: str) -> str:
@@ -455,8 +460,9 @@ class MergePlan(PlannedContents):
             for source in tensor.sources:
                 # if an agent lacks a tensor, the base's is used instead
                 borrowed = self.recipe.base is not None and source.tensor is tensor.base
-                if source.label != "base" and source.tensor.is_float and not borrowed:
-                    found[source.label][_stored_dtype(source.tensor)] += source.tensor.elements
+                for label in self.agents if source.owner == ALL_AGENTS else [source.label]:
+                    if label != "base" and source.tensor.is_float and not borrowed:
+                        found[label][_stored_dtype(source.tensor)] += source.tensor.elements
         return {
             owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
             for owner, counts in found.items()

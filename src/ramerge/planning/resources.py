@@ -117,7 +117,8 @@ def cut(
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
     agents, tensors = len(inputs.agents), contents.tensors
     models = 1 + agents + len(inputs.importances)
-    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * models + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
+    compiled = max((len(tensor.sources) for tensor in tensors), default=models)
+    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return fixed + (_BYTES_OF_SENDING if sends else 0)

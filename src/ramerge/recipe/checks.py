@@ -113,14 +113,21 @@ def _agent_problems(document: Document) -> list[str]:
                 meant.append(((list_key, str(index), key), entry.get(key)))
                 if entry.get("keep") is not None and values.get("base") is None:
                     problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
+    for place, (name, agent) in enumerate(agents.items()):
+        over = agent.get("over") if isinstance(agent, dict) else None
+        if isinstance(over, str) and over not in list(agents)[:place]:
+            earlier = list(agents)[:place]
+            problems.append(document.unknown(("agents", name, "over"), "agent listed earlier", over, earlier))
     problems += [
         document.unknown(key, "agent", name, list(agents))
         for key, name in meant
         if isinstance(name, str) and name not in agents
     ]
     method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
-    if method is not None and agents and not method.fewest <= len(agents) <= (method.most or len(agents)):
-        problems.append(document.where(("agents",), f"{method.name} takes {method.takes}, not {len(agents)}"))
+    if method is not None and agents and not method.fewest <= len(agents) <= (method.most or method.limit):
+        problems.append(
+            document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}")
+        )
     weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
     for name in agents:
         if method is not None and method.needs_importance and name not in weighted:

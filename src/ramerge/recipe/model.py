@@ -35,7 +35,6 @@ from ramerge.recipe.sentences import describe
 DEFAULT_METHOD = "ram+"
 AUTO = "auto"
 """In place of a method's name: the one that the evidence supports for these agents. Plans replace it."""
-MAX_AGENTS = 16
 LIKE_BASE = "like base"
 
 
@@ -72,6 +71,8 @@ class Agent(_Strict):
     Attributes:
         model: a folder, or a hub id with an optional `@revision`.
         delta: instead of `model`: the folder or hub id of a delta on the base, or a list of them, applied in order.
+        over: the name of an agent listed earlier that the delta changes, in place of the base. So the checkpoints of a
+            run are a chain of deltas, each of which is read once.
         importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
 
     Example:
@@ -82,10 +83,13 @@ class Agent(_Strict):
 
     model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
     delta: Annotated[tuple[_Text, ...], BeforeValidator(_as_texts), Field(min_length=1, strict=False)] | None = None
+    over: _Text | None = None
     importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one_model(self) -> Agent:
+        if self.over is not None and self.delta is None:
+            raise ValueError("over: names the agent that a delta changes; give the delta")
         if (self.model is None) == (self.delta is None):
             raise ValueError("must have exactly one of model: FOLDER, delta: FOLDER")
         return self
@@ -230,7 +234,7 @@ class Recipe(_Strict):
     Attributes:
         method: a method that `ramerge methods` lists; by default `ram+`.
         base: folder or hub id of the base model. Methods that do not use task vectors do not need it.
-        agents: name to agent, in the order in which sums are computed; 1 to 16.
+        agents: name to agent, in the order in which sums are computed; how many there may be is a matter of the method.
         parameters: the method's parameters; others have the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
         dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the narrowest that holds
@@ -259,7 +263,7 @@ class Recipe(_Strict):
 
     method: str = DEFAULT_METHOD
     base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_as_text)] = None
-    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1, max_length=MAX_AGENTS)
+    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1)
     parameters: dict[str, Any] = Field(default_factory=dict)
     preset: str | None = None
     dtype: Annotated[

@@ -51,7 +51,7 @@ def portable(recipe: Recipe, home: Path | None) -> Recipe:
     for name, agent in recipe.agents.items():
         deltas = tuple(_spelled(part, recipe.folder, home) for part in agent.delta or ()) or None
         model, importance = (_spelled(part, recipe.folder, home) for part in (agent.model, agent.importance))
-        agents[name] = Agent(model=model, delta=deltas, importance=importance)
+        agents[name] = Agent(model=model, delta=deltas, over=agent.over, importance=importance)
     return recipe.model_copy(update={"base": _spelled(recipe.base, recipe.folder, home), "agents": agents})
 
 

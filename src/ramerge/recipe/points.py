@@ -43,6 +43,11 @@ class Point:
         """Whether it works on task vectors; otherwise a base gives no more than the layout."""
         return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
 
+    def mean(self, rule: int) -> tuple[float, ...] | None:
+        """The weights of the agents whose mean the tensors of a rule become; None if the method is no mean."""
+        mean = self.method.mean
+        return None if mean is None else mean(self.parameters[rule], tuple(self.recipe.agents))
+
     @property
     def for_adapters(self) -> Point:
         """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
@@ -55,6 +60,11 @@ class Point:
     def reported(self, rule: int) -> Statistic | None:
         """The statistic of a rule's tensors that the record shows."""
         return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
+
+
+def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...]:
+    """The means that the tensors of a rule become, each once; empty if the method is no mean."""
+    return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
 
 
 def _suited(parameters: Parameters, defaults: Mapping[str, object]) -> Parameters:

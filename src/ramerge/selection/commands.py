@@ -37,6 +37,39 @@ if TYPE_CHECKING:
 SERVERS = ("transformers", "vllm", "sglang")
 _PROMPTS = (".jsonl", ".json", ".parquet")
 
+SERVING: Decorator = options(
+    option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form."),
+    option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running."),
+    SERVE_ARGS,
+    option(
+        "remote",
+        "--serve-timeout",
+        type=click.FloatRange(0, 1e6, min_open=True),
+        default=900.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds to start a server or load a model.",
+    ),
+    option("score", "--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task."),
+    DATA,
+    option(
+        "score",
+        "--task-set",
+        "task_settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of tasks, as in `ramerge eval`.",
+    ),
+    option(
+        "score", "--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once."
+    ),
+)
+"""How tasks and prompts of `--score` are asked."""
+SCORE_HELP = (
+    "What scores a model: a function, as module:function or file.py:function; tasks of `ramerge eval`, such as "
+    "ramerge/tool,inspect_evals/gsm8k; or prompts, as FILE.jsonl or FILE.parquet, with --reward."
+)
+
 
 def _settings(function: Callable[..., None]) -> Callable[..., None]:
     """Options for all fields of `SearchSettings`; the command gets them as one argument."""
@@ -59,10 +92,8 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     "--score",
     metavar="SCORE",
     required=True,
-    help="What scores a model: a function, as module:function or file.py:function; tasks of `ramerge eval`, such as "
-    "ramerge/tool,inspect_evals/gsm8k; or prompts, as FILE.jsonl or FILE.parquet, with --reward.",
+    help=SCORE_HELP,
 )
-@option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form.")
 @option(
     "method",
     "--vary",
@@ -72,28 +103,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 )
 @option("method", "--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
 @_settings
-@option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running.")
-@SERVE_ARGS
-@option(
-    "remote",
-    "--serve-timeout",
-    type=click.FloatRange(0, 1e6, min_open=True),
-    default=900.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Seconds to start a server or load a model.",
-)
-@option("score", "--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task.")
-@DATA
-@option(
-    "score",
-    "--task-set",
-    "task_settings",
-    metavar="KEY=VALUE",
-    multiple=True,
-    help="A setting of tasks, as in `ramerge eval`.",
-)
-@option("score", "--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once.")
+@SERVING
 @run_options("threads", "max_memory", "allow_outside_links", "cache", "strict")
 @QUIET
 @as_json("the result")
@@ -130,7 +140,7 @@ def search(
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
-    score = _score(flags)
+    score = score_of(flags)
     with shown(quiet=quiet or as_json) as listen:
         try:
             result = run(
@@ -153,7 +163,8 @@ def search(
         say(summary(result, Path(out)))
 
 
-def _score(options: dict[str, Any]) -> str | TaskScore:
+def score_of(options: dict[str, Any]) -> str | TaskScore:
+    """What `--score` and the options that go with it name."""
     spec: str = options["score"]
     if ":" not in spec:
         return _tasks(spec, options)

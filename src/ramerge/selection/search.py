@@ -89,7 +89,7 @@ def search(
     )
     document = open_recipe(recipe, tensors_of_base)
     request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
-    make_scorer = _scorer(score, settings.score_timeout)
+    make_scorer = scorer_of(score, settings.score_timeout)
     result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
     return _with_page(result, Path(out)) if settings.html else result
 
@@ -130,13 +130,14 @@ def _space(
 
 
 def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
-    found = [_objective(word) for word in words]
+    found = [objective_of(word) for word in words]
     if len({each.name for each in found}) < len(found):
         raise EvaluationError("--objective: each of them once")
     return tuple(found) or (Objective(),)
 
 
-def _objective(word: str) -> Objective:
+def objective_of(word: str) -> Objective:
+    """An objective as `--objective` writes it."""
     if word.startswith(f"{WORST}:"):
         return Objective(WORST, specialists=_specialists(word))
     name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
@@ -162,7 +163,8 @@ def _specialists(word: str) -> dict[str, float]:
     return found
 
 
-def _scorer(score: Score, seconds: float) -> MakeScorer:
+def scorer_of(score: Score, seconds: float) -> MakeScorer:
+    """What makes the scorer of a search in its folder."""
     if isinstance(score, TaskScore):
         tasks = score
         return lambda folder: TaskScorer(tasks, folder)

@@ -358,13 +358,16 @@ class Reader:
 
     def lent(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
         """As `read`, but gives the part of the block in memory where that holds the elements, and `out` if not."""
-        held = self._held.get(id(tensor))
-        if held is not None and self._start <= start and stop <= self._stop:
+        if self.holds(tensor, start, stop):
             width = itemsize(tensor.dtype)
-            return held[(start - self._start) * width : (stop - self._start) * width]
+            return self._held[id(tensor)][(start - self._start) * width : (stop - self._start) * width]
         with self.arena.scratch():
             tensor.origin.read(self, tensor, start, stop, out)
         return out
+
+    def holds(self, tensor: Tensor, start: int, stop: int) -> bool:
+        """Whether the block in memory holds elements `start:stop`."""
+        return id(tensor) in self._held and self._start <= start and stop <= self._stop
 
     def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
         """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,6 +49,49 @@ class Origin(ABC):
         """The stored extents that a read of the whole tensor takes; at least one."""
         for part in self.parts:
             yield from part.origin.leaves()
+
+    @property
+    def grain(self) -> int:
+        """Elements that are read together: a block that begins and ends elsewhere costs what is left over."""
+        return 1
+
+    def is_change_of(self, other: Tensor) -> bool:
+        """Whether it stores what was changed of this tensor, in one step or several, which `add_changes` reads."""
+        return False
+
+    def changes_of(self, other: Tensor) -> Iterator[Stored]:
+        """The stored extents of what was changed of this tensor."""
+        yield from ()
+
+    def add_changes(
+        self,
+        reader: Reader,
+        tensor: Tensor,
+        other: Tensor,
+        start: int,
+        stop: int,
+        held: NDArray[np.uint8],
+        weight: float,
+        total: NDArray[Any],
+        *,
+        verify: bool,
+    ) -> None:
+        """Read the changes of elements `start:stop`, which begin and end at multiples of `grain`, or end the tensor.
+
+        Args:
+            reader: reads, and has temporary memory.
+            tensor: has this origin.
+            other: the tensor that it is a change of.
+            start, stop: the elements.
+            held: those of `other`; becomes those of this tensor.
+            weight: factor of the differences.
+            total: float32, or float64 for F64: the differences are added to it.
+            verify: whether to make sure that `held` is what was changed, where that takes time.
+
+        Raises:
+            CheckpointError: as for `read`, or `held` is not what was changed.
+        """
+        raise NotImplementedError
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Extents in which small pieces lie that a read of elements `start:stop` takes one by one; about, at the ends.

@@ -1,0 +1,191 @@
+"""What the method `core` would give these agents, and the best factor of their sum: a forecast without data.
+
+Agents meet where their cores overlap (`kernels.core`): there a sum does more than each of them did. With the same
+w_j for all agents, the objective of `core` is a parabola. Its minimum is the factor at which the sum does in each core
+what its agent does, as nearly as it can. Tensors count by the shares that they have in the agents' squared norms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.analysis.roles import ROLES, role_of
+from ramerge.engine.executors.executor import Executor
+from ramerge.engine.reads import Passes
+from ramerge.foundation.errors import PlanError
+from ramerge.foundation.progress import Listener
+from ramerge.kernels import spectral
+from ramerge.kernels.core import acts, coefficients, movers
+from ramerge.kernels.fixed import WIDE_LIMBS, decode, encode
+from ramerge.kernels.piece import Piece
+from ramerge.kernels.spectral import Array
+from ramerge.methods.base import Counts, Layer, Statistic
+from ramerge.methods.core import CORE, CoreParameters, cores_of, matrix_of
+from ramerge.options import Options
+from ramerge.planning.build import make_plan
+from ramerge.planning.model import TensorPlan
+from ramerge.recipe.document import Document
+from ramerge.recipe.layers import layer_of
+from ramerge.recipe.points import make_points
+
+Sums = NDArray[np.float64]
+_ROWS = 4
+
+
+@dataclass(frozen=True)
+class CoreSums(Statistic):
+    """Of each agent of a tensor, as float64 of shape (4, agents): n, n w, n b and n a.
+
+    n is the squared norm of its task vector, w its coefficient, b what the plain sum does in its core along what it
+    does itself, and a the square of what the sum does there. An agent by itself has b = a = 1.
+    """
+
+    parameters: CoreParameters = field(kw_only=True)
+
+    def blank(self, agents: int) -> Counts:
+        return np.zeros((_ROWS * agents, WIDE_LIMBS), np.int64)
+
+    def count(self, piece: Piece, required: object, counts: Counts) -> bool:
+        rows, columns = matrix_of(Layer(piece.tensor, piece.shape))
+        base, *agents = piece.numbers((-1, columns))
+        finite = True
+        for start in range(0, len(base), rows):
+            part = slice(start, start + rows)
+            with np.errstate(over="ignore", invalid="ignore"):
+                taus = [agent[part] - base[part] for agent in agents]
+            if all(np.isfinite(tau).all() for tau in taus):
+                encode(sums_of(piece.tensor, taus, self.parameters).ravel(), counts)
+            else:
+                finite = False
+        return not finite
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Sums:
+        return decode(total).reshape(_ROWS, -1)
+
+
+def sums_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> Sums:
+    """The numbers of `CoreSums` for the task vectors of a matrix, each of shape (m, n)."""
+    found = np.zeros((_ROWS, len(taus)))
+    places = movers(taus) if any(tau.any() for tau in taus) else []
+    if not places:
+        return found
+    moved = [taus[place] for place in places]
+    cores = cores_of(tensor, moved, parameters)
+    found[0, places] = [spectral.squares(tau) for tau in moved]
+    found[1, places] = coefficients(moved, cores, parameters.power)
+    for place, own, (metric, done) in zip(places, range(len(moved)), acts(moved, cores, parameters.power), strict=True):
+        total = np.sum(done, axis=0)
+        found[2:, place] = (metric * total * done[own]).sum(), (metric * total**2).sum()
+    found[1:] *= found[0]
+    return found
+
+
+@dataclass(frozen=True)
+class CorePart:
+    """The forecast for a part of the model.
+
+    Attributes:
+        name: `model`, a layer, or a role.
+        coefficients: of each agent, as `core` gives it, by the squared norms of the part's tensors; None where it moved
+            nothing.
+        factor: the factor of the plain sum that is forecast to be best; None where nothing moved, or all cancels out.
+    """
+
+    name: str
+    coefficients: Mapping[str, float | None]
+    factor: float | None
+
+
+@dataclass(frozen=True)
+class CoreForecast:
+    """The forecast for the model and its parts."""
+
+    model: CorePart
+    layers: tuple[CorePart, ...]
+    roles: tuple[CorePart, ...]
+
+    @property
+    def sentence(self) -> str:
+        """What it means for the sum of these agents."""
+        factor = self.model.factor
+        if factor is None:
+            return "no agent moved anything, or all of them cancel out: there is no best factor of their sum"
+        if factor < _TOO_LONG:
+            why = "these agents overlap in their cores, so their sum is too long"
+        elif factor > _TOO_SHORT:
+            why = "these agents undo each other in their cores, so their sum is too short"
+        else:
+            why = "these agents hardly meet in their cores, so their plain sum is about right"
+        tried = f"--method task_arithmetic --set parameters.scale={factor:.2f}"
+        return f"{why}: a factor of {factor:.2f} is forecast to be best ({tried})"
+
+
+_TOO_LONG, _TOO_SHORT = 0.9, 1.1
+
+
+def forecast(document: Document, options: Options, executor: Executor, listen: Listener) -> CoreForecast:
+    """Read the inputs once, and say what `core` would do with them. Takes about as long as a merge with `core`.
+
+    Args:
+        document: a recipe in ramerge's own form, with a base; its method does not matter.
+        options, executor, listen: as for an analysis.
+
+    Raises:
+        PlanError: the inputs do not fit each other; all problems are listed.
+        WeightsError, CheckpointError: as for a merge.
+    """
+    without = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
+    statistic = CoreSums("tensor", parameters=CoreParameters())
+    method = replace(CORE, statistics=lambda _parameters, _agents: (statistic,))
+    points = make_points(replace(document, values=without | {"method": CORE.name}))
+    plan = make_plan([replace(point, method=method) for point in points], options=options)
+    if plan.problems:
+        raise PlanError(plan.problems)
+    with closing(Passes(plan, executor, listen)) as passes:
+        passes.count()
+        results = dict(passes.results)
+    tensors = [tensor for tensor in plan.tensors if tensor.merged]
+    return parts_of(tensors, [results[statistic, tensor.part("tensor")] for tensor in tensors], tuple(plan.agents))
+
+
+def parts_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:
+    """The forecast, from the sums of each tensor."""
+
+    def part(name: str, members: Iterable[Sums]) -> CorePart:
+        return _part(name, list(members), agents)
+
+    pairs = list(zip(tensors, sums, strict=True))
+    layers = sorted({layer for tensor in tensors if (layer := layer_of(tensor.name))})
+    stacks = {layer.stack for layer in layers}
+    roles = {role_of(tensor.name) for tensor in tensors}
+    return CoreForecast(
+        part("model", sums),
+        tuple(
+            part(
+                f"{layer.stack if len(stacks) > 1 else 'layer'} {layer.number}",
+                (found for tensor, found in pairs if layer_of(tensor.name) == layer),
+            )
+            for layer in layers
+        ),
+        tuple(
+            part(role, (found for tensor, found in pairs if role_of(tensor.name) == role))
+            for role in ROLES
+            if role in roles
+        ),
+    )
+
+
+def _part(name: str, members: Sequence[Sums], agents: Sequence[str]) -> CorePart:
+    norms, weighted, along, square = np.sum(members, axis=0)
+    moved = norms > 0
+    if not moved.any():
+        return CorePart(name, dict.fromkeys(agents), None)
+    own = [float(w / n) if n > 0 else None for w, n in zip(weighted, norms, strict=True)]
+    # each agent counts the same, whatever its norm
+    along, square = (float((row[moved] / norms[moved]).sum()) for row in (along, square))
+    return CorePart(name, dict(zip(agents, own, strict=True)), along / square if square > 0 else None)

@@ -1,0 +1,173 @@
+"""The command `soup`. It holds no logic, and imports when it runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.options import (
+    AS_DELTA,
+    BASE,
+    DEBUG,
+    DTYPE,
+    MERGE,
+    PATH,
+    QUIET,
+    ROUNDING,
+    SHARD_SIZE,
+    as_json,
+    command,
+    option,
+    options,
+)
+from ramerge.foundation.terminal import reminder, say, warn
+from ramerge.selection.commands import SCORE_HELP, SERVING, score_of
+
+if TYPE_CHECKING:
+    from ramerge.options import Options
+    from ramerge.soups.recipe import SoupRequest
+
+STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
+
+
+@command(short_help="Average the checkpoints of a run, or predict a later one.")
+@click.argument("words", nargs=-1, metavar="RUN... OUT", type=click.Path())
+@option(
+    "method",
+    "--strategy",
+    type=click.Choice(STRATEGIES),
+    default="uniform",
+    show_default=True,
+    help="How checkpoints are weighted; each but greedy is a method of that name.",
+)
+@option(
+    "method",
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="A parameter of the strategy, such as half_life=50 or at=1000; repeatable.",
+)
+@option("models", "--last", type=click.IntRange(1), metavar="K", help="Take the last K checkpoints only.")
+@option("models", "--steps", metavar="A:B", help="Take checkpoints of steps A to B only; either may be left out.")
+@option(
+    "score",
+    "--scores",
+    metavar="LOGS",
+    type=PATH,
+    help="For scored and --choose: a folder of logs that `ramerge eval` wrote of the checkpoints.",
+)
+@option(
+    "score",
+    "--choose",
+    type=click.IntRange(1),
+    metavar="K",
+    help="Take K checkpoints that score well, and differ in which tasks they are good at.",
+)
+@option("score", "--score", metavar="SCORE", help=f"For greedy. {SCORE_HELP}")
+@option(
+    "score",
+    "--objective",
+    metavar="NAME[=min]",
+    default="mean",
+    show_default=True,
+    help="For greedy: the figure to raise, or with =min to lower; mean: of all figures.",
+)
+@SERVING
+@option(
+    "score",
+    "--score-timeout",
+    type=click.FloatRange(0, 1e9, min_open=True),
+    default=3600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Seconds that scoring a soup may take.",
+)
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, AS_DELTA)
+@option(
+    "output",
+    "--write-recipe",
+    "recipe_file",
+    metavar="FILE",
+    type=PATH,
+    help="Write the recipe to a new file, and merge nothing; -: print it.",
+)
+@options(as_json("the result"), QUIET, DEBUG, MERGE)
+def soup(
+    words: tuple[str, ...],
+    as_delta: bool,
+    recipe_file: Path | None,
+    quiet: bool,
+    as_json: bool,
+    options: Options,
+    **flags: Any,
+) -> None:
+    """Average checkpoints along a training run into one model at OUT, or predict a later checkpoint.
+
+    RUN is a folder of checkpoints (global_step_10, checkpoint-10, iter_0000010), a list of checkpoints, a repository
+    of the hub with a branch for each step, or a folder of deltas, which with --base is the fastest.
+
+    \b
+    ramerge soup runs/code OUT --last 5
+    ramerge soup runs/code OUT --strategy ema --set half_life=50
+    ramerge soup runs/code OUT --strategy relex --base BASE --steps :150 --set at=1000
+    ramerge soup runs/code OUT --strategy greedy --score my_scores.py:score
+    """
+    from ramerge.api import plan
+    from ramerge.engine.summary import summary
+    from ramerge.flags.read import write_recipe
+    from ramerge.foundation.progress import shown
+    from ramerge.recipe.checks import check
+    from ramerge.soups.recipe import GREEDY, read_request
+
+    wanted = 1 if recipe_file is not None else 2
+    if len(words) < wanted:
+        raise click.UsageError("two names are needed at least: RUN, and OUT, the folder to write")
+    run, out = (words, None) if recipe_file is not None else (words[:-1], words[-1])
+    request = read_request(run, flags)
+    document = request.recipe
+    if flags["strategy"] == GREEDY and out is not None:
+        _find_greedy(request, Path(out), flags, options, quiet=quiet, as_json=as_json)
+        return
+    if recipe_file is not None:
+        write_recipe(check(document), recipe_file)
+        return
+    made = plan(document, out, as_delta=as_delta, options=options)
+    warn(made.warnings)
+    with shown(quiet=quiet or as_json) as listen:
+        record = made.merge(on_progress=listen)
+    warn(warning for warning in record.warnings if warning not in made.warnings)
+    if as_json:
+        click.echo(record.to_json(), nl=False)
+    elif not quiet:
+        say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+
+
+def _find_greedy(
+    request: SoupRequest, out: Path, flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool
+) -> None:
+    from ramerge.foundation.progress import shown
+    from ramerge.selection.search import objective_of, scorer_of
+    from ramerge.soups.greedy import greedy_soup, lines_of
+
+    if flags["score"] is None:
+        raise RecipeError("greedy: needs --score, which says how a soup is scored")
+    make_scorer, objective = scorer_of(score_of(flags), flags["score_timeout"]), objective_of(flags["objective"])
+    with shown(quiet=quiet or as_json) as listen:
+        result = greedy_soup(
+            request.recipe,
+            request.run,
+            request.taken,
+            out,
+            make_scorer,
+            objective,
+            options=options,
+            listen=listen,
+        )
+    if as_json:
+        click.echo(result.to_json(), nl=False)
+    elif not quiet:
+        say(lines_of(result, out))

@@ -1,0 +1,51 @@
+"""Extrapolation: the line from the first agent through the last one, continued (ExPO, Zheng et al., arXiv 2404.16792).
+
+merged = a_N + alpha (a_N - a_1)        alpha = (at - s_N) / (s_N - s_1) if a step `at` is given
+
+So the first agent has the weight -alpha. Agents between the two have none.
+"""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ramerge.methods.base import Agents
+from ramerge.methods.means import mean_method
+from ramerge.soups.steps import SteppedParameters, steps_of
+
+
+class ExtrapolateParameters(SteppedParameters):
+    """Parameters of `extrapolate`."""
+
+    alpha: float = Field(
+        0.3, allow_inf_nan=False, description="how far beyond the last agent, in distances of the first from the last"
+    )
+    at: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        json_schema_extra={"range": "any number"},
+        description="the training step that is predicted, in place of alpha",
+    )
+
+
+def weights(parameters: ExtrapolateParameters, agents: Agents) -> tuple[float, ...]:
+    steps = steps_of(parameters, agents)
+    first, last = (place(range(len(agents)), key=lambda index: steps[index]) for place in (min, max))
+    alpha = parameters.alpha
+    if parameters.at is not None:
+        alpha = (parameters.at - steps[last]) / (steps[last] - steps[first])
+    found = [0.0] * len(agents)
+    found[first], found[last] = -alpha, 1 + alpha
+    return tuple(found)
+
+
+EXTRAPOLATE = mean_method(
+    "extrapolate",
+    title="Linear extrapolation of a run",
+    source="ExPO, arXiv 2404.16792; negative weights in RL for code, arXiv 2605.28751",
+    formula="a_N + alpha (a_N - a_1), of the first and the last agent; needs no base",
+    parameters=ExtrapolateParameters,
+    weights=weights,
+    fewest=2,
+    symmetric=False,
+)

@@ -1,0 +1,207 @@
+"""Greedy soup, as in Model Soups (Wortsman et al. 2022, arXiv 2203.05482, recipe 1).
+
+All checkpoints are scored and sorted, the best one first. Each is added in turn to the checkpoints that are kept, and
+kept itself if the uniform soup of them does not score worse than before. Scores, recipes and what was scored are kept
+in a folder as that of `ramerge search`, from which an interrupted run resumes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from ramerge.api import merge
+from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Listener, Progress
+from ramerge.options import Options
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document
+from ramerge.recipe.paths import portable
+from ramerge.selection.folder import Folder, search_folder
+from ramerge.selection.run import MakeScorer
+from ramerge.selection.scores import Objective, ScoreFailedError, Scorer, Scores, joined
+from ramerge.soups.run import RunCheckpoint, agents_of
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A soup that was scored.
+
+    Attributes:
+        members: names of the checkpoints in it.
+        score: what it was judged by; None if it could not be scored.
+        held_out: its score on every second item, which it was not judged by; None if the score has no items.
+        kept: of a single checkpoint, whether it could be scored; of a soup, whether its last member was kept.
+        failure: why it could not be scored.
+    """
+
+    members: tuple[str, ...]
+    score: float | None
+    held_out: float | None
+    kept: bool
+    failure: str = ""
+
+
+@dataclass(frozen=True)
+class GreedyResult:
+    """What a greedy soup has found, the content of `soup.json`.
+
+    Attributes:
+        members: the checkpoints in the soup, in the order of their steps.
+        trials: every soup that was scored, in order: first each checkpoint by itself.
+        objective: the figure that it was chosen by.
+    """
+
+    members: tuple[str, ...]
+    trials: tuple[Tried, ...]
+    objective: str
+
+    def to_json(self) -> str:
+        """`soup.json`."""
+        return dumped(asdict(self))
+
+
+def greedy_soup(
+    recipe: Document,
+    run: Sequence[RunCheckpoint],
+    taken: Sequence[RunCheckpoint],
+    out: Path,
+    make_scorer: MakeScorer,
+    objective: Objective,
+    *,
+    options: Options,
+    listen: Listener,
+) -> GreedyResult:
+    """Find a greedy soup. The folder `out` gets `best/` with its checkpoint, `recipe.yaml` and `soup.json`.
+
+    Args:
+        recipe: of the uniform soup of all that are taken.
+        run: the run's checkpoints.
+        taken: those that may be in the soup.
+        out: the folder.
+        make_scorer: as for a search.
+        objective: what is to be as good as possible.
+        options: how every merge is carried out.
+        listen: gets a `Progress` after each that was scored.
+
+    Raises:
+        EvaluationError: no checkpoint got a score, or the folder holds something else.
+        RamergeError: as `merge` raises.
+    """
+    with search_folder(out) as folder, closing(make_scorer(folder)) as scorer:
+        asked = {"recipe": recipe.values, "score": dict(scorer.about()), "objectives": [asdict(objective)]}
+        folder.check_asked(asked)
+        try:
+            return _Greedy(recipe, run, taken, folder, scorer, objective, options, listen).find()
+        finally:
+            folder.clear()
+
+
+@dataclass
+class _Greedy:
+    recipe: Document
+    run: Sequence[RunCheckpoint]
+    taken: Sequence[RunCheckpoint]
+    folder: Folder
+    scorer: Scorer
+    objective: Objective
+    options: Options
+    listen: Listener
+
+    def find(self) -> GreedyResult:
+        trials = [self._try(number, [one]) for number, one in enumerate(self.taken)]
+        scored = [(one, tried) for one, tried in zip(self.taken, trials, strict=True) if tried.kept]
+        if not scored:
+            failures = [f"{tried.members[0]}: {tried.failure}" for tried in trials[:3]]
+            raise EvaluationError([f"{self.folder.root}: no checkpoint got a score", *failures])
+        ranked = sorted(scored, key=lambda pair: self._gain(pair[1]), reverse=True)
+        (first, best), *others = ranked
+        kept = [first]
+        for one, _ in others:
+            tried = self._try(len(trials), [*kept, one])
+            better = tried.score is not None and self._gain(tried) >= self._gain(best)
+            trials.append(replace(tried, kept=better))
+            if better:
+                kept, best = [*kept, one], tried
+        return self._finish(kept, trials)
+
+    def _gain(self, tried: Tried) -> float:
+        assert tried.score is not None
+        return self.objective.sign * tried.score
+
+    def _try(self, number: int, members: Sequence[RunCheckpoint]) -> Tried:
+        """Merge and score a soup, unless an earlier run has."""
+        names = tuple(one.name for one in members)
+        try:
+            scores = self.folder.scores(number)
+            if scores is None:
+                record = merge(self._document(members), self.folder.candidate, options=self._options)
+                self.folder.write(f"trials/{number}.txt", "\n".join(record.agents) + "\n")
+                with closing(self.scorer.parts(self.folder.candidate, "validation")) as parts:
+                    scores = joined(parts)
+                self.folder.keep(number, scores)
+            tried = Tried(names, self._value(scores, "validation"), self._value(scores, "test"), True)
+        except ScoreFailedError as error:
+            tried = Tried(names, None, None, False, str(error))
+        self.listen(Progress("greedy soup", number + 1, 2 * len(self.taken) - 1, "soups"))
+        return tried
+
+    def _value(self, scores: Scores, split: Any) -> float | None:
+        """The score on one half of the items; without items, all that is known is what it was judged by."""
+        has_items = not self.scorer.splits and all(measure.items is not None for measure in scores.values())
+        if not has_items:
+            return self.objective.value(scores) if split == "validation" else None
+        return self.objective.value({name: measure.half(split) for name, measure in scores.items()})
+
+    @property
+    def _options(self) -> Options:
+        return replace(self.options, overwrite=True)
+
+    def _document(self, members: Sequence[RunCheckpoint]) -> Document:
+        ordered = sorted(members, key=lambda one: one.step)
+        agents = agents_of(ordered, self.run, self.recipe.values.get("base"))
+        return replace(self.recipe, values={**self.recipe.values, "method": "uniform", "agents": agents})
+
+    def _finish(self, kept: Sequence[RunCheckpoint], trials: Sequence[Tried]) -> GreedyResult:
+        document = self._document(kept)
+        record = merge(document, self.folder.best, options=self._options)
+        result = GreedyResult(tuple(record.agents), tuple(trials), self.objective.name)
+        self.folder.write("recipe.yaml", portable(check(document), self.folder.root).to_yaml())
+        self.folder.write("soup.json", result.to_json())
+        return result
+
+
+def lines_of(result: GreedyResult, out: Path) -> list[str]:
+    """The result for the terminal."""
+    from ramerge.foundation.terminal import table
+
+    rows = [
+        [_soup(tried.members), _number(tried.score), _number(tried.held_out), _outcome(tried)]
+        for tried in result.trials
+    ]
+    return [
+        *table(["soup", result.objective, "held out", ""], rows),
+        f"{out / 'best'}: the uniform soup of {', '.join(result.members)}",
+    ]
+
+
+def _soup(members: Sequence[str]) -> str:
+    *others, last = members
+    return " + ".join(members) if len(members) <= _NAMED else f"{len(others)} kept + {last}"
+
+
+_NAMED = 3
+
+
+def _outcome(tried: Tried) -> str:
+    if tried.failure:
+        return tried.failure
+    return "kept" if tried.kept and len(tried.members) > 1 else "" if tried.kept else "not kept"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4f}"

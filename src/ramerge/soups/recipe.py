@@ -1,0 +1,90 @@
+"""From a run and a strategy to a recipe that names every checkpoint and its step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ramerge.flags.read import from_here
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.words import pairs, parse_scalar
+from ramerge.methods.registry import METHODS
+from ramerge.recipe.document import Document
+from ramerge.soups import scores
+from ramerge.soups.run import RunCheckpoint, agents_of, checkpoints_of, chosen
+
+GREEDY = "greedy"
+"""The strategy that scores soups; what it finds is a uniform soup."""
+
+
+@dataclass(frozen=True)
+class SoupRequest:
+    """What a command line asks for.
+
+    Attributes:
+        recipe: of the soup; of a greedy one, of the uniform soup of all that may be in it.
+        run: the run's checkpoints.
+        taken: those in the soup.
+    """
+
+    recipe: Document
+    run: tuple[RunCheckpoint, ...]
+    taken: tuple[RunCheckpoint, ...]
+
+
+def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
+    """The recipe of a soup.
+
+    Args:
+        run: words that name the checkpoints, as for `run.checkpoints_of`.
+        flags: of the command, by name: `strategy`, `settings`, `last`, `steps`, `scores`, `choose`, `base` and so on.
+
+    Raises:
+        RecipeError: the words make no sense together, or scores are missing.
+        CheckpointError: the run cannot be read.
+        EvaluationError: the logs with scores cannot be read.
+    """
+    found = checkpoints_of(run)
+    taken = chosen(found, flags["last"], *_range(flags["steps"]))
+    known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
+    if flags["choose"] is not None:
+        if known is None:
+            raise RecipeError("--choose: chooses by scores; give the logs of `ramerge eval` with --scores LOGS")
+        names = scores.most_relevant(known, flags["choose"])
+        taken = [one for one in taken if one.name in names]
+    document = _document(flags, found, taken)
+    if known is not None and flags["strategy"] == "scored":
+        by_name = scores.means(known)
+        document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")
+    return SoupRequest(document, tuple(found), tuple(taken))
+
+
+def _document(flags: Mapping[str, Any], found: Sequence[RunCheckpoint], taken: Sequence[RunCheckpoint]) -> Document:
+    base = from_here(flags["base"]) if flags["base"] is not None else None
+    method = "uniform" if flags["strategy"] == GREEDY else flags["strategy"]
+    document = Document({"method": method, "agents": agents_of(taken, found, base)})
+    for key in ("base", "dtype", "rounding", "shard_size"):
+        if flags[key] is not None:
+            document.set((key,), base if key == "base" else flags[key], f"--{key.replace('_', '-')}")
+    if parameters := _parameters(method, taken):
+        document.set(("parameters",), parameters, "the run")
+    for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
+        path = ("parameters", *key.removeprefix("parameters.").split("."))
+        document.set(path, parse_scalar(value), f"--set {key}={value}")
+    return document
+
+
+def _parameters(method: str, taken: Sequence[RunCheckpoint]) -> dict[str, Any]:
+    if "steps" not in METHODS[method].parameters.model_fields:
+        return {}
+    return {"steps": {one.name: one.step for one in taken}}
+
+
+def _range(text: str | None) -> tuple[int | None, int | None]:
+    if text is None:
+        return None, None
+    first, colon, last = text.partition(":")
+    if not colon or any(part and not part.isdecimal() for part in (first, last)):
+        raise RecipeError(f"--steps {text}: must be A:B, such as 100:200, 100: or :200")
+    return (int(first) if first else None), (int(last) if last else None)

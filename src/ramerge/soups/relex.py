@@ -1,0 +1,148 @@
+"""RELEX: a later checkpoint of a run, from the straight line that its task vectors follow (arXiv 2605.21468).
+
+For each tensor: M has a row tau_t for each agent; u is the first left singular vector of M, s its singular value. The
+coordinates of the agents on the first right singular vector v are c = s u. A straight line through c over the steps
+gives c* at the step `at`, and
+
+    tau = c* v = (c* / s) M^T u = (a + b at) sum_t u_t tau_t        a + b s_t: the line through u_t over the steps
+
+So all that is needed of the agents are their Gram matrix G = M M^T, whose first eigenvector is u, and their weighted
+sum: two reads. The sign of u cancels; it is fixed so that the sum of u is not negative. The line of a single agent goes
+through the base, which is step 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ramerge.methods import gram
+from ramerge.methods.base import MANY, Agents, Column, Method, Results
+from ramerge.methods.gram import Combination, Gram
+from ramerge.methods.sums import Floats
+from ramerge.soups.steps import SteppedParameters, steps_of
+
+
+class RelexParameters(SteppedParameters):
+    """Parameters of `relex`."""
+
+    at: float | None = Field(
+        None,
+        allow_inf_nan=False,
+        json_schema_extra={"range": "any number"},
+        description="the training step that is predicted; by default that of the last agent, without what is not on "
+        "the line",
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """The rank-one trajectory of a tensor.
+
+    Attributes:
+        share: of the squared lengths of all task vectors, what lies in the first component; 1 where nothing moved.
+        direction: the first eigenvector of the Gram matrix, of shape (agents,); 0 where nothing moved.
+        intercept, slope: of the straight line through `direction` over the steps.
+        fit: R^2 of that line, 1 where the coordinates are all equal.
+    """
+
+    share: float
+    direction: Floats
+    intercept: float
+    slope: float
+    fit: float
+
+    @staticmethod
+    def of(products: Floats, steps: Sequence[float]) -> Line:
+        """The trajectory of task vectors with these scalar products, of shape (agents, agents), at these steps."""
+        count = len(steps)
+        if not np.isfinite(products).all():
+            return Line(math.nan, np.full(count, math.nan), math.nan, math.nan, math.nan)
+        total = float(np.trace(products))
+        if total <= 0:
+            return Line(1.0, np.zeros(count), 0.0, 0.0, 1.0)
+        values, vectors = np.linalg.eigh(products)
+        direction: NDArray[Any] = vectors[:, -1]
+        direction = -direction if direction.sum() < 0 else direction
+        intercept, slope, fit = _line(np.asarray(steps, float), direction)
+        return Line(min(max(float(values[-1]), 0.0) / total, 1.0), direction, intercept, slope, fit)
+
+    def coefficients(self, at: float) -> Floats:
+        """The agents' weights in the task vector that is predicted for a step."""
+        return (self.intercept + self.slope * at) * self.direction
+
+
+def _line(steps: Floats, values: Floats) -> tuple[float, float, float]:
+    """Intercept, slope and R^2 of the line of least squares; that of one point goes through the origin."""
+    if len(steps) == 1:
+        return (0.0, float(values[0] / steps[0]), 1.0) if steps[0] else (float(values[0]), 0.0, 1.0)
+    apart = steps - steps.mean()
+    slope = float(apart @ (values - values.mean()) / (apart @ apart))
+    intercept = float(values.mean() - slope * steps.mean())
+    around = float(np.square(values - values.mean()).sum())
+    left = float(np.square(values - intercept - slope * steps).sum())
+    return intercept, slope, 1 - left / around if around > _NOTHING else 1.0
+
+
+_NOTHING = 1e-24
+
+
+def prepare(parameters: RelexParameters, agents: Agents, results: Results) -> Combination:
+    steps = steps_of(parameters, agents)
+    at = max(steps) if parameters.at is None else parameters.at
+    return gram.prepare(len(agents), lambda products: Line.of(products, steps).coefficients(at), results)
+
+
+def report(parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Any]]:
+    """Of each agent, over all tensors: what the first component holds of it, and the weight of its task vector."""
+    steps = steps_of(parameters, agents)
+    lines = [(products, Line.of(products, steps)) for products in parts]
+    nothing = np.zeros(len(agents))
+    inside = sum((line.share * np.trace(products) * line.direction**2 for products, line in lines), nothing)
+    lengths = sum((np.diagonal(products) for products, _ in lines), nothing)
+    with np.errstate(all="ignore"):
+        shares = np.where(lengths > 0, inside / lengths, 1.0)
+    return [{"step": step, "straight": float(share)} for step, share in zip(steps, shares, strict=True)]
+
+
+def warning(figures: Sequence[Mapping[str, Any]]) -> str:
+    found = [figure["straight"] for figure in figures if "straight" in figure]
+    if not found or min(found) >= _STRAIGHT:
+        return ""
+    return (
+        f"the first component holds only {min(found):.0%} of a checkpoint's task vector: the run does not follow one "
+        "line, so what relex predicts may be far from it; `ramerge analyze` shows it by layer"
+    )
+
+
+_STRAIGHT = 0.5
+"""Users are warned where the first component holds less of a checkpoint."""
+
+RELEX = Method(
+    name="relex",
+    family="soups",
+    title="RELEX: a later checkpoint of a run, predicted",
+    source="RELEX: You Only Need Minimal RLVR Training, arXiv 2605.21468",
+    formula="(a + b at) sum_t u_t tau_t, u the first eigenvector of the Gram matrix, a + b s_t its line over the steps",
+    parameters=RelexParameters,
+    alone="the line through the base and this agent is continued",
+    limit=MANY,
+    along_run=True,
+    symmetric=False,
+    statistics=lambda _parameters, _agents: gram.statistics(),
+    prepare=prepare,
+    merge=gram.merge,
+    reported=lambda _parameters, _agents: Gram("tensor"),
+    report=report,
+    warning=warning,
+    columns=(
+        Column("step", "step", "g", "its training step"),
+        Column("straight", "straight", ".1%", "share of its squared task vector in the first component"),
+    ),
+)

@@ -1,0 +1,207 @@
+"""The checkpoints of a run: where they are, which training step each is, and which of them are taken.
+
+A run is a folder of checkpoints in any format (`global_step_10`, `checkpoint-10`, `iter_0000010`, `step_10`), a list of
+checkpoints, a repository of the hub with a branch for each step, or a folder of deltas: each on the base, or each on
+the checkpoint before it, which is a chain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ramerge.flags.read import from_here
+from ramerge.formats.registry import by_priority
+from ramerge.foundation.errors import CheckpointError, RecipeError, reason
+from ramerge.foundation.jsontext import JsonLimits, read
+from ramerge.methods.base import MANY
+from ramerge.storage.own_files import INDEX
+from ramerge.storage.schemes import is_remote, on_hub
+
+_NUMBER = re.compile(r"\d+")
+# Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
+_STATES = (("trainer_state.json", "global_step"), ("training_info.json", "step"), ("state.json", "step"))
+_INDEX_LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
+_STATE_LIMITS = JsonLimits(size=64_000_000, signs=10_000_000)
+
+
+@dataclass(frozen=True)
+class RunCheckpoint:
+    """A checkpoint of a run.
+
+    Attributes:
+        step: its training step.
+        model: the folder, or hub id with a branch.
+        is_delta: whether that is a delta in ramerge's layout.
+        below: digest of the model that the delta changes; empty for a whole model.
+        result: digest of the checkpoint that a delta gives; empty for a whole model.
+    """
+
+    step: int
+    model: str
+    is_delta: bool = False
+    below: str = ""
+    result: str = ""
+
+    @property
+    def name(self) -> str:
+        """As an agent."""
+        return f"step-{self.step}"
+
+
+def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
+    """The checkpoints that words of a command line name, in the order of their steps.
+
+    Args:
+        words: one folder of a run or one repository of the hub; or at least two checkpoints.
+
+    Raises:
+        RecipeError: there are none, two have the same step, or a step cannot be told.
+        CheckpointError: a delta's index cannot be read, or the hub cannot be asked.
+    """
+    found = _in_run(words[0]) if len(words) == 1 else _listed(words)
+    if not found:
+        raise RecipeError(
+            f"{words[0]}: holds no checkpoints with a step in their names, such as global_step_10, checkpoint-10 or "
+            "step_10; name the checkpoints one after another"
+        )
+    found = sorted(found, key=lambda one: one.step)
+    for one, other in pairwise(found):
+        if one.step == other.step:
+            raise RecipeError(f"{one.model} and {other.model} are both of step {one.step}; give each step once")
+    return found
+
+
+def chosen(
+    found: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
+) -> list[RunCheckpoint]:
+    """The last so many checkpoints of those whose steps are in a range, ends included.
+
+    Raises:
+        RecipeError: none is left, or more than a method takes.
+    """
+    inside = [
+        one
+        for one in found
+        if (first_step is None or one.step >= first_step) and (last_step is None or one.step <= last_step)
+    ]
+    inside = inside[-last:] if last is not None else inside
+    if not inside:
+        steps = f"{found[0].step} to {found[-1].step}"
+        raise RecipeError(f"--steps: no checkpoint is in this range; the run's steps are {steps}")
+    if len(inside) > MANY:
+        raise RecipeError(f"{len(inside)} checkpoints are more than {MANY}; choose with --last or --steps")
+    return inside
+
+
+def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None) -> dict[str, Any]:
+    """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
+
+    Args:
+        taken: the checkpoints.
+        run: all of the run, of which some deltas may lie between those that are taken.
+        base: the model that the first deltas change.
+
+    Raises:
+        RecipeError: there are deltas, and no base; or a delta of the chain is missing.
+    """
+    if base is None and any(one.is_delta for one in taken):
+        raise RecipeError(f"{taken[0].model}: is a delta; give the model that it is for with --base MODEL")
+    by_result = {one.result: one for one in run if one.is_delta}
+    bottom = {one.below for one in run if one.is_delta} - by_result.keys()
+    if len(bottom) > 1:
+        raise RecipeError(
+            f"the deltas do not form a chain: {len(bottom)} of them are for models that no other one gives; is one "
+            "missing? Name those that belong together one after another"
+        )
+    agents: dict[str, Any] = {}
+    made: dict[str, str] = {}
+    for one in taken:
+        agents[one.name] = _agent(one, by_result, made) if one.is_delta else one.model
+        made[one.result] = one.name
+    return agents
+
+
+def _agent(one: RunCheckpoint, by_result: Mapping[str, RunCheckpoint], made: Mapping[str, str]) -> dict[str, Any]:
+    """A delta, with those that lie between it and the nearest checkpoint that is an agent already, or the base."""
+    deltas = [one]
+    while deltas[-1].below not in made and deltas[-1].below in by_result:
+        deltas.append(by_result[deltas[-1].below])
+    over = made.get(deltas[-1].below)
+    agent: dict[str, Any] = {"delta": [delta.model for delta in reversed(deltas)]}
+    return agent | ({"over": over} if over is not None else {})
+
+
+def _in_run(run: str) -> list[RunCheckpoint]:
+    folder = Path(run).expanduser()
+    if not is_remote(run) and folder.is_dir():
+        inside = sorted(path for path in folder.iterdir() if path.is_dir())
+        steps = [(path, _step_of_folder(path)) for path in inside]
+        return [_checkpoint(str(path.absolute()), step) for path, step in steps if step is not None and _is_model(path)]
+    if is_remote(run) and on_hub(run) is None:
+        raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
+    return _branches(on_hub(run) or run)
+
+
+def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
+    found = []
+    for place, word in enumerate(words, 1):
+        path = Path(word).expanduser()
+        step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else _last_number(word.rpartition("@")[2])
+        found.append(_checkpoint(from_here(word), place if step is None else step))
+    return found
+
+
+def _branches(name: str) -> list[RunCheckpoint]:
+    """Branches of a repository whose names end with a step."""
+    from huggingface_hub import HfApi
+
+    from ramerge.storage import hub
+
+    with hub.readable_errors(name):
+        names = [branch.name for branch in HfApi().list_repo_refs(name).branches]
+    steps = [(branch, _last_number(branch)) for branch in names]
+    return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
+
+
+def _checkpoint(model: str, step: int) -> RunCheckpoint:
+    index = Path(model) / INDEX
+    if is_remote(model) or not index.is_file():
+        return RunCheckpoint(step, model)
+    try:
+        metadata = read(index, _INDEX_LIMITS, constants=False).get("metadata")
+    except (OSError, ValueError) as error:
+        said = reason(error) if isinstance(error, OSError) else error
+        raise CheckpointError(f"{index}: cannot be read: {said}; get the delta again") from error
+    values = metadata if isinstance(metadata, Mapping) else {}
+    return RunCheckpoint(step, model, True, str(values.get("base", "")), str(values.get("result", "")))
+
+
+def _is_model(folder: Path) -> bool:
+    """Whether a format knows the folder."""
+    return any(format.find(folder) is not None for format in by_priority())
+
+
+def _step_of_folder(folder: Path) -> int | None:
+    """The last number in the folder's name, or what the trainer's state says."""
+    step = _last_number(folder.name)
+    if step is not None:
+        return step
+    for name, key in _STATES:
+        if (folder / name).is_file():
+            try:
+                value = read(folder / name, _STATE_LIMITS).get(key)
+            except (OSError, ValueError):
+                continue
+            if isinstance(value, int) and not isinstance(value, bool):
+                return value
+    return None
+
+
+def _last_number(name: str) -> int | None:
+    numbers = _NUMBER.findall(name)
+    return int(numbers[-1]) if numbers and len(numbers[-1]) < 16 else None

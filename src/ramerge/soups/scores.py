@@ -1,0 +1,92 @@
+"""Scores of checkpoints: from logs of `ramerge eval`; and a choice of checkpoints that are good at different tasks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, pstdev
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.soups.run import RunCheckpoint
+
+_NUMBER = re.compile(r"\d+")
+TaskScores = Mapping[str, float]
+
+_RELEVANCE = 0.5
+"""How much a good score counts in `most_relevant`, against being good at other tasks."""
+
+
+def scores_in(logs: Path, taken: Sequence[RunCheckpoint]) -> dict[str, dict[str, float]]:
+    """The scores of checkpoints in per cent, by name and task, from a folder of logs.
+
+    A model of the logs is a checkpoint if it has its folder, its name, or the last number in its name is the step.
+
+    Raises:
+        RecipeError: a checkpoint has no scores, or lacks those of a task that others have.
+        EvaluationError: the logs cannot be read.
+    """
+    from ramerge.evaluation.logs import read
+
+    by_name: dict[str, dict[str, float]] = {}
+    for model in read(logs):
+        scores = {"/".join(task): samples.value(samples.main) for task, samples in model.tasks.items()}
+        known = {task: score for task, score in scores.items() if score is not None}
+        for one in taken:
+            numbers = _NUMBER.findall(model.name)
+            is_it = model.model is not None and Path(model.model).absolute() == Path(one.model).absolute()
+            if is_it or model.name == one.name or (numbers and int(numbers[-1]) == one.step):
+                by_name.setdefault(one.name, known)
+    tasks = {task for known in by_name.values() for task in known}
+    problems = [
+        f"{logs}: has no scores of {one.name}{f' for {missing[0]}' if one.name in by_name else ''}; evaluate it with "
+        f"ramerge eval --model {one.name}={one.model}"
+        for one in taken
+        if (missing := sorted(tasks - by_name.get(one.name, {}).keys())) or one.name not in by_name
+    ]
+    if problems:
+        raise RecipeError(problems)
+    return by_name
+
+
+def means(scores: Mapping[str, TaskScores]) -> dict[str, float]:
+    """The mean over tasks of each checkpoint, as a share of 1."""
+    return {name: fmean(by_task.values()) / 100 for name, by_task in scores.items()}
+
+
+def most_relevant(scores: Mapping[str, TaskScores], count: int) -> list[str]:
+    """So many checkpoints that score well and differ in what they are good at: maximal marginal relevance.
+
+    Scores are standardized for each task. The relevance of a checkpoint is their mean, and two checkpoints are as
+    similar as the cosine of what their scores differ from these means. The best is taken first, and then again and
+    again the one of the largest (relevance - largest similarity to one that is taken) / 2
+    (Carbonell and Goldstein 1998).
+    """
+    standard = _standardized(scores)
+    relevance = {name: fmean(values) for name, values in standard.items()}
+    apart = {name: [value - relevance[name] for value in values] for name, values in standard.items()}
+    taken: list[str] = []
+    while len(taken) < min(count, len(scores)):
+
+        def worth(name: str) -> float:
+            alike = max((_cosine(apart[name], apart[other]) for other in taken), default=0.0)
+            return _RELEVANCE * relevance[name] - (1 - _RELEVANCE) * alike
+
+        taken.append(max((name for name in scores if name not in taken), key=worth))
+    return [name for name in scores if name in taken]
+
+
+def _standardized(scores: Mapping[str, TaskScores]) -> dict[str, list[float]]:
+    tasks = sorted({task for by_task in scores.values() for task in by_task})
+    made: dict[str, list[float]] = {name: [] for name in scores}
+    for task in tasks:
+        values = [by_task[task] for by_task in scores.values()]
+        middle, width = fmean(values), pstdev(values) or 1.0
+        for name, value in zip(scores, values, strict=True):
+            made[name].append((value - middle) / width)
+    return made
+
+
+def _cosine(first: Sequence[float], second: Sequence[float]) -> float:
+    length = (sum(a * a for a in first) * sum(b * b for b in second)) ** 0.5
+    return sum(a * b for a, b in zip(first, second, strict=True)) / length if length else 0.0

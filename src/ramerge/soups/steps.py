@@ -1,0 +1,62 @@
+"""Which training step an agent is: a parameter of methods that average or extrapolate a run."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import Field, PlainValidator, WithJsonSchema
+
+from ramerge.methods.base import Agents, Parameters
+
+_NUMBER = re.compile(r"\d+")
+
+
+def _numbers(value: Any) -> dict[str, float] | None:
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise ValueError(f"must be a number for each agent, such as {{step-10: 10, step-20: 20}}, not {value!r}")
+    for name, number in value.items():
+        if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number):
+            raise ValueError(f"{name}: must be a finite number, not {number!r}")
+    return {str(name): float(number) for name, number in value.items()}
+
+
+def _apart(value: Any) -> dict[str, float] | None:
+    steps = _numbers(value)
+    if steps is not None and len(set(steps.values())) < len(steps):
+        raise ValueError("two agents have the same step; give each checkpoint once")
+    return steps
+
+
+NUMBERS: Any = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"})]
+"""The type of a parameter that is a number for each agent."""
+
+_STEPS: Any = Annotated[Any, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"})]
+
+
+class SteppedParameters(Parameters):
+    """Parameters of a method for checkpoints of a run."""
+
+    steps: _STEPS = Field(
+        None, description="training step of each agent; by default the last number in its name, or else its place"
+    )
+
+
+def steps_of(parameters: SteppedParameters, agents: Agents) -> tuple[float, ...]:
+    """The training step of each agent: as given, or the last number in its name, or where these do not tell all agents
+    apart, its place in the recipe, counted from 1.
+
+    Example:
+        >>> from ramerge.soups.steps import SteppedParameters, steps_of
+        >>> steps_of(SteppedParameters(), ("global_step_10", "global_step_20"))
+        (10.0, 20.0)
+    """
+    if parameters.steps is not None:
+        return tuple(parameters.steps[name] for name in agents)
+    found = [_NUMBER.findall(name) for name in agents]
+    steps = tuple(float(numbers[-1]) for numbers in found if numbers)
+    return steps if len(set(steps)) == len(agents) else tuple(float(place) for place in range(1, len(agents) + 1))

@@ -1,0 +1,164 @@
+"""A weighted mean of tensors: checkpoints of a run as one model, read block by block.
+
+    x_0 + sum_t W_t (x_t - x_(t-1))        W_t = w_t + w_(t+1) + ... of weights that add up to 1
+
+That is sum_t w_t x_t, and exact where no checkpoint moved an element. The changes are added one after another in
+float32 (float64 if a tensor is F64), so bytes do not depend on blocks or on how many tensors are read at once. And a
+checkpoint that is stored as a change of the one before it is never made: its changes are added where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.foundation.dtypes import itemsize
+from ramerge.kernels import weighted as kernels
+from ramerge.kernels.convert import convert
+from ramerge.kernels.formats import FORMATS
+from ramerge.kernels.piece import arithmetic
+from ramerge.tensors.arena import room
+from ramerge.tensors.reader import Reader
+from ramerge.tensors.tensor import Origin, Stored, Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Weighted(Origin):
+    """Elements in float32, or float64 if a tensor is F64.
+
+    Attributes:
+        terms: tensors of one shape; later ones may be changes of those before them.
+        weights: one for each, which add up to 1.
+    """
+
+    terms: tuple[Tensor, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        return self.terms
+
+    @property
+    def _factors(self) -> list[float]:
+        """W_1, W_2 and so on."""
+        return list(accumulate(reversed(self.weights)))[-2::-1]
+
+    @property
+    def grain(self) -> int:
+        """See `Origin`."""
+        return max(term.origin.grain for term in self.terms)
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`. What several terms change is listed once."""
+        first, *others = self.terms
+        yield from first.origin.leaves()
+        for before, term in zip(self.terms, others, strict=False):
+            own = term.origin
+            yield from own.changes_of(before) if own.is_change_of(before) else own.leaves()
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        size = min(elements + 2 * (self.grain - 1), tensor.elements)
+        width = itemsize(tensor.dtype)
+        held = max(itemsize(dtype) for dtype in (self.held_dtype(tensor.dtype), *(term.dtype for term in self.terms)))
+        together = 1 + min(kernels.GROUP, len(self.terms) - 1)
+        inner = max(term.scratch(size) for term in self.terms)
+        # the result, the sum of changes, the tensors of a group, and one before it is brought to another dtype
+        return 2 * room(size * width) + (together + 1) * room(size * held + 8) + inner
+
+    def held_dtype(self, real: str) -> str:
+        """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
+        dtypes = {term.dtype for term in self.terms}
+        return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        if start == stop:
+            return
+        grain, width = self.grain, itemsize(tensor.dtype)
+        low, high = start // grain * grain, min(-(-stop // grain) * grain, tensor.elements)
+        whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
+        _Mean(self, reader, tensor.dtype, low, high).compute(whole)
+        if whole is not out:
+            out[:] = whole[(start - low) * width : (stop - low) * width]
+
+
+class _Mean:
+    """The mean of elements `low:high`."""
+
+    def __init__(self, origin: Weighted, reader: Reader, dtype: str, low: int, high: int) -> None:
+        self._origin, self._reader, self._low, self._high = origin, reader, low, high
+        self._real = dtype
+        self._format = origin.held_dtype(dtype)
+
+    def compute(self, out: Bytes) -> None:
+        reader, (first, *others) = self._reader, self._origin.terms
+        result = out.view(FORMATS[self._real].real)
+        total = reader.arena.take(out.size).view(result.dtype)
+        total[:] = 0
+        slots = [self._slot() for _ in range(1 + min(kernels.GROUP, len(others)))]
+        self._fetch(first, slots[0])
+        convert(self._format, slots[0], self._real, out, result.size)
+        held, waiting, weights = 0, [0], list[float]()
+        for before, term, weight in zip(self._origin.terms, others, self._origin._factors, strict=False):
+            if self._format == term.dtype and term.origin.is_change_of(before):
+                self._add(slots, waiting, weights, total)
+                held, waiting, weights = waiting[-1], [waiting[-1]], []
+                with reader.arena.scratch():
+                    span, verify = (self._low, self._high), term is others[-1]
+                    term.origin.add_changes(reader, term, before, *span, slots[held], weight, total, verify=verify)
+                continue
+            if len(waiting) == len(slots):
+                self._add(slots, waiting, weights, total)
+                waiting, weights = [waiting[-1]], []
+            free = next(index for index in range(len(slots)) if index not in waiting)
+            self._fetch(term, slots[free])
+            waiting.append(free)
+            weights.append(weight)
+        self._add(slots, waiting, weights, total)
+        kernels.finish(total, result)
+
+    def _slot(self) -> Bytes:
+        """Room for the elements of a tensor."""
+        return self._reader.arena.take((self._high - self._low) * itemsize(self._format))
+
+    def _fetch(self, term: Tensor, slot: Bytes) -> None:
+        """Read a tensor's elements; in the mean's dtype if tensors have several."""
+        if term.dtype == self._format:
+            self._reader.read(term, self._low, self._high, slot)
+            return
+        with self._reader.arena.scratch():
+            stored = self._reader.arena.take((self._high - self._low) * itemsize(term.dtype))
+            self._reader.read(term, self._low, self._high, stored)
+            convert(term.dtype, stored, self._format, slot, self._high - self._low)
+
+    def _add(
+        self, slots: Sequence[Bytes], waiting: Sequence[int], weights: Sequence[float], total: NDArray[Any]
+    ) -> None:
+        if weights:
+            kernels.add_changes(self._format, [slots[index] for index in waiting], weights, total)
+
+
+def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The weighted mean of tensors of one shape, in the arithmetic that all of them ask for. Those of weight 0 are not
+    read.
+
+    Args:
+        name: of the mean.
+        tensors: at least one.
+        weights: one for each; they add up to 1.
+    """
+    used = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
+    terms, factors = zip(*used, strict=True)
+    real = arithmetic([tensor.dtype for tensor in tensors])
+    if len(terms) == 1 and arithmetic([terms[0].dtype]) == real:
+        return used[0][0]
+    return Tensor(name, real, terms[0].shape, Weighted(terms, factors))

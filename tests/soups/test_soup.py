@@ -1,0 +1,247 @@
+"""`ramerge soup`: which checkpoints a run has, the recipe that is made of them, and the same bytes from every form."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.foundation.errors import RecipeError
+from ramerge.selection.search import objective_of, scorer_of
+from ramerge.soups.ema import EmaParameters
+from ramerge.soups.ema import weights as ema_weights
+from ramerge.soups.extrapolate import ExtrapolateParameters
+from ramerge.soups.extrapolate import weights as extrapolated
+from ramerge.soups.greedy import GreedyResult, greedy_soup
+from ramerge.soups.recipe import read_request
+from ramerge.soups.run import checkpoints_of
+from ramerge.soups.scored import ScoredParameters
+from ramerge.soups.scored import weights as scored_weights
+from ramerge.soups.scores import means, most_relevant
+from ramerge.soups.steps import SteppedParameters, steps_of
+from tests.checkpoints import floats, read_checkpoint, write_checkpoint
+from tests.commands import ramerge as command
+from tests.reference import Stored, uniform
+
+SHAPES = {"model.embed_tokens.weight": (300, 40), "model.layers.0.w": (60, 40), "model.norm.weight": (40,)}
+
+
+def write_run(folder: Path, count: int = 5, dtype: str = "BF16") -> list[dict[str, Stored]]:
+    """A base, checkpoints `run/global_step_10` and so on, and the chain of their deltas."""
+    rng = np.random.default_rng(5)
+    values = {name: rng.normal(0, 0.05, shape) for name, shape in SHAPES.items()}
+    write_checkpoint(folder / "base", {name: floats(each, dtype) for name, each in values.items()})
+    below, found = folder / "base", []
+    for place in range(1, count + 1):
+        values = {
+            name: each + np.where(rng.random(each.shape) < 0.1, rng.normal(0, 0.01, each.shape), 0)
+            for name, each in values.items()
+        }
+        here = folder / "run" / f"global_step_{10 * place}"
+        write_checkpoint(here, {name: floats(each, dtype) for name, each in values.items()}, shards=2)
+        ramerge.delta(below, here, folder / "chain" / f"step_{10 * place}")
+        ramerge.delta(folder / "base", here, folder / "star" / f"step_{10 * place}")
+        found.append(read_checkpoint(here))
+        below = here
+    return found
+
+
+def same(found: Path, wanted: dict[str, Stored]) -> None:
+    tensors = read_checkpoint(found)
+    assert tensors.keys() == wanted.keys()
+    for name, tensor in wanted.items():
+        assert tensors[name].bits.tobytes() == tensor.bits.tobytes(), name
+
+
+@pytest.mark.parametrize("words", [["run"], ["chain", "--base", "base"], ["star", "--base", "base"]])
+@pytest.mark.parametrize("last", [None, 3, 1])
+def test_every_form_of_a_run_gives_the_same_bytes(
+    words: list[str], last: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models = write_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    run, *flags = words
+    done = command("soup", run, "out", *flags, *(["--last", str(last)] if last else []), "--quiet")
+    assert done.returncode == 0, done.stderr
+    taken = models[-last:] if last else models
+    agents = {str(place): model for place, model in enumerate(taken)}
+    same(tmp_path / "out", uniform(read_checkpoint(tmp_path / "base"), agents))
+    record = json.loads((tmp_path / "out/ramerge.json").read_text())
+    assert record["method"] == "uniform"
+    assert [agent["weight"] for agent in record["statistics"]["agents"]] == [1 / len(taken)] * len(taken)
+    again = ramerge.merge(tmp_path / "out/ramerge.yaml", tmp_path / "again")
+    assert again.agents.keys() == {f"step-{10 * (5 - len(taken) + place)}" for place in range(1, len(taken) + 1)}
+    same(tmp_path / "again", read_checkpoint(tmp_path / "out"))
+
+
+def test_a_chain_with_checkpoints_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = write_run(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    agents: dict[str, Any] = {
+        "s2": {"delta": ["chain/step_10", "chain/step_20"]},
+        "s4": {"delta": ["chain/step_30", "chain/step_40"], "over": "s2"},
+        "s5": {"delta": "chain/step_50", "over": "s4"},
+    }
+    ramerge.merge({"method": "uniform", "base": "base", "agents": agents}, "out")
+    taken = {"s2": models[1], "s4": models[3], "s5": models[4]}
+    same(tmp_path / "out", uniform(read_checkpoint(tmp_path / "base"), taken))
+    plan = ramerge.plan({"method": "uniform", "base": "base", "agents": agents})
+    chain = sum(path.stat().st_size for path in (tmp_path / "chain").rglob("delta-*.safetensors"))
+    base = sum(path.stat().st_size for path in (tmp_path / "base").rglob("*.safetensors"))
+    assert plan.bytes_read < chain + base  # every link once
+
+
+def test_methods_of_task_vectors_over_a_chain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 3)
+    monkeypatch.chdir(tmp_path)
+    for name, kind in (("whole", ["run"]), ("packed", ["chain"])):
+        flags = ["--strategy", "relex", "--base", "base", "--set", "at=100", "--quiet"]
+        done = command("soup", *kind, name, *flags)
+        assert done.returncode == 0, done.stderr
+    same(tmp_path / "packed", read_checkpoint(tmp_path / "whole"))
+
+
+def test_the_recipe_names_every_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 4)
+    monkeypatch.chdir(tmp_path)
+    flags = ["--strategy", "ema", "--set", "half_life=15", "--steps", "20:", "--write-recipe", "soup.yaml"]
+    done = command("soup", "chain", "--base", "base", *flags)
+    assert done.returncode == 0, done.stderr
+    recipe = ramerge.read_recipe("soup.yaml")
+    assert recipe.parameters == {"half_life": 15, "steps": {"step-20": 20, "step-30": 30, "step-40": 40}}
+    assert recipe.agents["step-20"].delta == ("./chain/step_10", "./chain/step_20")
+    assert recipe.agents["step-30"].over == "step-20"
+    record = ramerge.merge("soup.yaml", "out")
+    half = 2 ** (-10 / 15)
+    wanted = [half * half, (1 - half) * half, 1 - half]
+    assert [agent.weight for agent in record.agents.values()] == pytest.approx(wanted)
+
+
+def test_steps_come_from_names_or_the_trainers_state(tmp_path: Path) -> None:
+    write_run(tmp_path, 2)
+    source = tmp_path / "run/global_step_20"
+    (tmp_path / "mixed").mkdir()
+    (tmp_path / "run/global_step_10").rename(tmp_path / "mixed/iter_0000010")
+    source.rename(tmp_path / "mixed/final")
+    (tmp_path / "mixed/final/trainer_state.json").write_text('{"global_step": 25}')
+    (tmp_path / "mixed/logs_3").mkdir()
+    assert [(one.step, Path(one.model).name) for one in checkpoints_of([str(tmp_path / "mixed")])] == [
+        (10, "iter_0000010"),
+        (25, "final"),
+    ]
+    names = [str(tmp_path / "mixed/final"), str(tmp_path / "mixed/iter_0000010")]
+    assert [one.step for one in checkpoints_of(names)] == [10, 25]
+    assert steps_of(SteppedParameters(), ("code", "tool")) == (1, 2)
+
+
+def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 3)
+    monkeypatch.chdir(tmp_path)
+    for words, text in (
+        (["chain", "out"], "give the model that it is for with --base MODEL"),
+        (["base", "out"], "holds no checkpoints with a step in their names"),
+        (["run", "out", "--steps", "70:"], "no checkpoint is in this range; the run's steps are 10 to 30"),
+        (["run", "out", "--steps", "70"], "must be A:B"),
+        (["run", "out", "--set", "half_life=3"], "unknown parameter of uniform 'half_life'"),
+        (["run/global_step_10", "chain/step_10", "out"], "are both of step 10"),
+    ):
+        done = command("soup", *words)
+        assert done.returncode != 0
+        assert text in done.stderr, done.stderr
+    (tmp_path / "chain/step_20").rename(tmp_path / "gone")
+    done = command("soup", "chain", "out", "--base", "base")
+    assert "the deltas do not form a chain" in done.stderr
+    recipe = {"base": "base", "agents": {"b": {"delta": "chain/step_30", "over": "a"}, "a": "run/global_step_20"}}
+    with pytest.raises(RecipeError, match="unknown agent listed earlier 'a'"):
+        ramerge.read_recipe(recipe)
+
+
+def test_other_methods_say_their_limit(tmp_path: Path) -> None:
+    agents = {f"step-{place}": str(tmp_path) for place in range(1, 514)}
+    with pytest.raises(RecipeError, match="ties takes at most 16 agents, not 513"):
+        ramerge.read_recipe({"method": "ties", "base": "b", "agents": agents})
+    with pytest.raises(RecipeError, match="uniform takes at most 512 agents, not 513"):
+        ramerge.read_recipe({"method": "uniform", "agents": agents})
+
+
+def test_weights_of_strategies() -> None:
+    agents = ("s10", "s20", "s40")
+    assert ema_weights(EmaParameters(decay=0.5), agents) == (0.25, 0.25, 0.5)
+    assert ema_weights(EmaParameters(half_life=10), agents) == (0.125, 0.125, 0.75)
+    assert ema_weights(EmaParameters(decay=0.5), agents[::-1]) == (0.5, 0.25, 0.25)
+    assert extrapolated(ExtrapolateParameters(alpha=0.5), agents) == (-0.5, 0.0, 1.5)
+    assert extrapolated(ExtrapolateParameters(at=70), agents) == (-1.0, 0.0, 2.0)
+    scores = ScoredParameters(scores={"s10": 0.4, "s20": 0.5, "s40": 0.5}, temperature=0.1)
+    low, high, _ = scored_weights(scores, agents)
+    assert high / low == pytest.approx(np.e)
+    assert sum(scored_weights(scores, agents)) == pytest.approx(1)
+
+
+def near(model: Path) -> dict[str, list[float]]:
+    """A score: how near a few weights are to what the soup of the first two checkpoints has."""
+    values = read_checkpoint(model)["model.layers.0.w"].numbers(np.float64).reshape(-1)
+    goal = np.load(model.parent.parent / "goal.npy")
+    with (model.parent.parent / "scored").open("a") as count:
+        count.write("x")
+    return {"near": (-np.square(values - goal)).tolist()}
+
+
+def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    models = write_run(tmp_path, 4, "F32")
+    monkeypatch.chdir(tmp_path)
+    goal = np.mean([model["model.layers.0.w"].numbers(np.float64) for model in models[:2]], axis=0)
+    np.save(tmp_path / "goal.npy", goal.reshape(-1))
+    flags = {"strategy": "greedy", "base": "base", "dtype": None, "rounding": None, "shard_size": None, "settings": ()}
+    request = read_request(["chain"], {**flags, "last": None, "steps": None, "scores": None, "choose": None})
+
+    def find() -> GreedyResult:
+        return greedy_soup(
+            request.recipe,
+            request.run,
+            request.taken,
+            tmp_path / "out",
+            scorer_of(near, 60),
+            objective_of("near"),
+            options=ramerge.Options(),
+            listen=lambda _: None,
+        )
+
+    result = find()
+    assert result.members == ("step-10", "step-20")
+    assert len(result.trials) == (tmp_path / "scored").stat().st_size == 7
+    assert [tried.kept for tried in result.trials] == [True] * 4 + [True, False, False]
+    assert all(tried.held_out is not None and tried.held_out != tried.score for tried in result.trials)
+    same(tmp_path / "out/best", uniform(read_checkpoint(tmp_path / "base"), dict(zip("ab", models, strict=False))))
+    ramerge.merge(tmp_path / "out/recipe.yaml", tmp_path / "again")
+    same(tmp_path / "again", read_checkpoint(tmp_path / "out/best"))
+    assert find() == result
+    assert (tmp_path / "scored").stat().st_size == 7  # nothing is evaluated twice
+    assert json.loads((tmp_path / "out/soup.json").read_text())["members"] == ["step-10", "step-20"]
+
+
+def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 2)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "broken.py").write_text("def score(model):\n    raise ValueError('no luck')\n")
+    done = command("soup", "run", "out", "--strategy", "greedy", "--score", "broken.py:score", "--quiet")
+    assert done.returncode != 0
+    assert "no checkpoint got a score" in done.stderr
+    assert "no luck" in done.stderr
+    done = command("soup", "run", "out2", "--strategy", "greedy")
+    assert "needs --score" in done.stderr
+
+
+def test_checkpoints_that_differ_in_what_they_are_good_at() -> None:
+    scores = {
+        "a": {"code": 60.0, "tool": 40.0},
+        "b": {"code": 59.0, "tool": 40.0},
+        "c": {"code": 45.0, "tool": 58.0},
+        "d": {"code": 10.0, "tool": 10.0},
+    }
+    assert most_relevant(scores, 1) == ["c"]
+    assert most_relevant(scores, 2) == ["a", "c"]
+    assert most_relevant(scores, 9) == ["a", "b", "c", "d"]
+    assert most_relevant({"a": {"x": 1.0}, "b": {"x": 2.0}}, 1) == ["b"]
+    assert means(scores)["a"] == pytest.approx(0.5)
