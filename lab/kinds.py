@@ -188,35 +188,48 @@ KINDS = (
 )
 WORST = (("R23", CORE_PLUS, Expected(-4, 0)), ("R24", SUM, Expected(-math.inf, -10)))
 COMPONENT = Expected(0.75, 0.95)
+TRAININGS, ALL_RUNS, ALL_KINDS = 3, 12, 7
+"""How many trainings, runs and situations the predictions are about; with fewer, verdicts are preliminary."""
+SO_FAR = " so far"
 Line = tuple[str, str, str, str, str]
 
 
 def of_runs(results: Results) -> Iterator[Line]:
     """Each prediction about runs, what was measured, and whether it came true."""
     paired = runs(results)
+    whole = paired is not None and len(paired.tasks) * len(paired.by_training) == ALL_RUNS
     for one in RUNS:
         found = paired.difference(one.first, one.second) if paired is not None else None
-        yield _line(one.name, f"{one.first} minus {one.second}", one.expected, found)
+        yield _line(one.name, f"{one.first} minus {one.second}", one.expected, found, whole)
     shares = [run["first component"]["50"] for run in results.kept("checkpoints").values()]
     if shares:
         mean = float(np.mean(shares))
         told = f"{mean:.2f} ({min(shares):.2f} to {max(shares):.2f} over runs)"
         expected = f"{COMPONENT.low:g} to {COMPONENT.high:g}"
-        yield "S11", "share of the first component, 50 %", expected, told, COMPONENT.verdict(mean)
+        verdict = _preliminary(COMPONENT.verdict(mean), whole)
+        yield "S11", "share of the first component, 50 %", expected, told, verdict
 
 
 def of_kinds(results: Results) -> Iterator[Line]:
     """Each prediction about situations, what was measured, and whether it came true."""
     known = situations(results)
     for one in KINDS:
-        found = known[one.situation].difference(one.first, one.second) if one.situation in known else None
-        yield _line(one.name, f"{one.situation}: `{one.first}` minus `{one.second}`", one.expected, found)
+        both = known[one.situation].having(one.first, one.second) if one.situation in known else None
+        found = both.difference(one.first, one.second) if both is not None else None
+        whole = both is not None and len(both.by_training) == TRAININGS
+        yield _line(one.name, f"{one.situation}: `{one.first}` minus `{one.second}`", one.expected, found, whole)
     for name, rule, expected in WORST:
-        worst = behind(known, rule)
+        worst = behind(known, rule) if len(known) == ALL_KINDS else None
         told = f"{worst[1]:+.1f} in {worst[0]}" if worst else ""
         verdict = expected.verdict(worst[1]) if worst else NOT_SCORED
         yield name, f"`{rule}` against the best other rule in its worst situation", expected.range, told, verdict
 
 
-def _line(name: str, what: str, expected: Expected, found: Estimate | None) -> Line:
-    return name, what, expected.range, signed(found) if found else "", expected.judged(found)
+def _line(name: str, what: str, expected: Expected, found: Estimate | None, whole: bool) -> Line:
+    verdict = expected.judged(found)
+    told = signed(found) if found else ""
+    return name, what, expected.range, told, verdict if found is None else _preliminary(verdict, whole)
+
+
+def _preliminary(verdict: str, whole: bool) -> str:
+    return verdict if whole else verdict + SO_FAR

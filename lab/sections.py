@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from lab import kinds, situations
@@ -54,8 +54,8 @@ python -m lab.situations --seeds {" ".join(kept)}
 
 {table(("rule", "mean", "difference to core+", "worst against the bar", "where"), rows)}
 
-The predictions were written before any merge was scored. Those that failed:
-{_count(line[4] for line in situations.predicted(kept))}.
+The predictions were written before any merge was scored.
+{_count(line[4] for line in situations.predicted(kept))}
 
 {table(_PREDICTED, situations.predicted(kept))}
 
@@ -81,11 +81,13 @@ def _apart(kept: dict[str, Any], name: str) -> str:
     return "" if name == "core+" else signed(situations.difference(kept, name, "core+"))
 
 
-def _count(verdicts: Iterator[str]) -> str:
+def _count(verdicts: Iterable[str]) -> str:
+    """How many predictions failed, as a sentence."""
     known = list(verdicts)
-    failed, open_ = known.count(FAILED), known.count(NOT_SCORED)
-    told = f"{failed} of {len(known) - open_}"
-    return f"{told} ({open_} could not be checked)" if open_ else told
+    failed, open_ = sum(one.startswith(FAILED) for one in known), known.count(NOT_SCORED)
+    told = f"{failed} of the {len(known) - open_} that could be checked failed"
+    preliminary = ", so far: fewer trainings were scored than the predictions are about"
+    return f"{told}{preliminary if any(one.endswith(kinds.SO_FAR) for one in known) else ''}."
 
 
 def of_kinds(results: Results) -> str:
@@ -99,9 +101,9 @@ def of_kinds(results: Results) -> str:
 
 Four GRPO agents are one situation. [Decision 035](decisions/035-real-agents.md) has more, with new trainings of
 SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct replies (SFT), and LoRA.
-Each model was scored once, on {results.kept("kinds")["prompts"]} held-out prompts a task. Intervals are over trainings
-and prompts. Differences are to `core`; p-values have Holm's correction over the rules of a situation. All agents start
-from one base, because no other instruction-tuned weights could be had.
+Each model was scored once, on {results.kept("kinds")["prompts"]} held-out prompts a task. {_scope(known.values())}
+Differences are to `core`; p-values have Holm's correction over the rules of a situation. All agents start from
+one base, because no other instruction-tuned weights could be had.
 
 ```sh
 python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(known))}
@@ -109,10 +111,17 @@ python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(known))}
 
 {parts}
 
-The predictions were written before any of these agents was scored. Those that failed:
-{_count(line[4] for line in kinds.of_kinds(results))}.
+The predictions were written before any of these agents was scored.
+{_count(line[4] for line in kinds.of_kinds(results))}
 
 {table(_PREDICTED, kinds.of_kinds(results))}"""
+
+
+def _scope(known: Iterable[Paired]) -> str:
+    """What intervals are over."""
+    if all(len(paired.by_training) == 1 for paired in known):
+        return "There is one training of each agent so far: intervals are over prompts and say nothing about others."
+    return "Intervals are over trainings and prompts; with so few trainings they are too narrow."
 
 
 def _trainings(known: dict[str, Paired]) -> list[str]:
@@ -149,6 +158,14 @@ def _interval(mean: Estimate) -> str:
     return f"{mean.value:.1f} ({mean.low:.1f} to {mean.high:.1f})"
 
 
+def _runs(paired: Paired) -> str:
+    tasks, seeds = ", ".join(f"`{task}`" for task in paired.tasks), ", ".join(paired.by_training)
+    count = len(paired.tasks) * len(paired.by_training)
+    return (
+        f"Scored so far: {tasks} of seed{'s' * (len(paired.by_training) > 1)} {seeds}, {count} of the 12 runs planned."
+    )
+
+
 def of_runs(results: Results) -> str:
     """Soups and extrapolations of the checkpoints of runs."""
     head = "## Checkpoints along a run"
@@ -169,9 +186,9 @@ def of_runs(results: Results) -> str:
     return f"""{head}
 
 Is a soup, an average over checkpoints, better than the last checkpoint, and does
-[RELEX](https://arxiv.org/abs/2605.21468) predict the last one from the first steps? The runs are those of the four
-tasks (seeds {", ".join(paired.by_training)}; 20 steps, 15 of `fact`), in float32. Each run is scored in its own task,
-on {", ".join(map(str, sorted(prompts)))} held-out prompts. Steps 1, 2, 3, 4 and later even ones were kept.
+[RELEX](https://arxiv.org/abs/2605.21468) predict the last one from the first steps? A run is one training of one agent
+of SmolLM2-135M, in float32; steps 1, 2, 3, 4 and later even ones were kept. Each run is scored in its own task, on
+{", ".join(map(str, sorted(prompts)))} held-out prompts. {_runs(paired)} {_scope([paired])}
 
 ```sh
 # for each task and seed, after `train_agent.py --checkpoints .real/5/runs/sum`
@@ -180,7 +197,7 @@ python lab/real/runs.py --task sum --seed 5 --run .real/5/runs/sum --exact .real
 
 {table(("row", "what it is", *paired.tasks, "mean", "difference to last"), rows)}
 
-The predictions were written before any of these runs was scored. Those that failed:
-{_count(line[4] for line in kinds.of_runs(results))}.
+The predictions were written before any of these runs was scored.
+{_count(line[4] for line in kinds.of_runs(results))}
 
 {table(_PREDICTED, kinds.of_runs(results))}"""

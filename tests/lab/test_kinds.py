@@ -62,10 +62,17 @@ def test_p_values_are_adjusted_over_the_rules_of_a_situation(results: Results) -
 
 def test_predictions_say_what_came_true_and_what_was_not_scored(results: Results) -> None:
     lines = {line[0]: line for line in (*kinds.of_kinds(results), *kinds.of_runs(results))}
-    assert lines["R1"][3].startswith("+50.0") and lines["R1"][4] == FAILED
-    assert lines["R5"][4] == CAME_TRUE and lines["R13"][4] == NOT_SCORED
-    assert lines["R24"][3] == "-25.0 in SFT" and lines["R24"][4] == CAME_TRUE
-    assert lines["S1"][3].startswith("+25.0") and lines["S11"][4] == CAME_TRUE
+    assert lines["R1"][3].startswith("+50.0") and lines["R1"][4] == FAILED + kinds.SO_FAR
+    assert lines["R5"][4] == CAME_TRUE + kinds.SO_FAR and lines["R13"][4] == NOT_SCORED
+    assert lines["R24"][4] == NOT_SCORED  # not all situations were scored
+    assert lines["S1"][3].startswith("+25.0") and lines["S11"][4] == CAME_TRUE + kinds.SO_FAR
+
+
+def test_verdicts_are_final_once_all_trainings_are_scored(results: Results, tmp_path: Path) -> None:
+    kept = results.kept("kinds")
+    kept["situations"]["four, bfloat16"]["7"] = kept["situations"]["four, bfloat16"]["5"]
+    lines = {line[0]: line for line in kinds.of_kinds(write(tmp_path, "kinds", kept))}
+    assert lines["R1"][4] == FAILED and lines["R5"][4] == CAME_TRUE and lines["R17"][4].endswith(kinds.SO_FAR)
 
 
 def test_every_prediction_is_in_the_decision() -> None:
