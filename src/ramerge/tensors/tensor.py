@@ -52,7 +52,7 @@ class Origin(ABC):
 
     @property
     def grain(self) -> int:
-        """Elements that are read together: a block that begins and ends elsewhere costs what is left over."""
+        """Elements that are read together: of a block that begins or ends between them, more is read."""
         return 1
 
     def is_change_of(self, other: Tensor) -> bool:
