@@ -13,7 +13,7 @@ from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Remote
-from ramerge.tensors.reader import AHEAD_BYTES
+from ramerge.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
@@ -96,10 +96,12 @@ def cut(
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0)
+        each = buffer + scratch + partials + min(deltas, MOST_KEPT) * KEPT_BYTES
+        each += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
         return Resources(workers, block, buffer, fixed + workers * each, each)
 
     block = _largest_block(inputs)
+    fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
     least = min(workers, _FEW) if remote and not limits.threads else workers
     while block > fewest and resources(least, block).peak_memory_bytes > budget:
         block //= 2

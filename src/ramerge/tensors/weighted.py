@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -66,13 +66,29 @@ class Weighted(Origin):
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
-        size = min(elements + 2 * (self.grain - 1), tensor.elements)
-        width = itemsize(tensor.dtype)
-        held = max(itemsize(dtype) for dtype in (self.held_dtype(tensor.dtype), *(term.dtype for term in self.terms)))
-        together = 1 + min(kernels.GROUP, len(self.terms) - 1)
-        inner = max(term.scratch(size) for term in self.terms)
-        # the result, the sum of changes, the tensors of a group, and one before it is brought to another dtype
-        return 2 * room(size * width) + (together + 1) * room(size * held + 8) + inner
+        grain = self.grain
+        size = elements if elements % grain == 0 else min(elements + 2 * (grain - 1), tensor.elements)
+        whole, held = itemsize(tensor.dtype), itemsize(self.held_dtype(tensor.dtype))
+        first, *others = self.terms
+        inner = [first.scratch(size)]
+        for before, term in zip(self.terms, others, strict=False):
+            is_change = self._adds(before, term, tensor.dtype)
+            own = term.origin.scratch_of_changes(term, before, size) if is_change else term.scratch(size)
+            inner.append(own + (0 if is_change else room(size * itemsize(term.dtype))))
+        # the result, the sum of changes, and the tensors of a group
+        return 2 * room(size * whole) + self._together(tensor.dtype) * room(size * held) + max(inner)
+
+    def _adds(self, before: Tensor, term: Tensor, real: str) -> bool:
+        """Whether a term's changes of the one before it are added, so that it is not made."""
+        return term.dtype == self.held_dtype(real) and term.origin.is_change_of(before)
+
+    def _together(self, real: str) -> int:
+        """How many terms are held at once."""
+        longest = run = 0
+        for before, term in pairwise(self.terms):
+            run = 0 if self._adds(before, term, real) else run + 1
+            longest = max(longest, run)
+        return 1 + min(longest, kernels.GROUP)
 
     def held_dtype(self, real: str) -> str:
         """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
@@ -100,31 +116,43 @@ class _Mean:
         self._format = origin.held_dtype(dtype)
 
     def compute(self, out: Bytes) -> None:
-        reader, (first, *others) = self._reader, self._origin.terms
+        reader, first = self._reader, self._origin.terms[0]
         result = out.view(FORMATS[self._real].real)
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
-        slots = [self._slot() for _ in range(1 + min(kernels.GROUP, len(others)))]
+        slots = [self._slot() for _ in range(self._origin._together(self._real))]
         self._fetch(first, slots[0])
         convert(self._format, slots[0], self._real, out, result.size)
-        held, waiting, weights = 0, [0], list[float]()
-        for before, term, weight in zip(self._origin.terms, others, self._origin._factors, strict=False):
-            if self._format == term.dtype and term.origin.is_change_of(before):
-                self._add(slots, waiting, weights, total)
-                held, waiting, weights = waiting[-1], [waiting[-1]], []
-                with reader.arena.scratch():
-                    span, verify = (self._low, self._high), term is others[-1]
-                    term.origin.add_changes(reader, term, before, *span, slots[held], weight, total, verify=verify)
-                continue
-            if len(waiting) == len(slots):
+        waiting, weights = [0], list[float]()
+        for is_change, steps in groupby(self._steps(), self._is_change):
+            if is_change:
                 self._add(slots, waiting, weights, total)
                 waiting, weights = [waiting[-1]], []
-            free = next(index for index in range(len(slots)) if index not in waiting)
-            self._fetch(term, slots[free])
-            waiting.append(free)
-            weights.append(weight)
+                self._add_chain(list(steps), slots[waiting[0]], total)
+                continue
+            for _, term, weight in steps:
+                if len(waiting) == len(slots):
+                    self._add(slots, waiting, weights, total)
+                    waiting, weights = [waiting[-1]], []
+                free = next(index for index in range(len(slots)) if index not in waiting)
+                self._fetch(term, slots[free])
+                waiting.append(free)
+                weights.append(weight)
         self._add(slots, waiting, weights, total)
         kernels.finish(total, result)
+
+    def _is_change(self, step: tuple[Tensor, Tensor, float]) -> bool:
+        return self._origin._adds(step[0], step[1], self._real)
+
+    def _steps(self) -> Iterator[tuple[Tensor, Tensor, float]]:
+        """Each term but the first, with the one before it and the factor of what it changes."""
+        for (before, term), factor in zip(pairwise(self._origin.terms), self._origin._factors, strict=True):
+            yield before, term, factor
+
+    def _add_chain(self, steps: Sequence[tuple[Tensor, Tensor, float]], held: Bytes, total: NDArray[Any]) -> None:
+        (before, first, _), chain = steps[0], [(term, factor) for _, term, factor in steps]
+        with self._reader.arena.scratch():
+            first.origin.add_changes(self._reader, before, chain, self._low, self._high, held, total)
 
     def _slot(self) -> Bytes:
         """Room for the elements of a tensor."""
