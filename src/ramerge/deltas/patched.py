@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -60,6 +60,14 @@ class Patched(Origin):
     @property
     def encoding(self) -> str:
         return self._root.encoding
+
+    @property
+    def likeness(self) -> Hashable:
+        return "delta", any(link.data is not None for link in _links(self)), self._root.likeness
+
+    @property
+    def below(self) -> Tensor:
+        return self.base
 
     @property
     def grain(self) -> int:
@@ -120,8 +128,7 @@ class Patched(Origin):
         """For the changes in whole blocks; includes what libraries allocate while they decompress."""
         if self.data is None:
             return 0
-        most = most_stored(elements, itemsize(tensor.dtype))
-        return room(min(most, self.data.nbytes)) + 2 * room(most)
+        return 3 * room(most_stored(elements, itemsize(tensor.dtype)))
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """Blocks are read whole, and all together; of a chain, one link after another."""

@@ -55,6 +55,11 @@ class Origin(ABC):
         """Elements that are read together: of a block that begins or ends between them, more is read."""
         return 1
 
+    @property
+    def below(self) -> Tensor | None:
+        """The tensor that it stores changes of, which may be such a tensor itself."""
+        return None
+
     def is_change_of(self, other: Tensor) -> bool:
         """Whether it stores what was changed of this tensor, in one step or several, which `add_changes` reads."""
         return False
