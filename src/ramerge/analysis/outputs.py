@@ -189,6 +189,9 @@ def _spelled_out(recipe: Document) -> list[str]:
     if values.get("base") is not None:
         words += ["--base", _from_recipe(values["base"], recipe.folder)]
     for name, agent in values["agents"].items():
+        if isinstance(agent, Mapping) and (agent.get("soup") or agent.get("over")):
+            words += ["--set", f"agents.{name}={_as_yaml(agent)}"]
+            continue
         model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
         parts = [model] if isinstance(model, str) else model
         words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ramerge.foundation.limits import ResourceLimits
 from ramerge.foundation.machine import memory, processors
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import FEW, Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
@@ -118,8 +118,8 @@ def cut(
 
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
     agents, tensors = len(inputs.agents), contents.tensors
-    models = 1 + agents + len(inputs.importances)
-    compiled = max((len(tensor.sources) for tensor in tensors), default=models)
+    models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.importances)
+    compiled = min(max((len(tensor.sources) for tensor in tensors), default=models), 1 + FEW)
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
