@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import cached_property, partial
 from multiprocessing import get_context
@@ -53,15 +54,19 @@ class Seed:
         self.folder = store.seed(seed)
         self.sizes, self.seed = sizes, seed
 
-    def finish(self) -> None:
-        """Do what is not done yet, in the order of what needs what."""
+    def train(self, kinds: Iterable[str]) -> None:
+        """Train the base and the agents of some kinds, as far as they are missing."""
         self._model(self.folder / "base", "bfloat16", lambda: school(self.seed, self.sizes.schooling))
-        settings = self.sizes.chosen()
-        for kind in self.sizes.kinds:
+        for kind in kinds:
             for task in self.sizes.tasks_of(kind):
                 self._train(kind, task)
+
+    def finish(self) -> None:
+        """Do what is not done yet, in the order of what needs what."""
+        for kind in self.sizes.kinds:
+            self.train([kind])
             once(self.folder / "models" / f"{kind}.json", partial(self._models, kind))
-        for setting in settings:
+        for setting in self.sizes.chosen():
             for row in setting.rows:
                 path = self.folder / "scores" / setting.name / f"{quote(row.name, safe='')}.json"
                 once(path, partial(self._row, setting, row))
@@ -101,13 +106,14 @@ class Seed:
     def _row(self, setting: Setting, row: Row) -> dict[str, Any]:
         test = self._test if row.beyond else {task: self._test[task] for task in setting.tasks}
         validation = {task: self._validation[task] for task in setting.tasks}
-        return measure.row_scores(self._recipe(setting, row), row, validation, test)
+        return measure.row_scores(self.recipe(setting, row.method), row, validation, test)
 
-    def _recipe(self, setting: Setting, row: Row) -> dict[str, Any]:
+    def recipe(self, setting: Setting, method: str) -> dict[str, Any]:
+        """Base and agents of a setting, with what the method needs of them."""
         agents: dict[str, dict[str, str]] = {}
         for name, task in setting.agents.items():
             agents[name] = {"model": str(self._agent(setting.kind, task))}
-            if row.method == "fisher":
+            if method == "fisher":
                 agents[name]["importance"] = str(self._importance(setting.kind, task))
         return {"base": str(self.folder / "base"), "agents": agents, "dtype": setting.dtype}
 

@@ -44,6 +44,7 @@ EXISTING = {
     "arxiv.org",
     "bford.info",
     "git-lfs.github.com",
+    "huggingface.co",
     "inspect.aisi.org.uk",
     "keepachangelog.com",
     "semver.org",

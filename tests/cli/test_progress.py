@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -113,3 +114,17 @@ def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_p
     assert within, "the first matrix must show that it advances"
     # what is told and what the method states are the same work: nothing is done long before it is over
     assert threads > 1 or total // 16 < within[-1]
+
+
+def test_programs_get_events_as_json_also_of_a_quiet_command(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(progress.FORM, "json")
+    with progress.shown(quiet=True) as listen:
+        for second, event in enumerate([*(Progress("merging", done, 9) for done in range(10))]):
+            clock.now = 100.0 + second * 0.04
+            listen(event)
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    # at most ten a second, the first and the last of them always
+    assert [line["done"] for line in lines] == [0, 3, 6, 9]
+    assert lines[0] == {"stage": "merging", "done": 0, "total": 9, "unit": "bytes", "note": ""}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from ramerge.evaluation import intervals
-from ramerge.evaluation.logs import Model, Samples
+from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import layouts
 from ramerge.evaluation.tables.build import build
 from ramerge.evaluation.tables.compare import compare

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ramerge.analysis.cells import CellCounts
 from ramerge.analysis.cores import forecast
 from ramerge.analysis.findings import finding_of_broken, findings_of
 from ramerge.analysis.observe import observe
@@ -130,7 +131,8 @@ def carry_out(
     """Read the inputs, count, and say what the counts mean."""
     began = time.monotonic()
     seen = inspect(plan)
-    observed = observe(plan, (statistics, _precision_loss(statistics)), executor, listen)
+    cells = CellCounts(plan, statistics, listen)
+    observed = observe(plan, (statistics, _precision_loss(statistics)), executor, listen, cells)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: observed.results[statistics, tensor.part("tensor")] for tensor in tensors}
     _cache_counts(plan, statistics, tallies)
@@ -145,6 +147,7 @@ def carry_out(
     return Analysis(
         **_of_plan(plan),
         **parts,
+        cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
         thresholds=_thresholds(statistics, observed.results, tuple(plan.agents)),

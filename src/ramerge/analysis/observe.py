@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
@@ -57,6 +57,7 @@ def observe(
     statistics: Sequence[Statistic],
     executor: Executor,
     listen: Listener = silence,
+    watch: Callable[[BlockResult], object] = silence,
 ) -> Observed:
     """Count statistics of the tensors that the method merges, of inputs and results. Nothing is written.
 
@@ -67,6 +68,7 @@ def observe(
         statistics: what is counted.
         executor: runs the work on blocks in this process.
         listen: gets the progress.
+        watch: gets what was found in each block.
 
     Raises:
         PlanError: the plan has problems.
@@ -81,5 +83,5 @@ def observe(
         tasks, _ = tasks_of(passes.plan, passes.results)
         batches = in_order(passes.plan, tuple(counted), 0)
         work = ObservePass(passes.plan, passes.files, "reading", batches, counted, dict(passes.results), tasks)
-        passes.run(work, work.results)
+        passes.run(work, work.results, watch=watch)
         return Observed(passes.results, passes.rounding[0], passes.non_finite)

@@ -14,15 +14,13 @@ from ramerge.analysis.report.write import figure_files, render, require_extra
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
 from ramerge.flags.read import is_model
+from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
-from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
-from ramerge.foundation.words import parse_scalar
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
 from ramerge.recipe.mergekit.translate import is_mergekit
-from ramerge.recipe.paths import parts_of
 from ramerge.recipe.read import open_recipe
 
 # Keys of a recipe that may fit no other method.
@@ -161,7 +159,7 @@ def named_inputs(
     own: list[str] = [key for key in _OF_A_METHOD if key in present]
     bound = [key for key in own if key not in ("method", "parameters")]
     if paths and (bound or translated or is_model(paths[0])):
-        return _spelled_out(recipe), own
+        return words_of(recipe, method=False), own
     words = [f"./{path}" if path.startswith("-") else path for path in paths]
     if paths and "parameters" in own:  # they may be those of the recipe's method only
         words += ["--set", "parameters={}"]
@@ -181,6 +179,7 @@ def _keys(recipe: Document) -> set[str]:
     models = agents.values() if isinstance(agents, Mapping) else ()
     weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
     return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
+<<<<<<< HEAD
 
 
 def _spelled_out(recipe: Document) -> list[str]:
@@ -210,3 +209,5 @@ def _as_yaml(value: Any) -> str:
     """The text of which `--set` makes the value."""
     plain = isinstance(value, str) and parse_scalar(value) == value
     return value if plain else dumped(value, indent=None).strip()
+=======
+>>>>>>> main

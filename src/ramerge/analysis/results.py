@@ -8,14 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ramerge.analysis.cells import HeatCell
 from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
 from ramerge.analysis.roles import ROLES
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
-from ramerge.foundation.frames import frame
-from ramerge.foundation.jsontext import JsonLimits, dumped
-from ramerge.foundation.typedjson import read_model
+from ramerge.foundation.extras import frame
+from ramerge.foundation.jsontext import JsonLimits, dumped, parse
+from ramerge.foundation.typedjson import read_model, to_model
 from ramerge.methods.ram import RESCALINGS
 
 SCHEMA = "ramerge.analysis/1"
@@ -43,6 +44,7 @@ class Analysis:
             `updates`, `erased`, `erased_share` and the figures of a sample; empty where rounding loses nothing.
         precision_loss: for each agent in float32 or float64: what storing it in bfloat16 would lose.
         model, layers, roles, tensors: the same figures of the whole and of its parts.
+        cells: figures by layer and role.
         findings: three sentences, and a fourth about float32 and float64 agents.
         notes: what the plan noted.
         warnings: what is probably not intended.
@@ -73,6 +75,7 @@ class Analysis:
     layers: tuple[AnalyzedPart, ...]
     roles: tuple[AnalyzedPart, ...]
     tensors: tuple[TensorPart, ...]
+    cells: tuple[HeatCell, ...]
     findings: tuple[Finding, ...]
     notes: tuple[str, ...]
     warnings: tuple[str, ...]
@@ -122,6 +125,15 @@ class Analysis:
         return {name: frame(table) for name, table in self.tables().items()}
 
 
+def analysis_of(text: str) -> Analysis:
+    """The analysis in a text that `--json` printed.
+
+    Raises:
+        ValueError: it is none.
+    """
+    return to_model(_checked(parse(text.encode(), _LIMITS)), Analysis)
+
+
 def read_analysis(path: Path) -> Analysis:
     """The analysis in a file that `--json` wrote."""
     return read_model(path, Analysis, _LIMITS, "analysis", _checked)
@@ -139,6 +151,7 @@ def _checked(values: Any) -> Any:
         names = [agent["name"] for agent in values["model"]["agents"]]
         parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
         fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
+        fits = fits and all(_is_cell(cell, len(names)) for cell in values["cells"])
         fits = fits and list(values["rounding"]) in ([], names)
         fits = fits and all(map(_is_rounding, values["rounding"].values()))
         fits = fits and list(values["models"]) == names and all(tensor["role"] in ROLES for tensor in values["tensors"])
@@ -149,6 +162,14 @@ def _checked(values: Any) -> Any:
     if not _is_printable(values):
         raise ValueError("a text in it has control characters")
     return values
+
+
+_OF_CELL = ("active", "unique", "sign_agreement", "precision_loss", "effective_lambda")
+
+
+def _is_cell(cell: Mapping[str, Any], agents: int) -> bool:
+    """Whether the figures of a cell are of so many agents."""
+    return cell["role"] in ROLES and all(len(cell[name]) == agents for name in _OF_CELL)
 
 
 def _is_rounding(figures: Mapping[str, Any]) -> bool:

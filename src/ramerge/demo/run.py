@@ -16,9 +16,9 @@ from pathlib import Path
 from ramerge.api import merge
 from ramerge.demo.tasks import TASKS
 from ramerge.engine.record import Record
-from ramerge.foundation.errors import PlanError
+from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.extras import install
-from ramerge.foundation.progress import Progress
+from ramerge.foundation.progress import Progress, shown
 from ramerge.options import Options
 
 AGENTS = Path(__file__).with_name("agents")
@@ -84,6 +84,40 @@ def copy_models(folder: Path, say: Print) -> None:
         say(f"{folder / name}: " + next((task.description for task in TASKS if task.name == model), "the base model"))
     into = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     say(f"next: {into}{FIRST_MERGE}")
+
+
+def score_models(models: Mapping[str, str], say: Print) -> dict[str, dict[str, list[float]]]:
+    """Score models on the tasks, and print the shares of prompts that they answer exactly.
+
+    Args:
+        models: folders by name.
+        say: prints a line.
+
+    Returns:
+        The reward of each held-out prompt, 0 or 1, by model and task.
+
+    Raises:
+        RecipeError: PyTorch is missing, or a folder does not exist.
+    """
+    if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
+        raise RecipeError(f"scores need {' and '.join(missing)}: {install('torch')}")
+    if absent := [
+        f"--score {name}={folder}: is no folder" for name, folder in models.items() if not Path(folder).is_dir()
+    ]:
+        raise RecipeError(absent)
+    from ramerge.demo.scoring import rewards
+
+    found: dict[str, dict[str, list[float]]] = {}
+    say(f"{'':<14}" + "".join(f"{task.name:>9}" for task in TASKS) + f"{'mean':>9}")
+    with shown(quiet=True) as listen:
+        for done, (name, folder) in enumerate(models.items()):
+            listen(Progress("scoring", done, len(models), "models"))
+            parts = list(rewards(Path(folder)))
+            found[name] = {task.name: [one for part in parts for one in part[task.name]] for task in TASKS}
+            scores = [sum(each) / len(each) for each in found[name].values()]
+            say(f"{name:<14}" + "".join(f"{one:>9.1%}" for one in (*scores, sum(scores) / len(scores))))
+        listen(Progress("scoring", len(models), len(models), "models"))
+    return found
 
 
 class _Compiling:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from ramerge.engine.tally import NonFinite, PassTally
 from ramerge.engine.worker import Sink, Task
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import WeightsError
-from ramerge.foundation.progress import Listener
+from ramerge.foundation.progress import Listener, silence
 from ramerge.methods.base import Statistic
 from ramerge.methods.means import one_of
 from ramerge.planning import cached_counts
@@ -83,8 +83,14 @@ class Passes:
         """Store counts for later runs on the same files."""
         cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
 
-    def run(self, work: PlanPass, results: Results, sink: Sink | None = None) -> None:
-        """Carry out a pass: first what earlier runs have done of it, then the rest.
+    def run(
+        self,
+        work: PlanPass,
+        results: Results,
+        sink: Sink | None = None,
+        watch: Callable[[BlockResult], object] = silence,
+    ) -> None:
+        """Carry out a pass: first what earlier runs have done of it, then the rest. `watch` gets each result.
 
         At the end, inputs that have changed since planning are refused, and so are bad weights.
         """
@@ -100,6 +106,7 @@ class Passes:
             for event in events:
                 if isinstance(event, Processed):
                     _take(event.result, tally, sink)
+                    watch(event.result)
                 else:
                     tally.report(event)
         refusals = tally.finish()

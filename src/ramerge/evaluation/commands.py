@@ -14,7 +14,7 @@ from ramerge.foundation.options import AGENT, BASE, DEBUG, PATH, QUIET, Decorato
 from ramerge.foundation.terminal import say
 
 if TYPE_CHECKING:
-    from ramerge.evaluation.logs import Model
+    from ramerge.evaluation.samples import Model
     from ramerge.evaluation.tables.scores import Table
 
 _FORMATS = ("text", "markdown", "html", "csv")

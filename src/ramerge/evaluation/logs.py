@@ -7,76 +7,22 @@ the model. Of several logs with the same samples of a model, the latest counts, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from inspect_ai.log import EvalLog, EvalSampleSummary, list_eval_logs, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.scorer import Score, value_to_float
-from numpy.typing import NDArray
 
-from ramerge.evaluation import intervals
+from ramerge.evaluation.samples import Model, Samples, TaskName
 from ramerge.evaluation.tasks.common import CUT, RATIOS, SUBSET
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.text import shown
-
-TaskName = tuple[str, str]
-"""A benchmark, or the package of a task, and the subset or task."""
 
 Pair = tuple[float, float]
 OURS = "ramerge"
 _HOW_TO_ASK = {"max_retries", "max_connections", "timeout", "attempt_timeout"}
 _to_float = value_to_float()
-
-
-@dataclass(frozen=True)
-class Samples:
-    """The samples of one model in one task.
-
-    Attributes:
-        keys: of the items, sorted.
-        metrics: by name, an array of (samples, 2): numerators and denominators in the order of the keys. The first
-            metric stands for the task.
-        failures: of samples without a usable answer, by key: why there is none.
-        cut: how many have an answer that ended at the limit of tokens.
-        asked: items that the log is for.
-        tokens: written by the model, of all samples together.
-    """
-
-    keys: tuple[str, ...]
-    metrics: Mapping[str, NDArray[np.float64]]
-    failures: Mapping[str, str] = field(default_factory=dict)
-    cut: int = 0
-    asked: int = 0
-    tokens: int = 0
-
-    def value(self, metric: str) -> float | None:
-        """In per cent; None where no sample has it, or none counts in it."""
-        ratio = intervals.ratio(self.metrics[metric]) if metric in self.metrics else None
-        return None if ratio is None else 100 * ratio
-
-    @property
-    def main(self) -> str:
-        """The first metric."""
-        return next(iter(self.metrics))
-
-
-@dataclass(frozen=True)
-class Model:
-    """One model's results.
-
-    Attributes:
-        model: folder or hub id; None where only the name of a served model is known.
-        record: the `ramerge.json` of a merge made by ramerge.
-        settings: of each task: its parameters and its generation.
-    """
-
-    name: str
-    model: str | None
-    record: Mapping[str, Any] | None
-    tasks: Mapping[TaskName, Samples]
-    settings: Mapping[TaskName, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def read(folder: Path) -> list[Model]:

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
+FORM = "RAMERGE_PROGRESS"
+"""The variable that chooses how progress is shown: `json`, for programs that run commands, also with `--quiet`."""
+
+_SECONDS_BETWEEN_OBJECTS = 0.1
 _SECONDS_BETWEEN_LINES = 30.0
 # A rate over a shorter time is misleading, because of the first block, a cold cache or a first burst of answers.
 _LEAST_SECONDS = 3.0
@@ -57,7 +63,9 @@ def silence(_event: object) -> None:
 @contextmanager
 def shown(*, quiet: bool) -> Iterator[Listener]:
     """A listener that shows events until the `with` block ends; with `quiet`, it shows nothing."""
-    if quiet or sys.stderr is None:
+    if os.environ.get(FORM) == "json":
+        yield _JsonLines()
+    elif quiet or sys.stderr is None:
         yield silence
     elif sys.stderr.isatty():
         with _bars() as listen:
@@ -135,6 +143,23 @@ class _Lines:
         line = _title(event) if _is_open(event) and not event.done else f"{_title(event)}: {figures}"
         with suppress(OSError):  # standard error may be closed, which is no reason to stop
             print(line, file=sys.stderr, flush=True)
+
+
+class _JsonLines:
+    """Events as JSON, an object a line: at most ten a second of a stage, and the first and the last of each."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[type, str, float] | None = None
+
+    def __call__(self, event: Progress) -> None:
+        now = time.monotonic()
+        repeated = self._shown is not None and self._shown[:2] == (type(event), event.stage)
+        unfinished = event.done < event.total or _is_open(event)
+        if self._shown and repeated and unfinished and now - self._shown[2] < _SECONDS_BETWEEN_OBJECTS:
+            return
+        self._shown = type(event), event.stage, now
+        with suppress(OSError):
+            print(json.dumps(asdict(event)), file=sys.stderr, flush=True)
 
 
 @contextmanager

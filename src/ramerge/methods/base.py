@@ -78,7 +78,8 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
             return f"must be {span}, not {value!r}"
         return None
 
-    schema = {"range": f"{span}, or one for each agent"}
+    bounds = {} if math.isinf(high - low) else {"minimum": low, "exclusiveMaximum" if below else "maximum": high}
+    schema: dict[str, Any] = {"range": f"{span}, or one for each agent", **bounds}
     return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
 
 

@@ -144,9 +144,10 @@ def document_of(model: str, label: str, method: str | None = "passthrough") -> D
     return document
 
 
-def read_document(
-    path: str | Path, form: str = "a recipe is a mapping with the keys method, base and agents"
-) -> Document:
+_FORM = "a recipe is a mapping with the keys method, base and agents"
+
+
+def read_document(path: str | Path, form: str = _FORM) -> Document:
     """Read the file of a recipe, or of something else that is a mapping of values.
 
     Args:
@@ -170,36 +171,51 @@ def read_document(
         ) from error
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {reason(error)}{_near_file(path)}") from error
+    return parse_document(data, str(path), path.parent, form)
+
+
+def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) -> Document:
+    """The document in a text.
+
+    Args:
+        data: YAML, as UTF-8.
+        source: what messages call it.
+        folder: relative paths start there.
+        form: what is said of a text that holds no mapping.
+
+    Raises:
+        RecipeError: it is not YAML, or holds no mapping.
+    """
     try:
-        _check_length(path, data)
+        _check_length(source, data)
         text = data.decode("utf-8")
         tree = YAML(typ="rt").load(text)
     except UnicodeDecodeError as error:
-        raise RecipeError(f"{path}: is not UTF-8 text, so it is not a recipe") from error
+        raise RecipeError(f"{source}: is not UTF-8 text, so it is not a recipe") from error
     except DuplicateKeyError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
         raise RecipeError(
-            f"{path}:{line}: {quoted(name)} is given twice\n    {line} | {brief(text.splitlines()[line - 1], 200)}"
+            f"{source}:{line}: {quoted(name)} is given twice\n    {line} | {brief(text.splitlines()[line - 1], 200)}"
         ) from error
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         if "single document" in str(error.context):
-            raise RecipeError(f"{path}:{line}: {_SEVERAL}") from error
-        raise RecipeError(f"{path}:{line}: not valid YAML: {error.problem or error.context}") from error
+            raise RecipeError(f"{source}:{line}: {_SEVERAL}") from error
+        raise RecipeError(f"{source}:{line}: not valid YAML: {error.problem or error.context}") from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise RecipeError(f"{path}: not valid YAML: {error}") from error
+        raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
-        raise RecipeError(f"{path}: {form}")
-    document = Document({}, str(path), path.parent, {}, text.splitlines())
+        raise RecipeError(f"{source}: {form}")
+    document = Document({}, source, folder, {}, text.splitlines())
     try:
         document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
     except RecursionError as error:
-        raise RecipeError(f"{path}: nested too deeply for a recipe") from error
+        raise RecipeError(f"{source}: nested too deeply for a recipe") from error
     return document
 
 
-def _check_length(path: Path, data: bytes) -> None:
+def _check_length(path: str, data: bytes) -> None:
     """Refuse a text that would take long to parse. Signs inside of strings and comments count too."""
     if len(data) > _MAX_BYTES:
         raise RecipeError(f"{path}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+from ramerge.foundation.jsontext import JsonLimits
+from ramerge.foundation.typedjson import read_model
 from ramerge.foundation.version import __version__
 from ramerge.selection.evidence import Estimate
 from ramerge.selection.scores import Objective
 from ramerge.selection.space import Point
 
 SCHEMA = "ramerge.search/1"
+_LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,15 @@ class SearchResult:
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {"schema": SCHEMA, "ramerge": __version__, **asdict(self)}
+
+
+def read_search(path: Path) -> SearchResult:
+    """The search in a `search.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is none.
+    """
+    return read_model(path, SearchResult, _LIMITS, "search")
 
 
 def counts(points: Sequence[TriedPoint]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from ramerge.selection.scores import Measure, ScoreFailedError, Scores, Split, o
 from ramerge.selection.serving import KeptServer, ModelServer
 
 if TYPE_CHECKING:  # it needs the extra `eval`
-    from ramerge.evaluation.logs import Model
+    from ramerge.evaluation.samples import Model
 
 _NAME = "candidate"
 _MOST_FAILURES = 8  # one is enough for a point to fail

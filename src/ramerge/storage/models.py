@@ -78,6 +78,12 @@ class FoundModel:
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 
 
+def is_hub_id(text: str) -> bool:
+    """Whether a name that is no folder would be looked up on the hub."""
+    is_path = text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
+    return not is_path and ("@" in text or text.count("/") == 1)
+
+
 def resolve(text: str, folder: Path) -> FoundModel:
     """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
 
@@ -107,8 +113,7 @@ def resolve(text: str, folder: Path) -> FoundModel:
         raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {said}") from error
     if "+" in text and not path.exists():
         return resolve_all(_added(text), folder)
-    is_path = text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
-    if path.exists() or is_path or ("@" not in text and text.count("/") != 1):
+    if path.exists() or not is_hub_id(text):
         return FoundModel(text, path)
     return _from_hub(text, path)
 

@@ -57,6 +57,11 @@ def large(tensors: int, agents: int) -> dict[str, Any]:
         one | {"name": f"model.layers.{t % 61}.{roles[t % 5]}.{t}.weight", "layer": t % 61, "role": parts[t % 5]}
         for t in range(tensors)
     ]
+    cell = {"tensors": 1, "elements": 58_720_256, "active": [12_345_678] * agents, "unique": [1_234_567] * agents}
+    cell |= {"sign_agreement": [0.5] * agents, "precision_loss": [None] * agents, "effective_lambda": [1.1] * agents}
+    values["cells"] = [
+        cell | {"layer": str(layer), "role": role} for layer in range(min(tensors, 61)) for role in parts
+    ]
     values["models"] = {name: name for name in names}
     return values
 

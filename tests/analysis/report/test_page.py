@@ -113,18 +113,6 @@ def test_the_heat_map_sums_up_to_the_model() -> None:
         assert sum(cell["unique"][t] for cell in cells) == agent["shared_with"][0]
 
 
-def test_layers_of_several_stacks_stay_apart() -> None:
-    values = large(4, 2)
-    values["tensors"][0]["name"] = "vision.blocks.0.attn.q_proj.weight"
-    cells = rows(report.render(values), "heat")
-    assert {cell["layer"] for cell in cells} == {
-        "vision.blocks 0",
-        "model.layers 1",
-        "model.layers 2",
-        "model.layers 3",
-    }
-
-
 def test_the_table_of_tensors_is_that_of_the_analysis() -> None:
     values = shipped()
     table = embedded(report.render(values))["tensors"]

@@ -12,6 +12,7 @@ from typing import Any
 import altair as alt
 import vl_convert
 
+from ramerge.analysis.cells import OUTSIDE
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.rows import Row, Values
 from ramerge.analysis.roles import ROLES
@@ -65,6 +66,11 @@ class Figure:
         shown: dict[str, Any] = visible(spec | {"config": _config(font)})
         return shown
 
+    def svg(self, font: int = 11, width: int = 340) -> str:
+        """The figure as SVG, in the color of the text around it."""
+        spec = json.dumps(self.spec(font, width=width))
+        return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
+
     def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
         """PNG and SVG, one column wide."""
         spec = self.spec(9, width=_COLUMN)
@@ -77,10 +83,10 @@ class Figure:
 def page_figures(analysis: Values) -> list[Figure]:
     """All figures, in the order of the page."""
     figures = [
-        _density(analysis),
-        _overlap(analysis),
-        _heat(analysis),
-        _ulps(analysis),
+        density_bars(analysis),
+        overlap_bars(analysis),
+        heat_map(analysis),
+        update_sizes(analysis),
         _matrix(analysis),
         _rho(analysis),
         _lambda(analysis),
@@ -92,7 +98,7 @@ def page_figures(analysis: Values) -> list[Figure]:
 def paper_figures(analysis: Values) -> list[Figure]:
     """The same, with a heat map for each agent, because paper has no controls."""
     names = rows.agents_of(analysis)
-    heats = [_heat(analysis, t, f"heat-{t + 1}-{_file_name(name)}") for t, name in enumerate(names)]
+    heats = [heat_map(analysis, t, f"heat-{t + 1}-{_file_name(name)}") for t, name in enumerate(names)]
     return [shown for figure in page_figures(analysis) for shown in (heats if figure.name == "heat" else [figure])]
 
 
@@ -129,7 +135,7 @@ def _config(font: int) -> dict[str, Any]:
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 
-def _density(analysis: Values) -> Figure:
+def density_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.density(analysis)
     most = max((row["share"] for row in table), default=0.0) or 1.0
     bars = _on("rows").encode(
@@ -154,7 +160,7 @@ def _density(analysis: Values) -> Figure:
     )
 
 
-def _overlap(analysis: Values) -> Figure:
+def overlap_bars(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.overlap(analysis)
     labels = [rows.shared_label(others) for others in range(len(names))]
     bars = _on("rows").encode(
@@ -178,26 +184,32 @@ def _overlap(analysis: Values) -> Figure:
     )
 
 
-def _heat(analysis: Values, agent: int = 0, name: str = "") -> Figure:
-    """With a name the heat map of one agent, without controls."""
+MEASURES = ("density", "unique_share", "sign_agreement", "precision_loss", "effective_lambda")
+"""What the heat map can show."""
+
+
+def heat_map(analysis: Values, agent: int = 0, name: str = "", measure: str = MEASURES[0]) -> Figure:
+    """With a name the heat map of one agent and measure, without controls."""
     names, table = rows.agents_of(analysis), rows.cells(analysis)
     layers, roles = (list(dict.fromkeys(row[key] for row in table)) for key in ("layer", "role"))
     roles.sort(key=ROLES.index)
+    measures = {name: TITLES.get(name, name) for name in MEASURES}
     by_name, by_measure = (
         alt.binding_select(options=list(range(len(names))), labels=names, name="Agent"),
-        alt.binding_select(options=["density", "unique_share"], labels=["density", "unique share"], name="Measure"),
+        alt.binding_select(options=list(measures), labels=list(measures.values()), name="Measure"),
     )
     chart = (
         _on("rows")
         .mark_rect()
         .add_params(
             alt.param(name="agent", value=agent, bind=alt.Undefined if name else by_name),
-            alt.param(name="measure", value="density", bind=alt.Undefined if name else by_measure),
+            alt.param(name="measure", value=measure, bind=alt.Undefined if name else by_measure),
         )
         .transform_calculate(
             moved="datum.active[agent]",
             density="datum.active[agent] / datum.elements",
             unique_share="datum.active[agent] ? datum.unique[agent] / datum.active[agent] : null",
+            **{each: f"datum.by_agent.{each}[agent]" for each in MEASURES[2:]},
         )
         .transform_calculate(value="datum[measure]")
         .encode(
@@ -208,7 +220,9 @@ def _heat(analysis: Values, agent: int = 0, name: str = "") -> Figure:
                 scale=alt.Scale(scheme="viridis", type="sqrt", zero=True),
                 legend=alt.Legend(format="%", orient="bottom", gradientThickness=8),
             ),
-            tooltip=_tips("layer:N", "role:N", "density:Q", "unique_share:Q", "moved:Q", "elements:Q", "tensors:Q"),
+            tooltip=_tips(
+                "layer:N", "role:N", *(f"{each}:Q" for each in MEASURES), "moved:Q", "elements:Q", "tensors:Q"
+            ),
         )
         .properties(height=14 * len(layers))
     )
@@ -216,15 +230,16 @@ def _heat(analysis: Values, agent: int = 0, name: str = "") -> Figure:
     return Figure(
         name=name or "heat",
         title=f"Where in the model{whose}",
-        caption="Density, or the unique share of what was moved, by layer and role. Tensors of no layer stand under "
-        f"“{rows.OUTSIDE}”. Point at a cell for exact figures; the table of tensors holds them all.",
+        caption="Figures by layer and role: density, the unique share of what was moved, whether agents that moved the "
+        "same elements agree in sign, what rounding erases, and effective lambda. Tensors of no layer stand under "
+        f"“{OUTSIDE}”. Point at a cell for exact figures.",
         text=f"Heat map of {len(layers)} layers and {len(roles)} roles. The table of tensors below holds its figures.",
         chart=chart,
         rows=table,
     )
 
 
-def _ulps(analysis: Values) -> Figure:
+def update_sizes(analysis: Values) -> Figure:
     names, table = rows.agents_of(analysis), rows.ulps(analysis)
     dtype = "the output's dtype" if analysis["dtype"] == "mixed" else analysis["dtype"]
     first = min(row["bin"] for row in table)
@@ -379,17 +394,19 @@ def _fates(analysis: Values) -> Figure:
 
 _WHOLE = alt.Scale(domain=[0, 1], nice=False)
 _FORMATS = {
-    **dict.fromkeys(("share", "density", "unique_share", "sign_agreement", "retained"), ".3p"),
+    **dict.fromkeys(("share", "density", "unique_share", "sign_agreement", "retained", "precision_loss"), ".3p"),
     **dict.fromkeys(("elements", "moved", "both", "tensors"), ","),
-    **dict.fromkeys(("jaccard", "cosine", "rho", "lambda", "times", "magnitude_ratio"), ".4~r"),
+    **dict.fromkeys(("jaccard", "cosine", "rho", "lambda", "effective_lambda", "times", "magnitude_ratio"), ".4~r"),
     "expected": ",.0f",
 }
-_TITLES = {
+TITLES = {
     "label": "shared with",
     "unique_share": "unique share",
     "expected": "both by chance",
     "times": "both / chance",
     "sign_agreement": "same sign",
+    "precision_loss": "erased by rounding",
+    "effective_lambda": "effective lambda",
     "magnitude_ratio": "ratio of sizes",
     "bin": "from 2 to the power",
     "first": "agent",
@@ -404,7 +421,7 @@ def _on(data: str) -> alt.Chart:
 def _tips(*fields: str) -> list[alt.Tooltip]:
     names = [field.partition(":")[0] for field in fields]
     return [
-        alt.Tooltip(field, title=_TITLES.get(name, name), format=_FORMATS.get(name, alt.Undefined))
+        alt.Tooltip(field, title=TITLES.get(name, name), format=_FORMATS.get(name, alt.Undefined))
         for field, name in zip(fields, names, strict=True)
     ]
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ramerge.analysis.roles import ROLES
-from ramerge.recipe.layers import layer_of
 
 Row = dict[str, Any]
 Values = Mapping[str, Any]
@@ -22,7 +21,6 @@ def merges(analysis: Values) -> dict[str, str]:
 
 
 FATES = ("kept", "diluted", "flipped", "lost")
-OUTSIDE = "outside"
 
 
 def agents_of(analysis: Values) -> list[str]:
@@ -60,22 +58,15 @@ def overlap(analysis: Values) -> list[Row]:
 
 
 def cells(analysis: Values) -> list[Row]:
-    """Elements, active and unique ones by layer and role; the last two hold a number for each agent."""
-    layers = {tensor["name"]: layer_of(tensor["name"]) for tensor in analysis["tensors"]}
-    several = len({layer[0] for layer in layers.values() if layer}) > 1
-    found: dict[tuple[Any, ...], Row] = {}
-    for tensor in analysis["tensors"]:
-        layer, agents = layers[tensor["name"]], tensor["agents"]
-        name = OUTSIDE if layer is None else f"{layer[0]} {layer[1]}" if several else str(layer[1])
-        key = (layer is None, layer, ROLES.index(tensor["role"]))
-        empty = {"layer": name, "role": tensor["role"], "tensors": 0, "elements": 0}
-        cell = found.setdefault(key, empty | {"active": [0] * len(agents), "unique": [0] * len(agents)})
-        cell["tensors"] += 1
-        cell["elements"] += tensor["elements"]
-        for t, agent in enumerate(agents):
-            cell["active"][t] += agent["active"]
-            cell["unique"][t] += agent["shared_with"][0]
-    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[1] or (), key[2]))]
+    """Figures by layer and role; counts, and what is in `by_agent`, hold a number for each agent."""
+    whole = ("layer", "role", "tensors", "elements", "active", "unique")
+    return [
+        {
+            **{key: cell[key] for key in whole},
+            "by_agent": {key: value for key, value in cell.items() if key not in whole},
+        }
+        for cell in analysis["cells"]
+    ]
 
 
 def ulps(analysis: Values) -> list[Row]:

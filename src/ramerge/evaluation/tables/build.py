@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from ramerge.evaluation.logs import Model, TaskName
+from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import layouts, roles, scores
 from ramerge.evaluation.tables.layouts import Layout, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles

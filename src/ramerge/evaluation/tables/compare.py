@@ -9,7 +9,7 @@ import numpy as np
 
 from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.logs import Model
+from ramerge.evaluation.samples import Model
 from ramerge.evaluation.tables import build, layouts, scores
 from ramerge.evaluation.tables.layouts import TableColumn
 from ramerge.evaluation.tables.scores import Line, Table

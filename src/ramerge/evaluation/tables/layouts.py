@@ -14,7 +14,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from ramerge.evaluation.logs import Model
+from ramerge.evaluation.samples import Model
 from ramerge.foundation.errors import EvaluationError
 
 MAIN, ALL = "main", "all"

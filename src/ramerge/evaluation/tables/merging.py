@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.logs import Model, TaskName
+from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import roles, scores
 from ramerge.evaluation.tables.layouts import TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles

@@ -13,7 +13,7 @@ import pandas as pd
 
 from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.logs import Model, Samples
+from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables.layouts import TableColumn
 
 _PER_CENT = np.array([100.0, 1.0])  # times a numerator and a denominator

@@ -1,0 +1,152 @@
+"""The figures of a heat map, by layer and role, added up block by block: complete at the end, and to be seen before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ramerge.analysis.parts import AnalyzedPart, part_of
+from ramerge.analysis.roles import ROLES, role_of
+from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
+from ramerge.engine.result_codec import BlockResult
+from ramerge.engine.warn import effects
+from ramerge.foundation.progress import Listener, Progress
+from ramerge.methods.base import Counts
+from ramerge.planning.model import MergePlan, TensorPlan
+from ramerge.recipe.layers import LayerRange, layer_of
+
+OUTSIDE = "outside"
+"""The layer of tensors that belong to none."""
+
+_SECONDS_BETWEEN = 0.5
+_Key = tuple[bool, LayerRange | None, int]
+
+
+@dataclass(frozen=True)
+class HeatCell:
+    """All tensors of a role in a layer; tuples have an entry for each agent, None where there is nothing to count.
+
+    Attributes:
+        layer: its number, with the name of its stack where there are several, or `outside`.
+        role: one of `analysis.roles.ROLES`.
+        tensors: how many.
+        elements: of these.
+        active: elements that the agent moved.
+        unique: of these, those that no other agent moved.
+        sign_agreement: of the elements that it moved together with another agent, summed over the others, the share
+            that both moved in the same direction.
+        precision_loss: of its updates in the merge, the share that rounding to the output's dtype erases.
+        effective_lambda: the part of an update that only this agent made which is in the output, in a sample.
+    """
+
+    layer: str
+    role: str
+    tensors: int
+    elements: int
+    active: tuple[int, ...]
+    unique: tuple[int, ...]
+    sign_agreement: tuple[float | None, ...]
+    precision_loss: tuple[float | None, ...]
+    effective_lambda: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Counted(Progress):
+    """What is counted until now.
+
+    Attributes:
+        part: figures of the whole model, as in `AnalyzedPart`.
+        cells: as `HeatCell`.
+    """
+
+    part: Mapping[str, Any] = field(default_factory=dict)
+    cells: Sequence[Mapping[str, Any]] = ()
+
+
+@dataclass
+class _Sum:
+    """Of the blocks of a cell."""
+
+    counts: Counts
+    rounding: Counts | int = 0
+    elements: int = 0
+    tensors: set[int] = field(default_factory=set)
+
+
+class CellCounts:
+    """Adds up what is found in blocks, and tells a listener of it twice a second."""
+
+    def __init__(self, plan: MergePlan, statistics: TaskVectorStatistics, listen: Listener) -> None:
+        self._plan, self._statistics, self._listen = plan, statistics, listen
+        self._sums: dict[_Key, _Sum] = {}
+        self._told = time.monotonic()
+        merged = [tensor for tensor in plan.tensors if tensor.merged]
+        self._total = sum(tensor.base.elements for tensor in merged)
+        stacks = {layer.stack for tensor in merged if (layer := layer_of(tensor.name)) is not None}
+        self._several = len(stacks) > 1
+
+    def __call__(self, result: BlockResult) -> None:
+        """Add a block."""
+        index = result.block.tensor
+        key = _key(self._plan.tensors[index])
+        total = self._sums.setdefault(key, _Sum(np.zeros_like(self._statistics.blank(self._statistics.agents))))
+        total.counts += result.counted[self._statistics]
+        total.rounding = total.rounding + (0 if result.rounding is None else result.rounding[0])
+        total.elements += result.elements
+        total.tensors.add(index)
+        if (now := time.monotonic()) - self._told > _SECONDS_BETWEEN:
+            self._told = now
+            self._listen(self._so_far())
+
+    def cells(self) -> tuple[HeatCell, ...]:
+        """All cells that blocks were found of, by layer and role."""
+        return tuple(self._cell(key, self._sums[key]) for key in sorted(self._sums, key=_order))
+
+    def _so_far(self) -> Counted:
+        elements = sum(one.elements for one in self._sums.values())
+        counts = sum((one.counts for one in self._sums.values()), start=self._statistics.blank(self._statistics.agents))
+        tensors = len(set().union(*(one.tensors for one in self._sums.values())))
+        part = self._part(tensors, self._statistics.finish(counts, elements, None))
+        cells = [asdict(cell) for cell in self.cells()]
+        return Counted("figures", elements, self._total, "elements", "", asdict(part), cells)
+
+    def _part(self, tensors: int, tally: Tally) -> AnalyzedPart:
+        return part_of("model", tensors, tally, tuple(self._plan.agents), self._statistics.epsilons)
+
+    def _cell(self, key: _Key, total: _Sum) -> HeatCell:
+        _, layer, role = key
+        tally = self._statistics.finish(total.counts, total.elements, None)
+        rounded = effects(total.rounding) if not isinstance(total.rounding, int) and self._plan.rounds_updates else []
+        name = OUTSIDE if layer is None else f"{layer.stack} {layer.number}" if self._several else str(layer.number)
+        agents = range(len(self._plan.agents))
+        return HeatCell(
+            layer=name,
+            role=ROLES[role],
+            tensors=len(total.tensors),
+            elements=total.elements,
+            active=tuple(tally.shared.sum(1).tolist()),
+            unique=tuple(tally.shared[:, 0].tolist()),
+            sign_agreement=tuple(_agreement(tally, t) for t in agents),
+            precision_loss=tuple(one["erased_share"] if one["updates"] else None for one in rounded)
+            or (None,) * len(agents),
+            effective_lambda=tuple(one["effective_lambda"] for one in rounded) or (None,) * len(agents),
+        )
+
+
+def _key(tensor: TensorPlan) -> _Key:
+    layer = layer_of(tensor.name)
+    return layer is None, layer, ROLES.index(role_of(tensor.name))
+
+
+def _order(key: _Key) -> tuple[Any, ...]:
+    return key[0], key[1] or (), key[2]
+
+
+def _agreement(tally: Tally, t: int) -> float | None:
+    """Of what agent t moved together with others."""
+    both = int(tally.both[t].sum() - tally.both[t, t])
+    return float(tally.agree[t].sum() - tally.agree[t, t]) / both if both else None

@@ -1,0 +1,79 @@
+"""The words of a command line that say what a recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.words import parse_scalar
+from ramerge.recipe.document import Document
+from ramerge.recipe.paths import parts_of
+
+_KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow")
+"""Keys that go with any method."""
+
+
+def words_of(recipe: Document, *, method: bool = True, start: Path | None = None) -> list[str]:
+    """Flags that say what a recipe says.
+
+    Args:
+        recipe: in ramerge's own form.
+        method: whether its method is named, with everything that may fit no other one: parameters, preset, rules and
+            importances.
+        start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
+    """
+    values, words = recipe.values, []
+    if method and values.get("method") is not None:
+        words += ["--method", str(values["method"])]
+    if values.get("base") is not None:
+        words += ["--base", _from_here(values["base"], recipe.folder, start)]
+    agents = {name: _model(agent, recipe.folder, start) for name, agent in values["agents"].items()}
+    if any("=" in name for name in agents):  # which --agent takes for the end of the name
+        words += ["--set", f"agents={_as_yaml(agents)}"]
+    else:
+        words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
+    if method:
+        words += _of_method(recipe, start)
+    for key in _KEYS:
+        if values.get(key) is not None:
+            words += ["--set", f"{key}={_as_yaml(values[key])}"]
+    return words
+
+
+def _of_method(recipe: Document, start: Path | None) -> Iterator[str]:
+    for name, agent in recipe.values["agents"].items():
+        if isinstance(agent, Mapping) and agent.get("importance"):
+            yield from ("--importance", f"{name}={_from_here(agent['importance'], recipe.folder, start)}")
+    if recipe.values.get("preset") is not None:
+        yield from ("--preset", str(recipe.values["preset"]))
+    for name, value in (recipe.values.get("parameters") or {}).items():
+        yield from ("--set", f"parameters.{name}={_as_yaml(value)}")
+    if recipe.values.get("rules"):
+        yield from ("--set", f"rules={_as_yaml(recipe.values['rules'])}")
+
+
+def _model(agent: Any, folder: Path, start: Path | None) -> str:
+    """An agent as one text, with a plus between deltas."""
+    model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+    parts = [model] if isinstance(model, str) else model
+    return "+".join(_from_here(part, folder, start) for part in parts)
+
+
+def _from_here(model: str, folder: Path, start: Path | None) -> str:
+    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    return "+".join(_shortened(part, start) if isinstance(part, Path) else part for part in parts_of(model, folder))
+
+
+def _shortened(path: Path, start: Path | None) -> str:
+    if start is None or not path.is_relative_to(start) or path == start:
+        return str(path)
+    inner = str(path.relative_to(start))
+    return f"./{inner}" if inner.startswith("-") else inner
+
+
+def _as_yaml(value: Any) -> str:
+    """The text of which `--set` makes the value."""
+    plain = isinstance(value, str) and parse_scalar(value) == value
+    return value if plain else dumped(value, indent=None).strip()

@@ -1,0 +1,92 @@
+"""The tab Agents: base and agents, and what their headers say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+import gradio as gr
+
+from ramerge.demo.run import AGENTS
+from ramerge.demo.tasks import TASKS
+from ramerge.foundation.errors import RamergeError
+from ramerge.ui import views
+from ramerge.ui.desk import Desk, html, text_place, told
+from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models
+from ramerge.ui.headers import read_headers
+
+_SKIP = (gr.skip(), gr.skip(), gr.skip())
+
+
+class ModelPicker(NamedTuple):
+    """The controls that name models."""
+
+    base: gr.Dropdown
+    agents: gr.Dropdown
+
+
+def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
+    """The tab's components and events."""
+    more = "" if desk.public else " a bucket (s3://bucket/model),"
+    own = "folders below the roots," if not desk.public else ""
+    choices = desk.roots.models()
+    first, others = models_in(read_draft(desk.start or EMPTY, desk.roots))
+    base = gr.Dropdown(
+        choices, value=first, allow_custom_value=True, label="Base model", info=f"{own}{more} or a hub id: owner/name"
+    )
+    agents = gr.Dropdown(
+        choices,
+        value=others,
+        multiselect=True,
+        allow_custom_value=True,
+        label="Agents",
+        info="RL-trained from the base; NAME=MODEL gives one a name, and so does the recipe",
+    )
+    with gr.Row():
+        demo = gr.Button("Use the demo's agents", variant="primary")
+        again = gr.Button("Look for models again")
+    found = html("What the headers say")
+    command = text_place("Command line")
+    read = gr.State("")
+
+    @told
+    def choose(text: str, first: str | None, others: list[str]) -> str:
+        return with_models(text or EMPTY, first, others or [], desk.roots)
+
+    def use_demo(text: str) -> tuple[Any, ...]:
+        first, others = str(AGENTS / "base"), [str(AGENTS / task.name) for task in TASKS]
+        return first, others, with_models(text or EMPTY, first, others, desk.roots)
+
+    def look() -> tuple[Any, Any]:
+        now = desk.roots.models()
+        return gr.update(choices=now), gr.update(choices=now)
+
+    def describe(text: str, before: str) -> tuple[Any, ...]:
+        """Headers, if the models are others than before."""
+        try:
+            document = read_draft(text or EMPTY, desk.roots)
+        except RamergeError as error:
+            return views.block(views.listing(error.problems, "warnings")), "", ""
+        first, others = models_in(document)
+        now = json.dumps([first, others])
+        if now == before:
+            return _SKIP
+        if first is None and not others:
+            return "", "", now
+        words = ["plan", *_model_words(desk, document)] if others else ["plan", str(first)]
+        return views.headers(read_headers(document)), desk.command(words), now
+
+    for event in (base.input, agents.input):
+        event(choose, [recipe, base, agents], recipe, api_visibility="private")
+    demo.click(use_demo, recipe, [base, agents, recipe], api_visibility="private")
+    again.click(look, None, [base, agents], api_visibility="private")
+    about = {"outputs": [found, command, read], "api_visibility": "private", "show_progress": "minimal"}
+    recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
+    page.load(describe, [recipe, read], **about)
+    return ModelPicker(base, agents)
+
+
+def _model_words(desk: Desk, document: Any) -> list[str]:
+    from ramerge.flags.write import words_of
+
+    return words_of(document, method=False, start=desk.roots.home)

@@ -1,0 +1,133 @@
+"""The tab Choose: a method and its parameters as controls, and the recipe as YAML, in step; and what a plan says."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import gradio as gr
+
+from ramerge.api import plan as make_plan
+from ramerge.flags.write import words_of
+from ramerge.foundation.errors import RamergeError
+from ramerge.methods.registry import METHODS, listed
+from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+from ramerge.ui import views
+from ramerge.ui.agents import ModelPicker
+from ramerge.ui.controls import controls_of, meaningful
+from ramerge.ui.desk import Desk, html, text_place, told
+from ramerge.ui.draft import (
+    EMPTY,
+    checked_draft,
+    models_in,
+    parameters_in,
+    portable_draft,
+    read_draft,
+    with_keys,
+    with_parameters,
+)
+
+_KEEP = "as the base"
+_PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}
+
+
+def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
+    """The tab's components and events."""
+    drawn = gr.State(_shown(desk.start or EMPTY, desk))
+    with gr.Row():
+        with gr.Column(min_width=300):
+            names = [(f"{name}: {method.title}", name) for name, method in listed().items()]
+            method = gr.Dropdown(names, value=DEFAULT_METHOD, label="Method")
+            with gr.Column():
+                _parameters(desk, recipe, drawn)
+            dtype = gr.Dropdown([_KEEP, *_literals("dtype")], value=_KEEP, label="dtype", info="of the output")
+            rounding = gr.Dropdown(_literals("rounding"), value="nearest", label="rounding", info="to that dtype")
+        with gr.Column(min_width=300):
+            recipe.render()
+            problems = html("Problems")
+    planned = text_place("Plan")
+    command = text_place("Command line")
+
+    def change_method(text: str, name: str) -> tuple[str, Any]:
+        changed = with_keys(text or EMPTY, {"method": name, "parameters": None, "preset": None}, desk.roots)
+        return changed, _shown(changed, desk)
+
+    def set_key(key: str, usual: str) -> Any:
+        return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
+
+    def follow(text: str) -> tuple[Any, ...]:
+        """The controls, after the text was edited."""
+        try:
+            document = read_draft(text or EMPTY, desk.roots)
+            name, _ = parameters_in(document)
+        except RamergeError:
+            return (gr.skip(),) * 6
+        base, agents = models_in(document)
+        values = document.values
+        others = str(values.get("dtype") or _KEEP), str(values.get("rounding") or "nearest")
+        return (_shown(text, desk), name, *others, base, agents)
+
+    def plan(text: str) -> tuple[str, str, str]:
+        """What is wrong, the plan, and its command."""
+        try:
+            document = read_draft(text or EMPTY, desk.roots)
+            if not models_in(document)[1]:
+                return "", "", ""
+            checked = checked_draft(text, desk.roots)
+            made = make_plan(checked, options=desk.options)
+        except RamergeError as error:
+            return views.block(views.listing(error.problems, "warnings")), "", ""
+        found = [*made.problems, *made.warnings, *made.forecast]
+        words = ["plan", *words_of(portable_draft(checked), start=desk.roots.home)]
+        return (
+            views.block(views.listing(found, "warnings")),
+            views.copyable("Plan", made.explain()),
+            desk.command(words),
+        )
+
+    method.input(told(change_method), [recipe, method], [recipe, drawn], **_PRIVATE)
+    dtype.input(set_key("dtype", _KEEP), [recipe, dtype], recipe, **_PRIVATE)
+    rounding.input(set_key("rounding", "nearest"), [recipe, rounding], recipe, **_PRIVATE)
+    outputs = [drawn, method, dtype, rounding, models.base, models.agents]
+    recipe.input(follow, recipe, outputs, trigger_mode="always_last", **_PRIVATE)
+    about = {"outputs": [problems, planned, command], "api_visibility": "private", "show_progress": "minimal"}
+    recipe.change(plan, recipe, trigger_mode="always_last", **about)
+    page.load(plan, recipe, **about)
+
+
+def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
+    """The controls of the method's parameters, made again when the method or the text was changed."""
+
+    @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
+    def parameters(shown: tuple[str, dict[str, Any], list[str]]) -> None:
+        name, values, agents = shown
+        controls = controls_of(METHODS[name], values, agents)
+
+        @told
+        def changed(text: str, *given: Any) -> tuple[str, Any]:
+            chosen = {control.name: control.value(value) for control, value in zip(controls, given, strict=True)}
+            now = with_parameters(text or EMPTY, {**values, **chosen}, desk.roots)
+            others = meaningful(METHODS[name], {**values, **chosen}) != [control.name for control in controls]
+            return now, _shown(now, desk) if others else gr.skip()
+
+        components = [control.component for control in controls]
+        for component in components:
+            event = component.submit if isinstance(component, gr.Textbox) else component.input
+            event(changed, [recipe, *components], [recipe, drawn], trigger_mode="always_last", **_PRIVATE)
+            if isinstance(component, gr.Textbox):
+                component.blur(changed, [recipe, *components], [recipe, drawn], **_PRIVATE)
+
+
+def _shown(text: str, desk: Desk) -> tuple[str, dict[str, Any], list[str]]:
+    """What controls show of a recipe: method, parameters and names of agents."""
+    document = read_draft(text, desk.roots)
+    name, values = parameters_in(document)
+    agents = document.values.get("agents")
+    return name, values, list(agents) if isinstance(agents, dict) else []
+
+
+def _literals(key: str) -> list[str]:
+    """The values that a key of recipes may have."""
+    found: list[str] = []
+    for kind in get_args(Recipe.model_fields[key].annotation) or ():
+        found += [kind] if isinstance(kind, str) else [each for each in get_args(kind) if isinstance(each, str)]
+    return found

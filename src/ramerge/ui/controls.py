@@ -1,0 +1,74 @@
+"""Controls for a method's parameters, from the declaration that the command line has them from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+from ramerge.foundation.jsontext import dumped
+from ramerge.methods.base import Method, conditions, names_agent
+from ramerge.ui.draft import scalar
+
+_WIDEST = 1000
+"""A range that is wider than this is a field for a number, not a slider."""
+
+_STEP = 0.01
+
+
+@dataclass(frozen=True)
+class Control:
+    """A control, and how the value that it gives becomes that of the parameter."""
+
+    name: str
+    component: Any
+    value: Callable[[Any], Any]
+
+
+def controls_of(method: Method, values: Mapping[str, Any], agents: Sequence[str]) -> list[Control]:
+    """A control for each parameter that means anything with these values."""
+    schema = method.parameters.model_json_schema()["properties"]
+    return [_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
+
+
+def meaningful(method: Method, values: Mapping[str, Any]) -> list[str]:
+    """The parameters that change anything, given the values of the others."""
+    fields = method.parameters.model_fields
+    return [name for name in fields if conditions(method.parameters, name).items() <= values.items()]
+
+
+def _control(method: Method, name: str, field: Mapping[str, Any], value: Any, agents: Sequence[str]) -> Control:
+    about = {"label": name, "info": str(field.get("description", "")), "interactive": True}
+    if names_agent(method.parameters, name):
+        return Control(
+            name, gr.Dropdown([("none", ""), *agents], value=value or "", **about), lambda given: given or None
+        )
+    if "enum" in field:
+        return Control(name, gr.Dropdown(list(field["enum"]), value=value, **about), str)
+    if field.get("type") == "boolean":
+        return Control(name, gr.Checkbox(value=bool(value), **about), bool)
+    if (field.get("type") in ("number", "integer") or "minimum" in field) and isinstance(value, int | float):
+        return _number(name, field, value, about)
+    text = value if isinstance(value, str) else dumped(_plain(value), indent=None).strip()
+    about["info"] = f"{about['info']} ({field['range']})" if "range" in field else about["info"]
+    return Control(name, gr.Textbox(value=text, max_lines=1, **about), scalar)
+
+
+def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[str, Any]) -> Control:
+    whole = field.get("type") == "integer"
+    kind = int if whole else float
+    low = field.get("minimum", field.get("exclusiveMinimum"))
+    high = field.get("maximum", field.get("exclusiveMaximum"))
+    fine = not whole and 0 < abs(field["default"]) < _STEP
+    if low is None or high is None or high - low > _WIDEST or not low <= value <= high or fine:
+        return Control(name, gr.Number(value=value, precision=0 if whole else None, **about), kind)
+    step = 1 if whole else _STEP
+    first = low + step if "exclusiveMinimum" in field else low
+    last = high - step if "exclusiveMaximum" in field else high
+    return Control(name, gr.Slider(min(first, value), last, value=value, step=step, **about), kind)
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump() if hasattr(value, "model_dump") else value

@@ -1,0 +1,143 @@
+"""What the tabs of the page share: where files are, how much a command may take, and what runs."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar
+
+import gradio as gr
+from markupsafe import escape
+
+from ramerge.api import Plan
+from ramerge.api import plan as make_plan
+from ramerge.foundation.errors import PlanError, RamergeError, RecipeError
+from ramerge.foundation.text import message
+from ramerge.options import Options
+from ramerge.recipe.model import Recipe
+from ramerge.ui import views
+from ramerge.ui.jobs import Job, JobQueue
+from ramerge.ui.roots import Roots
+
+T = TypeVar("T")
+_MOST_JOBS = 50
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
+
+
+@dataclass
+class Desk:
+    """The page's server.
+
+    Attributes:
+        roots: what may be read and written.
+        options: how commands run, as the command line has them.
+        limits: the same as words.
+        public: whether strangers use the page: each sees only what it has begun, and no servers are asked or started.
+        most_bytes: of weights that a command may read; None for any.
+        start: the recipe that the page begins with.
+        queue: runs commands, one after another.
+    """
+
+    roots: Roots
+    options: Options = field(default_factory=Options)
+    limits: Sequence[str] = ()
+    public: bool = False
+    most_bytes: int | None = None
+    start: str = ""
+    queue: JobQueue = field(default_factory=JobQueue)
+    _jobs: dict[str, list[Job]] = field(default_factory=dict)
+
+    def jobs(self, request: gr.Request | None) -> list[Job]:
+        """The merges of whoever asks."""
+        return self._jobs.setdefault(self._who(request), [])
+
+    def keep(self, request: gr.Request | None, jobs: Sequence[Job]) -> None:
+        """Remember merges, the latest of too many."""
+        self._jobs[self._who(request)] = list(jobs)[-_MOST_JOBS:]
+
+    def _who(self, request: gr.Request | None) -> str:
+        return str(request.session_hash) if self.public and request is not None else ""
+
+    def place(self, request: gr.Request | None, name: str) -> str:
+        """The output of a name; a stranger's is in a folder of their own, whose name is random."""
+        if not self.public:
+            return self.roots.output(name)
+        own = self._who(request)
+        if not (_NAME.fullmatch(own) and _NAME.fullmatch(name)):
+            raise RecipeError(f"{name}: must be a name of letters, digits and ._+-, the first a letter or digit")
+        return self.roots.output(f"{own}/{name}")
+
+    def job(self, title: str, words: Sequence[str], **more: Any) -> Job:
+        """A command with the limits of the page."""
+        return Job(title, [*words, *self.limits], self.roots.home, **more)
+
+    def command(self, words: Sequence[str]) -> str:
+        """The command line of `job`, to be shown."""
+        return views.command([*words, *self.limits])
+
+    def planned(self, recipe: Recipe, **more: Any) -> Plan:
+        """The plan of a merge, which may run here.
+
+        Raises:
+            PlanError: it has problems, or reads more than the page allows.
+        """
+        made: Plan = make_plan(recipe, options=self.options, **more)
+        if made.problems:
+            raise PlanError(made.problems)
+        if self.most_bytes is not None and made.bytes_read > self.most_bytes:
+            limit, size = (f"{value / 1e9:.1f} GB" for value in (self.most_bytes, made.bytes_read))
+            raise PlanError(f"this page reads at most {limit} of weights, and this is {size}; run it on your machine")
+        return made
+
+    def forget(self, request: gr.Request) -> None:
+        """End what a stranger has begun who has left, and remove it."""
+        if not self.public or not (own := str(request.session_hash or "")).isalnum():
+            return
+        for job in self._jobs.pop(own, []):
+            job.kill()
+        shutil.rmtree(self.roots.home / own, ignore_errors=True)
+
+
+def told(action: Callable[..., T]) -> Callable[..., T]:
+    """An action of the page whose errors are shown as text."""
+
+    @wraps(action)
+    def safe(*args: Any, **more: Any) -> T:
+        try:
+            return action(*args, **more)
+        except (RamergeError, OSError) as error:
+            raise shown(error) from error
+
+    return safe
+
+
+def told_often(action: Callable[..., Iterator[T]]) -> Callable[..., Iterator[T]]:
+    """The same of an action that gives several results."""
+
+    @wraps(action)
+    def safe(*args: Any, **more: Any) -> Iterator[T]:
+        try:
+            yield from action(*args, **more)
+        except (RamergeError, OSError) as error:
+            raise shown(error) from error
+
+    return safe
+
+
+def shown(error: RamergeError | OSError) -> gr.Error:
+    """An error as the page shows it: Gradio reads it as HTML."""
+    problems = error.problems if isinstance(error, RamergeError) else (message(str(error)),)
+    return gr.Error("<br>".join(map(escape, problems[:8])), duration=None, print_exception=False)
+
+
+def html(label: str, value: str = "", **more: Any) -> gr.HTML:
+    """A place for what `views` makes."""
+    return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
+
+
+def text_place(label: str) -> gr.HTML:
+    """A place for what `views.copyable` makes."""
+    return html(label, js_on_load=views.COPY)

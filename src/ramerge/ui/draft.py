@@ -1,0 +1,154 @@
+"""The recipe that the page edits: a text, in step with the controls next to it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.words import parse_scalar
+from ramerge.methods.registry import METHODS, complete
+from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document, parse_document
+from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+from ramerge.recipe.read import open_recipe
+from ramerge.ui.roots import Roots
+
+EMPTY = f"method: {DEFAULT_METHOD}\n"
+_NO_NAME = re.compile(r"[^\w.+-]+")
+
+
+def read_draft(text: str, roots: Roots) -> Document:
+    """The document in the page's text, in ramerge's own form; its paths are inside of the roots.
+
+    Raises:
+        RecipeError: it is no recipe, or names something outside.
+    """
+    document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    roots.check(document)
+    return document
+
+
+def checked_draft(text: str, roots: Roots) -> Recipe:
+    """The recipe in the page's text.
+
+    Raises:
+        RecipeError: anything is wrong with it.
+    """
+    return check(read_draft(text, roots))
+
+
+def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots) -> str:
+    """The text with other models.
+
+    Args:
+        text: a recipe; one that cannot be read is replaced.
+        base: folder or hub id.
+        agents: likewise, or NAME=MODEL; others are called what their folders are.
+        roots: what may be named.
+    """
+    try:
+        document = parse_document(text.encode("utf-8", "replace"), "recipe", roots.home)
+    except RecipeError:
+        document = Document({"method": DEFAULT_METHOD}, folder=roots.home)
+    values = {key: value for key, value in document.values.items() if key not in ("base", "agents")}
+    before = document.values.get("agents")
+    named = _named(agents, before if isinstance(before, Mapping) else {})
+    return to_text({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": named})
+
+
+def _named(agents: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
+    """Agents by name. One that had a name keeps it."""
+    names = {(value if isinstance(value, str) else json.dumps(value)): name for name, value in before.items()}
+    found: dict[str, Any] = {}
+    for text in agents:
+        name, equals, model = text.partition("=")
+        if text in names:
+            name, model = names[text], text
+        elif not equals:
+            name, model = _NO_NAME.sub("-", Path(text.partition("@")[0]).name).strip("-") or "agent", text
+        value = before[names[text]] if text in names else model
+        number = 2
+        unique = name
+        while unique in found:
+            unique, number = f"{name}-{number}", number + 1
+        found[unique] = value
+    return found
+
+
+def models_in(document: Document) -> tuple[str | None, list[str]]:
+    """Base and agents, as `with_models` takes them."""
+    agents = document.values.get("agents")
+    values = list(agents.values()) if isinstance(agents, Mapping) else []
+    base = document.values.get("base")
+    texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    return base if isinstance(base, str) else None, texts
+
+
+def with_keys(text: str, keys: Mapping[str, Any], roots: Roots) -> str:
+    """The text with other values of keys, of which None removes one.
+
+    Raises:
+        RecipeError: it cannot be read.
+    """
+    document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    values = {**document.values, **keys}
+    return to_text({key: value for key, value in values.items() if value not in (None, {})})
+
+
+def with_parameters(text: str, given: Mapping[str, Any], roots: Roots) -> str:
+    """The text with the values of controls: those that are not the method's defaults, in place of a preset.
+
+    Raises:
+        RecipeError: the text cannot be read.
+    """
+    document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
+    method = METHODS[str(document.values.get("method", DEFAULT_METHOD))]
+    fields = method.parameters.model_fields
+    kept = {name: value for name, value in given.items() if value != fields[name].default}
+    return with_keys(text, {"parameters": kept, "preset": None}, roots)
+
+
+def parameters_in(document: Document) -> tuple[str, dict[str, Any]]:
+    """Method and all values of its parameters, defaults included; values that are wrong are shown as they are.
+
+    Raises:
+        RecipeError: there is no such method.
+    """
+    name = document.values.get("method", DEFAULT_METHOD)
+    if not isinstance(name, str) or name not in METHODS:
+        raise RecipeError(document.unknown(("method",), "method", str(name), list(METHODS)))
+    method, preset = METHODS[name], document.values.get("preset")
+    given = document.values.get("parameters")
+    own = complete(method, preset if preset in method.presets else None, given if isinstance(given, Mapping) else {})
+    return name, {key: own.get(key, field.default) for key, field in method.parameters.model_fields.items()}
+
+
+def to_text(values: Mapping[str, Any]) -> str:
+    """YAML: a checked recipe's own form where the values are one, else the values as they are."""
+    try:
+        return check(Document(dict(values))).to_yaml()
+    except RecipeError:
+        stream = io.StringIO()
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.dump(dict(values), stream)
+        return stream.getvalue()
+
+
+def portable_draft(recipe: Recipe) -> Document:
+    """The recipe with all values that its method needs, for a command line."""
+    document = open_recipe(recipe)
+    return replace(document, values={"method": recipe.method, **document.values})
+
+
+def scalar(text: str) -> Any:
+    """The value of a text field, as `--set` reads it."""
+    return parse_scalar(text) if text.strip() else None

@@ -1,0 +1,181 @@
+"""Commands that the page runs, one after another: each is a process of `ramerge` with the words that are shown."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from ramerge.foundation.progress import FORM
+from ramerge.foundation.text import printable
+from ramerge.selection.children import dies_with_parent, stop
+
+WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
+_MOST_LINES = 200
+_LONGEST_LINE = 1 << 22
+_MOST_OUTPUT = 1 << 27
+_INTERRUPTED = 128
+
+
+def command_line(words: Sequence[str]) -> str:
+    """What a user types to do the same."""
+    return shlex.join(["ramerge", *words])
+
+
+@dataclass
+class Job:
+    """A command, and how far it is.
+
+    Attributes:
+        title: what the page calls it.
+        words: behind `ramerge`.
+        folder: where it runs.
+        environment: variables besides those of the page, such as a token that the command line must not show.
+        out: the folder that it writes, if that is one.
+        state: `waiting`, `running`, `done`, `failed` or `stopped`.
+        progress: the last event of the running stage; see `foundation.progress.Progress`.
+        figures: the last event with figures of an analysis.
+        lines: what it said on standard error.
+        output: its standard output, once it has ended.
+        queued: whether it was given to a queue.
+    """
+
+    title: str
+    words: Sequence[str]
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+    out: Path | None = None
+    state: str = WAITING
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    lines: list[str] = field(default_factory=list)
+    output: str = ""
+    queued: bool = False
+    _process: subprocess.Popen[bytes] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _changed: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def command(self) -> str:
+        """The command line."""
+        return command_line(self.words)
+
+    @property
+    def active(self) -> bool:
+        """Whether it will run or runs."""
+        return self.state in (WAITING, RUNNING)
+
+    @property
+    def ended_early(self) -> bool:
+        """Whether the same command would resume."""
+        return self.state in (STOPPED, FAILED)
+
+    def again(self) -> Job:
+        """The same command once more."""
+        return Job(self.title, self.words, self.folder, self.environment, self.out)
+
+    def follow(self, seconds: float = 0.4) -> Iterator[None]:
+        """Give control back whenever something may have changed, until the job has ended, and once after that."""
+        while self.active:
+            yield
+            self._changed.wait(seconds)
+            self._changed.clear()
+        yield
+
+    def stop(self) -> None:
+        """Do what Ctrl-C does. A job that waits will not run."""
+        with self._lock:
+            if self.state == WAITING:
+                self.state = STOPPED
+            elif self._process is not None and self._process.poll() is None:
+                self._process.send_signal(signal.SIGINT)
+
+    def run(self) -> None:
+        """Run it, in a thread of the page."""
+        with tempfile.TemporaryFile() as output:
+            with self._lock:
+                if self.state != WAITING:
+                    return
+                process = self._process = self._started(output)
+                self.state = RUNNING
+            assert process.stderr is not None
+            with process.stderr as said:
+                for line in iter(lambda: said.readline(_LONGEST_LINE), b""):
+                    self._hear(line)
+            code = process.wait()
+            output.seek(0)
+            self.output = output.read(_MOST_OUTPUT).decode("utf-8", "replace")
+        stopped = code in (_INTERRUPTED + signal.SIGINT, _INTERRUPTED + signal.SIGTERM) or code < 0
+        self.state = DONE if code == 0 else STOPPED if stopped else FAILED
+        self._changed.set()
+
+    def _started(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "ramerge", *self.words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            cwd=self.folder,
+            env={**os.environ, **self.environment, FORM: "json", "PYTHONSAFEPATH": "1"},
+            start_new_session=True,  # Ctrl-C is for the page, which stops what it runs
+            preexec_fn=dies_with_parent(),
+        )
+
+    def _hear(self, line: bytes) -> None:
+        """A line of standard error: an event, or something for people."""
+        text = line.decode("utf-8", "replace").rstrip("\n")
+        event = _event(text)
+        if event is None:
+            self.lines = [*self.lines, printable(text)][-_MOST_LINES:]
+        elif "part" in event:
+            self.figures = event
+        else:
+            self.progress = event
+        self._changed.set()
+
+    def kill(self) -> None:
+        """End it with all that it has started."""
+        self.stop()
+        if self._process is not None:
+            stop(self._process)
+
+
+def _event(text: str) -> dict[str, Any] | None:
+    if not text.startswith('{"stage": '):
+        return None
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+class JobQueue:
+    """Runs jobs, so many at a time, in the order in which they come."""
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._pool = ThreadPoolExecutor(at_once, thread_name_prefix="ramerge-ui")
+        self._jobs: list[Job] = []
+
+    def add(self, job: Job) -> Job:
+        """Run a job as soon as those before it have ended."""
+        self._jobs = [*(each for each in self._jobs if each.active), job]
+        job.queued = True
+        self._pool.submit(job.run)
+        return job
+
+    def close(self) -> None:
+        """Stop everything, as when the page's process is stopped."""
+        for job in self._jobs:
+            job.kill()
+        self._pool.shutdown(wait=False, cancel_futures=True)

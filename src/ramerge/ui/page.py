@@ -1,0 +1,69 @@
+"""The page: its tabs, one after another, around one recipe."""
+
+from __future__ import annotations
+
+import gradio as gr
+
+from ramerge.foundation.version import __version__
+from ramerge.ui import agents, choose, compare, look, run, share, views
+from ramerge.ui.desk import Desk
+
+_FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
+
+
+def build_page(desk: Desk) -> gr.Blocks:
+    """All tabs. Nothing is read before a browser asks."""
+    with gr.Blocks(title="ramerge", analytics_enabled=False, fill_width=True) as page:
+        gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
+        size = {"lines": 12, "max_lines": 60, "wrap_lines": True}
+        recipe = gr.Code(desk.start, language="yaml", label="Recipe", interactive=True, render=False, **size)
+        with gr.Tabs():
+            with gr.Tab("Agents", id="agents"):
+                models = agents.build(desk, page, recipe)
+            with gr.Tab("Look", id="look"):
+                look.build(desk, recipe)
+            with gr.Tab("Choose", id="choose"):
+                choose.build(desk, page, recipe, models)
+            with gr.Tab("Run", id="run"):
+                run.build(desk, page, recipe)
+            with gr.Tab("Compare", id="compare"):
+                compare.build(desk, recipe)
+            with gr.Tab("Share", id="share"):
+                share.build(desk, recipe)
+        page.unload(desk.forget)
+    return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
+
+
+def theme() -> gr.themes.Base:
+    """Gradio's own, in fonts that every system has, so that nothing is fetched, and in colors that can be read."""
+    made = gr.themes.Default(primary_hue="blue", secondary_hue="blue", neutral_hue="slate", **_FONTS)
+    return made.set(
+        block_info_text_color="*neutral_600",
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color="*neutral_700",
+        block_label_text_color_dark="*neutral_200",
+        block_title_text_color="*neutral_700",
+        block_title_text_color_dark="*neutral_200",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+        color_accent="*primary_700",
+        color_accent_soft_dark="*neutral_700",
+        link_text_color="*primary_700",
+        link_text_color_dark="*primary_300",
+        button_primary_background_fill="*primary_700",
+        button_primary_background_fill_dark="*primary_700",
+        button_primary_background_fill_hover="*primary_800",
+        button_primary_background_fill_hover_dark="*primary_800",
+        button_cancel_background_fill="*neutral_200",
+        button_cancel_background_fill_hover="*neutral_300",
+        button_cancel_background_fill_dark="*neutral_700",
+        button_cancel_background_fill_hover_dark="*neutral_600",
+        button_cancel_text_color="#b91c1c",
+        button_cancel_text_color_dark="#fecaca",
+        button_cancel_text_color_hover="#b91c1c",
+    )
+
+
+def head() -> str:
+    """Styles for what reports and this page have in common."""
+    return views.styles()

@@ -1,0 +1,137 @@
+"""Which files the page may read: models and outputs in the given folders, whatever links lead there or away."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.formats.registry import by_priority
+from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.foundation.text import is_unicode, quoted
+from ramerge.recipe.document import Document
+from ramerge.recipe.paths import parts_of
+from ramerge.storage.models import is_hub_id
+from ramerge.storage.schemes import is_remote, on_hub
+
+_DEEPEST = 5
+_MOST_FOLDERS = 4000
+
+
+@dataclass(frozen=True)
+class Roots:
+    """The folders that the page may read. Outputs are written into the first one, where commands run, too.
+
+    Attributes:
+        folders: resolved.
+        remote: whether models of buckets may be named, and outputs may be remote.
+        shared: whether several users write into the first one, so that what is in it is not listed.
+    """
+
+    folders: tuple[Path, ...]
+    remote: bool = True
+    shared: bool = False
+
+    @property
+    def home(self) -> Path:
+        """The folder of outputs."""
+        return self.folders[0]
+
+    def path(self, text: str) -> Path:
+        """The path of a name that the page gave, which is relative to the first root unless it is absolute.
+
+        Raises:
+            RecipeError: it is outside of the roots, also by links.
+        """
+        try:
+            path = self.home / Path(text).expanduser()
+            inside = is_unicode(text) and any(map(Path(os.path.realpath(path)).is_relative_to, self.folders))
+        except (ValueError, RuntimeError, OSError):
+            inside = False
+        if not text.strip() or not inside:
+            raise RecipeError(f"{quoted(text)}: is not in a folder that this page may read (ramerge ui --root FOLDER)")
+        return path
+
+    def output(self, text: str) -> str:
+        """The name of an output: a folder below the first root, or a remote place.
+
+        Raises:
+            RecipeError: it is neither.
+        """
+        if is_remote(text):
+            if not self.remote:
+                raise RecipeError(f"{quoted(text)}: outputs are folders here; give the name of one")
+            return text
+        path = self.path(text)
+        if not Path(os.path.realpath(path)).is_relative_to(self.home) or path == self.home:
+            raise RecipeError(f"{quoted(text)}: outputs are folders in {self.home}; give the name of one")
+        name = str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
+        return f"./{name}" if name.startswith("-") else name
+
+    def check(self, document: Document) -> None:
+        """Refuse a recipe that names files outside of the roots.
+
+        Args:
+            document: a recipe in ramerge's own form.
+
+        Raises:
+            RecipeError: a model is outside, or the recipe allows links that lead anywhere; all problems are listed.
+        """
+        problems: list[str] = []
+        for model in _models_in(document.values):
+            for part in parts_of(model, document.folder):
+                try:
+                    self._check_model(str(part))
+                except RamergeError as error:
+                    problems += error.problems
+        allow = document.values.get("allow")
+        if isinstance(allow, Mapping) and allow.get("outside_links"):
+            problems.append("allow.outside_links: links out of a model's folder are not followed by this page")
+        if problems:
+            raise RecipeError(dict.fromkeys(problems))
+
+    def _check_model(self, name: str) -> None:
+        if is_remote(name):
+            if not self.remote and on_hub(name) is None:
+                raise RecipeError(f"{quoted(name)}: buckets are not read by this page")
+        elif not is_hub_id(name) or (self.home / name).exists():
+            self.path(name)
+
+    def models(self) -> list[tuple[str, str]]:
+        """Label and path of every folder of a model below the roots, as far as they are looked through."""
+        budget = iter(range(_MOST_FOLDERS))
+        found: dict[str, str] = {}
+        for root in self.folders[self.shared :]:
+            for path in _walk(root, _DEEPEST, budget):
+                label = str(path.relative_to(root)) if path != root else path.name
+                found.setdefault(str(path), label if root == self.home else f"{root.name}/{label}")
+        return [(label, path) for path, label in found.items()]
+
+
+def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
+    """Folders of models in a folder. What is inside of a model is part of it, and links are not followed."""
+    if next(budget, None) is None:
+        return
+    try:
+        is_model = any(format.find(folder) is not None for format in by_priority())
+        inner = [] if is_model or not depth else sorted(folder.iterdir())
+    except OSError:
+        return
+    if is_model:
+        yield folder
+    for entry in inner:
+        if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".") and is_unicode(str(entry)):
+            yield from _walk(entry, depth - 1, budget)
+
+
+def _models_in(values: Mapping[str, Any]) -> Iterator[str]:
+    """Everything that a recipe names models with, whether the recipe is right or wrong."""
+    agents = values.get("agents")
+    entries = list(agents.values()) if isinstance(agents, Mapping) else []
+    for entry in [values.get("base"), *entries]:
+        named = entry.values() if isinstance(entry, Mapping) else [entry]
+        for value in named:
+            listed = value if isinstance(value, list | tuple) else [value]
+            yield from (each for each in listed if isinstance(each, str))

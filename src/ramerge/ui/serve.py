@@ -1,0 +1,113 @@
+"""The page's server: Gradio inside of FastAPI, behind the guard, on a socket of this machine."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+# Before Gradio is imported: it sends no telemetry.
+os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
+
+import click
+import gradio as gr
+import uvicorn
+from fastapi import FastAPI
+from fastapi.responses import HTMLResponse, PlainTextResponse, Response
+
+from ramerge.foundation.errors import OutputError, RamergeError, reason
+from ramerge.foundation.systems import NO_LINK
+from ramerge.foundation.terminal import say
+from ramerge.ui.desk import Desk
+from ramerge.ui.guard import REPORT, Application, Guard
+from ramerge.ui.page import build_page, head, theme
+
+LOOPBACK = "127.0.0.1"
+_MOST_REPORT = 1 << 26
+
+
+def application(desk: Desk, **guard: object) -> Guard:
+    """The page as an application that uvicorn runs; keywords are those of `Guard`."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+
+    @app.get(REPORT)
+    def report(out: str = "") -> Response:
+        """The report of a merge or a search below the roots."""
+        try:
+            return HTMLResponse(read_report(desk, out))
+        except RamergeError as error:
+            return PlainTextResponse("\n".join(error.problems), 404)
+
+    mounted: Application = gr.mount_gradio_app(
+        app,
+        build_page(desk),
+        path="/",
+        server_name=LOOPBACK,
+        footer_links=[],
+        run_history=False,
+        show_error=False,
+        ssr_mode=False,
+        mcp_server=False,
+        enable_monitoring=False,
+        pwa=False,
+        max_file_size=1,
+        theme=theme(),
+        head=head(),
+    )
+    return Guard(mounted, **guard)  # type: ignore[arg-type]
+
+
+def read_report(desk: Desk, out: str) -> str:
+    """The page that `ramerge report` or `ramerge search` has written into a folder below the roots.
+
+    Raises:
+        RamergeError: there is none, or it is outside of the roots.
+    """
+    for name in ("report.html", "search.html"):
+        path = desk.roots.path(str(Path(out) / name))
+        with suppress(FileNotFoundError):
+            return _read_file(path)
+    raise OutputError(f"{out}: holds no report; write one with `ramerge report`")
+
+
+def _read_file(path: Path) -> str:
+    """A file's text; a link is not followed, so that nothing outside is read that was put there just now."""
+    try:
+        with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # noqa: PTH123
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise OutputError(f"{path}: is no file")
+            return file.read(_MOST_REPORT).decode("utf-8", "replace")
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be read: {reason(error)}") from error
+
+
+def serve(desk: Desk, port: int, *, ready: object = None) -> None:
+    """Serve the page on this machine until a signal ends it, and print its address.
+
+    Raises:
+        OutputError: the port is taken.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((LOOPBACK, port))
+    except OSError as error:
+        listener.close()
+        raise OutputError(f"--port {port}: {reason(error)}; choose another one, or leave it out") from error
+    port = listener.getsockname()[1]
+    token = secrets.token_urlsafe(24)
+    hosts = [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
+    app = application(desk, token=token, hosts=hosts, cookie=f"ramerge-{port}")
+    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, proxy_headers=False)
+    click.echo(f"http://{LOOPBACK}:{port}/?token={token}")  # `say` would hide the token
+    say("open this address in a browser; Ctrl-C ends the page")
+    try:
+        uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        desk.queue.close()
+        listener.close()

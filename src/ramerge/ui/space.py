@@ -1,0 +1,41 @@
+"""The page as a Space of the Hugging Face hub: for everybody, with limits, on the address that the hub gives."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import uvicorn
+
+from ramerge.demo.run import AGENTS
+from ramerge.options import Options
+from ramerge.ui.desk import Desk
+from ramerge.ui.roots import Roots
+from ramerge.ui.serve import application
+from ramerge.ui.start import limit_words
+
+_PORT = 7860
+_MOST_BYTES = 20_000_000_000
+"""Of weights that a merge may read. The free tier has 50 GB of disk, which output and several visitors share."""
+
+_OPTIONS = Options(max_memory="4GB")
+_PARENT = "https://huggingface.co"
+
+
+def space_desk(home: Path) -> Desk:
+    """The desk of a page for everybody, whose outputs are in `home` until their visitor leaves."""
+    most = int(os.environ.get("RAMERGE_SPACE_BYTES", _MOST_BYTES))
+    roots = Roots((home.resolve(), AGENTS.resolve()), remote=False, shared=True)
+    return Desk(roots, _OPTIONS, limit_words(_OPTIONS), public=True, most_bytes=most)
+
+
+def serve_space() -> None:
+    """Serve the page on all addresses, as a Space must, until a signal ends it."""
+    with tempfile.TemporaryDirectory(prefix="ramerge-space-") as folder:
+        desk = space_desk(Path(folder))
+        port = int(os.environ.get("PORT", _PORT))
+        try:
+            uvicorn.run(application(desk, token=None, frames=_PARENT), host="0.0.0.0", port=port, log_level="warning")
+        finally:
+            desk.queue.close()

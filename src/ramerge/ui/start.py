@@ -1,0 +1,47 @@
+"""From the words of the command to the desk of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ramerge.demo.run import AGENTS
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.limits import read_limits
+from ramerge.foundation.words import named
+from ramerge.options import Options
+from ramerge.recipe.model import DEFAULT_METHOD
+from ramerge.ui.desk import Desk
+from ramerge.ui.draft import EMPTY, read_draft, to_text
+from ramerge.ui.roots import Roots
+
+
+def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], options: Options) -> Desk:
+    """The desk of a user's own page.
+
+    Raises:
+        RecipeError: a root is no folder, a limit is wrong, or a model is outside of the roots.
+    """
+    read_limits(options.threads, options.max_memory)
+    folders = [folder.resolve() for folder in roots or [Path()]]
+    if wrong := [str(folder) for folder in folders if not folder.is_dir()]:
+        raise RecipeError(f"--root {folder}: is no folder" for folder in wrong)
+    found = Roots((*folders, AGENTS.resolve()))
+    chosen = named("--agent", agents, "NAME=MODEL, such as --agent code=./coder")
+    values: dict[str, object] = {"method": DEFAULT_METHOD, **({"base": _absolute(base)} if base else {})}
+    values |= {"agents": {name: _absolute(model) for name, model in chosen.items()}} if chosen else {}
+    text = to_text(values) if base or chosen else EMPTY
+    read_draft(text, found)
+    return Desk(found, options, limit_words(options), start=text)
+
+
+def limit_words(options: Options) -> list[str]:
+    """The limits of a run as words of a command line."""
+    words = ["--threads", str(options.threads)] if options.threads is not None else []
+    return words + (["--max-memory", str(options.max_memory)] if options.max_memory is not None else [])
+
+
+def _absolute(model: str) -> str:
+    """A path given as a word is relative to the working folder, which may be none of the roots."""
+    path = Path(model).expanduser()
+    return str(path.absolute()) if path.exists() else model

@@ -1,0 +1,167 @@
+"""What the page shows besides controls: tables and figures as HTML, in the styles and with the charts of reports.
+
+Everything that comes from models, recipes and commands is escaped here, or drawn as text by vl-convert.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from markupsafe import Markup, escape
+from rich.filesize import decimal
+
+from ramerge.analysis.figures import agent_figures, percent
+from ramerge.analysis.report.charts import Figure
+from ramerge.foundation.text import one_line
+from ramerge.ui.headers import ModelHeader
+from ramerge.ui.jobs import DONE, FAILED, Job, command_line
+
+PICK = """
+const label = (event) => event.target.closest('[aria-label]')?.getAttribute('aria-label') ?? '';
+element.addEventListener('click', (event) => {
+  const button = event.target.closest('[data-pick]');
+  const cell = label(event).match(/role: (.*?); layer: (.*?);/);
+  if (button) trigger('click', { pick: button.dataset.pick });
+  else if (cell) trigger('click', { role: cell[1], layer: cell[2] });
+});
+element.addEventListener('mouseover', (event) => {
+  const mark = event.target.closest('path[aria-label]');
+  if (!mark || mark.querySelector('title')) return;
+  const title = document.createElementNS('http://www.w3.org/2000/svg', 'title');
+  title.textContent = label(event);
+  mark.append(title);
+});
+"""
+"""Tells which button or cell of a heat map was clicked, and shows a cell's figures under the pointer."""
+
+
+@cache
+def styles() -> str:
+    """The styles of reports, for what stands inside of `.report`, in the colors of Gradio's theme."""
+    css = files("ramerge.analysis.report").joinpath("page.css").read_text(encoding="utf-8")
+    own = files("ramerge.ui").joinpath("page.css").read_text(encoding="utf-8")
+    return f"<style>.report {{ {css} }}\n{own}</style>"
+
+
+def block(*parts: str) -> str:
+    """Parts in the styles of reports."""
+    return f'<div class="report">{"".join(parts)}</div>'
+
+
+def safe(text: object) -> Markup:
+    """A text from outside as HTML that shows it."""
+    return escape("\n".join(map(one_line, str(text).split("\n"))))
+
+
+COPY = """
+element.addEventListener('click', async (event) => {
+  const button = event.target.closest('[data-copy]');
+  if (!button) return;
+  await navigator.clipboard.writeText(element.querySelector('pre').textContent);
+  button.textContent = 'Copied';
+});
+"""
+"""Copies a text that is shown by `copyable`."""
+
+
+def copyable(label: str, text: str) -> str:
+    """A text as it is, with a button that copies it; nothing of an empty one."""
+    if not text:
+        return ""
+    button = f'<button type="button" data-copy aria-label="Copy: {safe(label)}">Copy</button>'
+    return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{safe(text)}</pre></div>')
+
+
+def command(words: Sequence[str]) -> str:
+    """The command line that does the same."""
+    return copyable("Command line", command_line(words))
+
+
+def table(label: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, red: Sequence[object] = ()) -> str:
+    """A table whose cells are texts; `red` cells are the worst of their row."""
+    titles = "".join(f'<th scope="col">{safe(title)}</th>' for title in head)
+    lines = "".join(_row(head, row, red) for row in rows)
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(label)}"><table class="plain">'
+        f"<thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>"
+    )
+
+
+def _row(head: Sequence[str], row: Sequence[object], red: Sequence[object]) -> str:
+    cells = [f'<th scope="row">{row[0] if isinstance(row[0], Markup) else safe(row[0])}</th>']
+    for title, cell in zip(head[1:], row[1:], strict=True):
+        worst = ' class="worst"' if any(cell is one for one in red) else ' class="long"' * (len(str(cell)) > 18)
+        cells.append(f'<td data-label="{safe(title)}"{worst}>{cell if isinstance(cell, Markup) else safe(cell)}</td>')
+    return f"<tr>{''.join(cells)}</tr>"
+
+
+def button(text: str, pick: str) -> Markup:
+    """A button that tells what was picked; see `PICK`."""
+    return Markup('<button type="button" class="pick" data-pick="{}">{}</button>').format(pick, one_line(text))
+
+
+def listing(texts: Iterable[object], kind: str = "notes") -> str:
+    """A list of sentences: `notes`, or `warnings` for what is wrong."""
+    items = "".join(f"<li>{safe(text)}</li>" for text in texts)
+    return f'<ul class="{kind}">{items}</ul>' if items else ""
+
+
+def figure(drawn: Figure) -> str:
+    """A chart with title and caption, drawn as SVG."""
+    return (
+        f'<figure id="ui-{safe(drawn.name)}"><h3>{safe(drawn.title)}</h3>'
+        f'<div class="chart">{drawn.svg()}</div><figcaption>{safe(drawn.caption)}</figcaption></figure>'
+    )
+
+
+def figures(drawn: Iterable[Figure]) -> str:
+    """Several of them, side by side where there is room."""
+    return f'<div class="figures">{"".join(map(figure, drawn))}</div>'
+
+
+def headers(found: Sequence[ModelHeader]) -> str:
+    """The models of a recipe, with what is wrong with them."""
+    head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
+    rows = [
+        (one.name, one.form or "–", one.size or "–", one.parameters or "–", one.tensors or "–", one.dtypes or "–")
+        for one in found
+    ]
+    problems = [f"{one.name}: {text}" for one in found for text in one.problems]
+    places = [(*row, one.where) for row, one in zip(rows, found, strict=True)]
+    return block(table("Models", head, places) if places else "", listing(problems, "warnings"))
+
+
+def agents(analysis: Mapping[str, Any]) -> str:
+    """The figures of each agent, and of each pair."""
+    model = analysis["model"]
+    rows = [agent_figures(agent, analysis["method"], analysis.get("rounding", {})) for agent in model["agents"]]
+    pairs = [
+        (
+            " and ".join(pair["agents"]),
+            f"{pair['cosine']:.4f}",
+            f"{pair['jaccard']:.3f}",
+            percent(pair["sign_agreement"]),
+        )
+        for pair in model["pairs"]
+    ]
+    head = ("pair", "cosine", "Jaccard", "same sign")
+    return table("Agents", list(rows[0]), [list(row.values()) for row in rows]) + (
+        table("Pairs", head, pairs) if pairs else ""
+    )
+
+
+def progress(job: Job | None) -> str:
+    """A bar and what a job says; nothing without one."""
+    if job is None:
+        return ""
+    event = job.figures if job.active and job.figures and not job.progress else job.progress
+    done, total = int(event.get("done", 0)), max(int(event.get("total", 0)), 1)
+    value = 1.0 if job.state == DONE else min(done / total, 1.0)
+    stage = str(event.get("stage", "starts")) if job.active else job.state
+    amount = f"{decimal(done)} of {decimal(total)}" if event.get("unit") == "bytes" and job.active else ""
+    bar = f'<progress value="{value:.4f}" max="1" aria-label="{safe(job.title)}"></progress>'
+    said = listing(job.lines[-8:], "warnings" if job.state == FAILED else "notes")
+    return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', said)

@@ -1,0 +1,310 @@
+"""The page in a browser, as a new user meets it; skipped where there is no Chromium."""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import numpy as np
+import pytest
+
+from ramerge.demo.run import AGENTS, copy_models
+from tests.checkpoints import floats, write_checkpoint
+from tests.ui.served import CHROMIUM, Visit, chromium, served, visit, write
+
+for library in ("gradio", "altair", "vl_convert", "playwright", "axe_playwright_python"):
+    pytest.importorskip(library)
+pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on the path")
+
+TABS = ("Agents", "Look", "Choose", "Run", "Compare", "Share")
+DEMO = "Use the demo's agents"
+HOSTILE = "x<img src=x onerror=hacked=1>${hacked=1}{{7*7}}"
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("root")
+    copy_models(folder / "models", lambda _: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    with served("--root", str(root)) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with chromium() as found:
+        yield found
+
+
+@pytest.fixture
+def opened(browser: Any, address: str) -> Iterator[Visit]:
+    with visit(browser, address, viewport={"width": 1280, "height": 900}) as found:
+        yield found
+
+
+@pytest.mark.needs("torch", "transformers")
+def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit, root: Path) -> None:
+    opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")
+    opened.tab("Run")
+    opened.page.get_by_label("Output").fill("of-the-demo")
+    opened.click("Merge")
+    opened.merged("of-the-demo")
+    opened.tab("Compare")
+    opened.click("Score on the demo's tasks")
+    table = opened.wait("table.plain", has_text="Composite")
+    assert opened.clicks <= 10
+    assert (root / "of-the-demo" / "model.safetensors").is_file()
+    [worst] = table.locator("td.worst").all()
+    values = [float(cell.split()[0]) for cell in table.locator("td").all_inner_texts()[:3]]
+    assert float(worst.inner_text().split()[0]) == min(values) > 90
+    opened.wait("pre", has_text="ramerge demo --score base=")
+
+
+def test_every_tab_is_reached_by_keyboard(opened: Visit) -> None:
+    page = opened.page
+    page.get_by_role("tab", name="Agents").focus()
+    for name in TABS[1:]:
+        for _ in range(8):
+            page.keyboard.press("Tab")
+            if page.evaluate("document.activeElement.textContent") == name:
+                break
+        page.keyboard.press("Enter")
+        assert page.get_by_role("tab", name=name).get_attribute("aria-selected") == "true"
+        page.get_by_role("tab", name=name).focus()
+
+
+def test_a_merge_by_keyboard_alone(opened: Visit, root: Path) -> None:
+    page = opened.page
+    page.get_by_role("button", name=DEMO).focus()
+    page.keyboard.press("Enter")
+    opened.wait("table.plain", has_text="safetensors files")
+    page.get_by_role("tab", name="Run").focus()
+    page.keyboard.press("Space")
+    page.get_by_label("Output").focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.type("by-keyboard")
+    page.get_by_role("button", name="Merge", exact=True).focus()
+    page.keyboard.press("Enter")
+    opened.merged("by-keyboard")
+    assert (root / "by-keyboard" / "ramerge.json").is_file()
+
+
+def test_models_below_the_root_are_picked_from_lists(opened: Visit) -> None:
+    opened.pick("Base model", "models/base")
+    opened.pick("Agents", "models/coder")
+    opened.pick("Agents", "models/tool")
+    rows = opened.wait("table.plain", has_text="tool").locator("tbody tr").all_inner_texts()
+    assert [row.split()[0] for row in rows] == ["base", "coder", "tool"]
+    opened.wait("pre", has_text="ramerge plan --base models/base --agent coder=models/coder --agent tool=models/tool")
+
+
+def test_controls_and_recipe_are_in_step(opened: Visit) -> None:
+    page = opened.page
+    opened.click(DEMO)
+    opened.tab("Choose")
+    slider = page.get_by_role("slider", name="range slider for r")
+    slider.focus()
+    page.keyboard.press("ArrowRight")
+    opened.wait(".cm-line", has_text="r: 0.11")
+    opened.wait("pre", has_text="r = 0.11")  # the plan
+    opened.wait("pre", has_text="--set parameters.r=0.11")
+    # the text moves the slider, and changes the method
+    write(opened, opened.editor().replace("0.11", "0.5") + "\n  alpha: 1.5\n")
+    page.wait_for_function("document.querySelector('input[aria-label=\"range slider for r\"]').value === '0.5'")
+    assert page.get_by_label("alpha", exact=True).input_value() == "1.5"
+    write(opened, opened.editor().partition("parameters")[0].replace("ram+", "ties") + "parameters: {density: 0.4}\n")
+    opened.wait("pre", has_text="--method ties")
+    page.get_by_role("slider", name="range slider for density").wait_for()
+    assert page.get_by_label("Method").input_value().startswith("ties: ")
+    # a parameter that only matters with another one appears with it
+    write(opened, opened.editor().partition("parameters")[0].replace("ties", "ram"))
+    opened.pick("shared", "ties")
+    opened.wait(".cm-line", has_text="shared: ties")
+    page.get_by_role("slider", name="range slider for density").wait_for()
+
+
+def test_what_is_wrong_with_a_recipe_is_said_next_to_it(opened: Visit) -> None:
+    opened.click(DEMO)
+    opened.tab("Choose")
+    write(opened, opened.editor().replace("ram+", "ram-"))
+    opened.wait(".warnings", has_text="unknown method 'ram-'")
+
+
+def test_look_shows_what_rl_changed(opened: Visit) -> None:
+    page = opened.page
+    opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")
+    opened.tab("Look")
+    opened.click("Analyze")
+    opened.wait("dl.advice", has_text="ramerge merge")
+    assert len(page.locator("figure svg:visible").all()) == 3
+    opened.wait("table.plain", has_text="cosine")
+    opened.pick("Heat map of", "sort")
+    opened.wait("figure", has_text="Where in the model: sort")
+    opened.pick("Shows", "erased by rounding")
+    # a click on a cell lists its tensors, and one on a tensor shows its histogram
+    page.locator("#ui-heat path[aria-label*='mlp up']").first.click()
+    button = opened.wait("button.pick", has_text="model.layers.0.mlp.up_proj.weight")
+    page.wait_for_function("document.querySelectorAll('button.pick').length === 1")
+    button.click()
+    opened.wait("figure", has_text="How large the updates are")
+
+
+def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:
+    opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")
+    opened.tab("Run")
+    for name, kind in (("first", "model"), ("second", "delta")):
+        opened.page.get_by_label("Output").fill(name)
+        opened.page.get_by_label(kind, exact=True).click()
+        opened.click("Add to the list")
+        opened.wait("tr", has_text=f"{name}")
+    assert not (root / "first").exists()
+    opened.click("Run the list")
+    opened.wait("tr", has_text="second").get_by_text("done").wait_for(timeout=60_000)
+    assert (root / "first" / "model.safetensors").is_file()
+    assert (root / "second" / "delta.json").is_file() or list((root / "second").glob("*.safetensors"))
+    # a second one with the same name is refused, in words
+    opened.page.get_by_label("Output").fill("first")
+    opened.click("Merge")
+    opened.page.get_by_text("first: exists").wait_for()
+
+
+def test_share_shows_recipe_card_and_report(opened: Visit, root: Path) -> None:
+    opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")
+    opened.tab("Run")
+    opened.page.get_by_label("Output").fill("shared")
+    opened.click("Merge")
+    opened.merged("shared")
+    opened.tab("Share")
+    opened.page.get_by_label("Finished merge").fill("shared")
+    opened.click("Show recipe and card")
+    opened.wait("pre", has_text="base_model_relation: merge")
+    opened.click("Write the report")
+    with opened.page.expect_popup() as popup:
+        opened.wait("a", has_text="Open the report").click()
+    popup.value.wait_for_selector("html[data-ready]", timeout=60_000)
+    assert popup.value.title() == "What RL changed: add, reverse, sort"
+    # the report has an origin of its own
+    assert popup.value.evaluate("self.origin") == "null"
+
+
+# --- strangers' names -------------------------------------------------------------------------------------------------
+
+
+def test_hostile_names_headers_and_recipes_are_text(opened: Visit, root: Path) -> None:
+    random = np.random.default_rng(0)
+    folder = root / "strange"
+    names = (f"model.layers.0.{HOSTILE}.weight", "model.layers.0.mlp.up_proj.weight")
+    base = [random.standard_normal((8, 8)) for _ in names]
+    for label, size in (("base", 0), ("one", 0.1), ("two", 0.2)):
+        values = [value + size * random.standard_normal((8, 8)) for value in base]
+        tensors = {name: floats(value, "F32") for name, value in zip(names, values, strict=True)}
+        write_checkpoint(folder / f"{HOSTILE.replace('/', '')}{label}", tensors)
+    page = opened.page
+    opened.click("Look for models again")
+    opened.tab("Choose")
+    places = {label: folder / f"{HOSTILE.replace('/', '')}{label}" for label in ("base", "one", "two")}
+    agents = "\n".join(f"  '{HOSTILE}{name}': '{places[name]}'" for name in ("one", "two"))
+    write(opened, f"method: ram+\nbase: '{places['base']}'\nagents:\n{agents}\n")
+    opened.wait("pre", has_text="ramerge plan --method ram+")
+    opened.tab("Agents")
+    opened.wait("tbody th", has_text=f"{HOSTILE}one")
+    opened.tab("Look")
+    opened.click("Analyze")
+    opened.wait("dl.advice")
+    opened.wait("button.pick", has_text=HOSTILE).click()
+    opened.wait("figure", has_text="How large the updates are")
+    opened.tab("Choose")
+    write(opened, f"method: '{HOSTILE}'\nbase: nowhere/{HOSTILE}\nagents: {{a: b/c}}\n")
+    opened.wait(".warnings", has_text=HOSTILE)
+    opened.tab("Run")
+    page.get_by_label("Output").fill(f"../{HOSTILE}")
+    opened.click("Merge")
+    page.get_by_text("may read").locator("visible=true").first.wait_for()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("img[src=x]").count() == 0
+    assert "49" not in page.locator("body").inner_text()
+
+
+# --- who may ask ------------------------------------------------------------------------------------------------------
+
+
+def asked(address: str, path: str, *, method: str = "GET", body: str = "", **headers: str) -> tuple[int, bytes]:
+    """Status and content of an answer of the server itself."""
+    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20)
+    connection.request(method, path, body, {"Content-Type": "application/json", **headers})
+    answer = connection.getresponse()
+    content = answer.status, answer.read()
+    connection.close()
+    return content
+
+
+def test_requests_without_the_token_or_from_elsewhere_are_refused(address: str, root: Path) -> None:
+    token = address.partition("token=")[2]
+    port = urlsplit(address).port
+    cookie = {"Cookie": f"ramerge-{port}={token}"}
+    (root / "secret.txt").write_text("secret")
+    assert asked(address, "/")[0] == asked(address, "/config")[0] == asked(address, f"/?token={token}x")[0] == 403
+    assert asked(address, "/", **cookie)[0] == 200
+    join = {"method": "POST", "body": '{"fn_index": 0, "data": [], "session_hash": "x"}'}
+    for headers in ({}, {**cookie, "Origin": "http://evil.example"}, {**cookie, "Host": "evil.example"}):
+        assert asked(address, "/gradio_api/queue/join", **join, **headers)[0] == 403
+    for path in (f"/gradio_api/file={root}/secret.txt", "/gradio_api/upload", f"/file={root}/secret.txt"):
+        assert asked(address, path, **cookie)[0] == 404
+    for out in ("/etc", "..", str(AGENTS), f"{root}/models", "%2e%2e/%2e%2e"):
+        status, content = asked(address, f"/report?out={out}", **cookie)
+        assert status == 404 and b"secret" not in content
+
+
+def test_a_report_that_is_a_link_is_not_followed(address: str, root: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret.html").write_text("secret")
+    (root / "linked").mkdir()
+    (root / "linked" / "report.html").symlink_to(tmp_path / "secret.html")
+    token, port = address.partition("token=")[2], urlsplit(address).port
+    status, content = asked(address, "/report?out=linked", Cookie=f"ramerge-{port}={token}")
+    assert (status, b"secret" in content) == (404, False)
+
+
+def test_only_this_machine_is_listened_to(address: str) -> None:
+    assert urlsplit(address).hostname == "127.0.0.1"
+    table = Path("/proc/net/tcp").read_text().splitlines() if Path("/proc/net/tcp").exists() else []
+    port = f":{urlsplit(address).port:04X}"
+    listening = [line.split()[1] for line in table if line.split()[1].endswith(port) and line.split()[3] == "0A"]
+    assert all(place.startswith("0100007F") for place in listening)
+
+
+# --- for everybody ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [420, 1280])
+def test_every_tab_fits_and_can_be_used_by_everybody(width: int, scheme: str, browser: Any, address: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    size = {"width": width, "height": 900}
+    with visit(browser, address, viewport=size, color_scheme=scheme) as opened:
+        opened.click(DEMO)
+        opened.wait("table.plain", has_text="safetensors files")
+        for name in TABS:
+            opened.tab(name)
+            if name == "Look":
+                opened.click("Analyze")
+                opened.wait("dl.advice")
+            if name == "Compare":
+                for closed in ("Score on benchmarks", "Show a search", "Ask side by side"):
+                    opened.page.get_by_role("button", name=closed).click()
+            opened.page.wait_for_timeout(500)
+            found = Axe().run(opened.page).response["violations"]
+            serious = [one for one in found if one["impact"] in ("serious", "critical")]
+            assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], name
+            assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, name

@@ -1,0 +1,130 @@
+"""Requests that the page answers, and those that it refuses before Gradio sees them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from ramerge.ui.guard import REPORT, Guard
+
+HOST = "127.0.0.1:7860"
+TOKEN = "secret-token"
+COOKIE = {"cookie": f"ramerge={TOKEN}"}
+
+
+async def page(_scope: Any, _receive: Any, send: Any) -> None:
+    headers = [(b"content-type", b"text/html"), (b"access-control-allow-origin", b"*")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b"page"})
+
+
+def ask(path: str = "/", *, method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
+    """Status and headers of an answer; `query` is that of the address."""
+    query = headers.pop("query", "")
+    sent: list[dict[str, Any]] = []
+    pairs = [(name.encode(), value.encode()) for name, value in {"host": HOST, **headers}.items()]
+    scope = {"type": "http", "path": path, "method": method, "query_string": query.encode(), "headers": pairs}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    guard = Guard(page, token=TOKEN, hosts=[HOST])
+    asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+    return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+
+
+def test_the_first_address_gives_a_cookie_that_only_this_page_gets() -> None:
+    status, headers = ask(query=f"token={TOKEN}")
+    assert (status, headers["location"]) == (303, "./")
+    assert headers["set-cookie"] == f"ramerge={TOKEN}; HttpOnly; SameSite=Strict; Path=/"
+    assert ask(**COOKIE)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"query": "token=other"},
+        {"query": "token="},
+        {"query": f"token={TOKEN}&token={TOKEN}"},
+        {"query": "token=\udcff".encode("utf-8", "replace").decode()},
+        {"cookie": "ramerge=other"},
+        {"cookie": "other=" + TOKEN},
+        {"cookie": "ramerge"},
+        {"cookie": ";;=\x01;ramerge==;"},
+    ],
+)
+def test_without_the_token_nothing_is_answered(headers: dict[str, str]) -> None:
+    for path in ("/", "/config", "/gradio_api/queue/join", "/report", "/assets/index.js"):
+        assert ask(path, **headers)[0] == 403
+
+
+def test_the_token_counts_in_the_first_address_only() -> None:
+    assert ask("/config", query=f"token={TOKEN}")[0] == 403
+    assert ask("/", method="POST", query=f"token={TOKEN}")[0] == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["http://evil.example", "null", f"http://evil.example:{HOST}", "http://localhost:7861", ""]
+)
+def test_other_origins_are_refused(origin: str) -> None:
+    assert ask("/gradio_api/queue/join", method="POST", origin=origin, **COOKIE)[0] == 403
+    assert ask("/gradio_api/queue/join", method="POST", origin=f"http://{HOST}", **COOKIE)[0] == 200
+
+
+def test_names_that_lead_here_by_chance_are_refused() -> None:
+    assert ask(host="rebound.example:7860", **COOKIE)[0] == 403
+    assert ask(host="", **COOKIE)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=/etc/passwd",
+        "/file=/etc/passwd",
+        "/gradio_api/file/etc/passwd",
+        "/gradio_api/proxy=http://example.org",
+        "/gradio_api/upload",
+        "/gradio_api/call/predict",
+        "/gradio_api/run/predict",
+        "/gradio_api/info",
+        "/gradio_api/openapi.json",
+        "/gradio_api/component_server",
+        "/gradio_api/deep_link",
+        "/gradio_api/stream/x",
+        "/monitoring",
+        "/monitoring/summary",
+        "/login",
+        "/docs",
+        "/static/../config",
+        "/assets/../../etc/passwd",
+        "//config",
+        "/report/x",
+    ],
+)
+def test_what_the_page_does_not_need_is_not_there(path: str) -> None:
+    assert ask(path, **COOKIE)[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/", "/config", "/theme.css", "/assets/a/b.js", "/gradio_api/queue/data", REPORT])
+def test_answers_say_what_a_browser_may_do(path: str) -> None:
+    status, headers = ask(path, **COOKIE)
+    assert status == 200
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy if path == REPORT else "connect-src 'self'" in policy
+    assert ("sandbox" in policy) == (path == REPORT)
+    assert "http" not in policy
+    assert headers["referrer-policy"] == "no-referrer"
+    assert "access-control-allow-origin" not in headers
+
+
+def test_web_sockets_are_refused() -> None:
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+
+    asyncio.run(Guard(page, token=None)({"type": "websocket", "headers": []}, None, send))  # type: ignore[arg-type]
+    assert [message["type"] for message in sent] == ["websocket.close"]

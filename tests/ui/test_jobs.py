@@ -1,0 +1,71 @@
+"""Commands that the page runs: progress, an interrupt as Ctrl-C gives it, and the same command again."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ramerge.demo.run import AGENTS
+from ramerge.engine.record import read_record
+from ramerge.ui.jobs import DONE, FAILED, STOPPED, Job, JobQueue
+from tests.checkpoints import write_simple
+
+MODELS = ["--base", str(AGENTS / "base"), "--agent", f"add={AGENTS / 'add'}", "--agent", f"sort={AGENTS / 'sort'}"]
+
+
+def test_a_merge_tells_how_far_it_is(tmp_path: Path) -> None:
+    job = Job("merged", ["merge", *MODELS, "merged"], tmp_path)
+    queue = JobQueue()
+    queue.add(job)
+    for _ in job.follow(0.05):
+        pass
+    queue.close()
+    assert (job.state, job.lines) == (DONE, [])
+    assert job.progress["stage"] == "merging"
+    assert job.progress["done"] == job.progress["total"] > 0
+    assert read_record(tmp_path / "merged" / "ramerge.json").method == "ram+"
+    assert job.command.startswith("ramerge merge --base ")
+
+
+def test_an_error_is_what_the_command_says(tmp_path: Path) -> None:
+    job = Job("merged", ["merge", *MODELS, "--method", "<b>nothing</b>", "merged"], tmp_path)
+    job.run()
+    assert job.state == FAILED
+    assert any("unknown method '<b>nothing</b>'" in line for line in job.lines)
+    assert not (tmp_path / "merged").exists()
+
+
+def test_an_analysis_gives_figures_and_its_numbers(tmp_path: Path) -> None:
+    job = Job("analysis", ["analyze", *MODELS, "--json"], tmp_path)
+    job.run()
+    assert job.state == DONE
+    assert job.output.startswith('{"schema":')
+
+
+def test_what_waits_does_not_run_once_it_was_stopped(tmp_path: Path) -> None:
+    job = Job("merged", ["merge", *MODELS, "merged"], tmp_path)
+    job.stop()
+    job.run()
+    assert job.state == STOPPED
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.full  # a merge that takes seconds
+def test_a_stopped_merge_resumes(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1, "tool": 0.2}, shape=(2048, 4096))
+    words = ["--base", "base", "--agent", "code=code", "--agent", "tool=tool", "--method", "wudi", "--threads", "1"]
+    job = Job("merged", ["merge", *words, "merged"], tmp_path)
+    runs = threading.Thread(target=job.run)
+    runs.start()
+    until = time.monotonic() + 60
+    while not job.progress.get("done") and time.monotonic() < until:
+        time.sleep(0.02)
+    job.stop()
+    runs.join()
+    assert job.state == STOPPED
+    assert "stopped by SIGINT" in job.lines[-1]
+    assert not (tmp_path / "merged").exists()
+    assert job.ended_early
