@@ -179,35 +179,3 @@ def _keys(recipe: Document) -> set[str]:
     models = agents.values() if isinstance(agents, Mapping) else ()
     weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
     return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
-<<<<<<< HEAD
-
-
-def _spelled_out(recipe: Document) -> list[str]:
-    """Flags for base, agents and all keys that go with any method, with paths that lead there from here."""
-    values, words = recipe.values, []
-    if values.get("base") is not None:
-        words += ["--base", _from_recipe(values["base"], recipe.folder)]
-    for name, agent in values["agents"].items():
-        if isinstance(agent, Mapping) and (agent.get("soup") or agent.get("over")):
-            words += ["--set", f"agents.{name}={_as_yaml(agent)}"]
-            continue
-        model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
-        parts = [model] if isinstance(model, str) else model
-        words += ["--agent", f"{name}={'+'.join(_from_recipe(part, recipe.folder) for part in parts)}"]
-    for key in ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow"):
-        if values.get(key) is not None:
-            words += ["--set", f"{key}={_as_yaml(values[key])}"]
-    return words
-
-
-def _from_recipe(model: str, folder: Path) -> str:
-    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
-    return "+".join(map(str, parts_of(model, folder)))
-
-
-def _as_yaml(value: Any) -> str:
-    """The text of which `--set` makes the value."""
-    plain = isinstance(value, str) and parse_scalar(value) == value
-    return value if plain else dumped(value, indent=None).strip()
-=======
->>>>>>> main
