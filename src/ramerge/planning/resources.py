@@ -119,7 +119,7 @@ def cut(
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
     agents, tensors = len(inputs.agents), contents.tensors
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.importances)
-    compiled = min(max((len(tensor.sources) for tensor in tensors), default=models), 1 + FEW)
+    compiled = 1 + min(max((len(tensor.sources) for tensor in tensors), default=agents), FEW)
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
