@@ -23,7 +23,7 @@ from ramerge.evaluation.tables.scores import Table
 from ramerge.foundation.errors import EndpointError, EvaluationError, RecipeError
 from ramerge.foundation.text import brief, shown
 from ramerge.selection.report.charts import figures_of
-from ramerge.selection.results import read_search
+from ramerge.selection.results import SearchResult, read_search
 from ramerge.selection.serving import ModelServer, serving
 from ramerge.selection.text import findings, ranking_rows
 from ramerge.ui import views
@@ -196,21 +196,18 @@ def _search(desk: Desk) -> None:
         command = text_place("Command line")
 
     def show(text: str) -> tuple[str, str]:
-        path = desk.roots.path(text)
-        desk.roots.path(str(path / "search.json"))
-        result = read_search(path / "search.json")
-        drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-        head, rows = ranking_rows(result)
-        parts = [views.listing(findings(result)), views.table("Points", head, rows), views.figures(drawn)]
-        space = [
-            word
-            for key, values in result.space.items()
-            if key == "methods"
-            for word in ("--vary", f"method={','.join(values)}")
-        ]
-        return views.block(*parts), desk.command(["search", "RECIPE", text, *space, "--score", "FILE.py:FUNCTION"])
+        result = read_search(desk.roots.path(f"{text}/search.json"))
+        words = ["search", "RECIPE", text, "--vary", "KEY=VALUE,VALUE", "--score", "FILE.py:FUNCTION"]
+        return search_view(result), desk.command(words)
 
     look.click(told(show), folder, [found, command], **_PRIVATE)
+
+
+def search_view(result: SearchResult) -> str:
+    """What a search found: sentences, points, and figures."""
+    head, rows = ranking_rows(result)
+    drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
+    return views.block(views.listing(findings(result)), views.table("Points", head, rows), views.figures(drawn))
 
 
 # --- a prompt ---------------------------------------------------------------------------------------------------------
