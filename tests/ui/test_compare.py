@@ -42,7 +42,7 @@ def test_the_worst_task_of_each_merge_is_red() -> None:
     ]
     given = GivenRoles("base", {"code": "coder", "tool": "user"}, ["ram", "<b>sum</b>"])
     html = compare.retention_table(merging.retention(models, given))
-    assert re.findall(r'class="worst">([\d.]+) \(', html) == ["50.0", "20.0"]
+    assert re.findall(r'class="worst[^"]*">([\d.]+) \[', html) == ["50.0", "20.0"]
     assert "&lt;b&gt;sum&lt;/b&gt;" in html and "<b>" not in html
 
 

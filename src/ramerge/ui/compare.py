@@ -12,12 +12,12 @@ from typing import Any
 
 import gradio as gr
 import numpy as np
-import pandas as pd
 
 from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.models import SERVERS, ModelAccess
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
+from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table
 from ramerge.foundation.errors import EndpointError, EvaluationError, RecipeError
@@ -110,32 +110,7 @@ def _scored(name: str, tasks: Mapping[str, Sequence[float]]) -> Model:
 
 def retention_table(kept: Table) -> str:
     """A table of retentions, each merge's worst task in red."""
-    head = [kept.first, *(column.title for column in kept.columns)]
-    rows, red = [], []
-    for _, cells in kept.cells.groupby("line"):
-        lines = list(cells.itertuples())
-        texts = [_cell(cell, kept.columns[cell.place].decimals) for cell in lines]
-        by_task = [
-            (cell.value, text)
-            for cell, text in zip(lines, texts, strict=True)
-            if kept.columns[cell.place].titles[0] == "Retention" and not pd.isna(cell.value)
-        ]
-        red += [min(by_task, key=lambda pair: float(pair[0]))[1]] if by_task else []
-        rows.append((lines[0].row, *texts))
-    return views.block(f"<h3>{views.safe(kept.title)}</h3>", views.table(kept.title, head, rows, red=red), _notes(kept))
-
-
-def _cell(cell: Any, decimals: int) -> str:
-    if pd.isna(cell.value):
-        return "–"
-    interval = "" if pd.isna(cell.low) else f" ({cell.low:.{decimals}f} to {cell.high:.{decimals}f})"
-    return f"{cell.value:.{decimals}f}{interval}"
-
-
-def _notes(kept: Table) -> str:
-    return views.listing(
-        [*kept.notes, "In brackets: 95 % percentile bootstrap intervals. Red: each merge's worst task."]
-    )
+    return views.block(f"<h3>{views.safe(kept.title)}</h3>", table_html(kept, intervals=True))
 
 
 def _evaluation(desk: Desk, recipe: gr.Code, outputs: Sequence[Any]) -> None:
