@@ -59,7 +59,7 @@ def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit,
     opened.merged("of-the-demo")
     opened.tab("Compare")
     opened.click("Score on the demo's tasks")
-    table = opened.wait("table.plain", has_text="Composite")
+    table = opened.wait("table.plain", seconds=120, has_text="Composite")
     assert opened.clicks <= 10
     assert (root / "of-the-demo" / "model.safetensors").is_file()
     [worst] = table.locator("td.worst").all()
