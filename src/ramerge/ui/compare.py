@@ -27,27 +27,26 @@ from ramerge.selection.results import SearchResult, read_search
 from ramerge.selection.serving import ModelServer, serving
 from ramerge.selection.text import findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.run import finished
 
 _NONE = "an endpoint"
 _TASKS = [f"ramerge/{name}" for name in ("coding", "tool", "memory", "search", "ifeval", "math")]
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 _SECONDS = 300.0
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
-    state = html("Progress")
-    command = html("Command line", js_on_load=views.COPY, render=False)
-    table = html("What merges have kept", render=False)
-    job = gr.State(None)
-    outputs = [state, table, command, job]
     with gr.Row():
         score = gr.Button("Score on the demo's tasks", variant="primary")
-        stop = gr.Button("Stop", variant="stop")
+        stop = gr.Button("Stop")
+    state = html("Progress")
+    table = html("What merges have kept")
+    command = text_place("Command line")
+    job = gr.State(None)
+    outputs = [state, table, command, job]
 
     def score_demo(text: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         models = _folders(desk, text, request)
@@ -57,19 +56,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
             yield views.progress(work), gr.skip(), views.command(work.words), work
         if work.state == DONE:
             merges = list(finished(desk, request))
-            yield (
-                views.progress(work),
-                retention_table(_demo_table(json.loads(work.output), merges)),
-                views.command(work.words),
-                None,
-            )
+            kept = _demo_table(json.loads(work.output), merges)
+            yield views.progress(work), retention_table(kept), views.command(work.words), None
 
-    score.click(told_often(score_demo), recipe, outputs, concurrency_limit=None, **_PRIVATE)
+    score.click(told_often(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
     if not desk.public:
         _evaluation(desk, recipe, outputs)
-    stop.click(lambda work: work.stop() if work is not None else None, job, None, **_PRIVATE)
-    table.render()
-    command.render()
+    stop.click(lambda work: work.stop() if work is not None else None, job, None, **PRIVATE)
     _search(desk)
     if not desk.public:
         _questions(desk, recipe)
@@ -155,8 +148,8 @@ def _evaluation(desk: Desk, recipe: gr.Code, outputs: Sequence[Any]) -> None:
         return retention_table(merging.retention(read(desk.roots.path(folder)))), desk.command(words)
 
     inputs = [recipe, tasks, limit, serve, endpoint, logs]
-    start.click(told_often(evaluate), inputs, outputs, concurrency_limit=None, **_PRIVATE)
-    look.click(told(show_logs), logs, [outputs[1], outputs[2]], **_PRIVATE)
+    start.click(told_often(evaluate), inputs, outputs, concurrency_limit=None, **PRIVATE)
+    look.click(told(show_logs), logs, [outputs[1], outputs[2]], **PRIVATE)
 
 
 # --- a search ---------------------------------------------------------------------------------------------------------
@@ -175,7 +168,7 @@ def _search(desk: Desk) -> None:
         words = ["search", "RECIPE", text, "--vary", "KEY=VALUE,VALUE", "--score", "FILE.py:FUNCTION"]
         return search_view(result), desk.command(words)
 
-    look.click(told(show), folder, [found, command], **_PRIVATE)
+    look.click(told(show), folder, [found, command], **PRIVATE)
 
 
 def search_view(result: SearchResult) -> str:

@@ -16,12 +16,11 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.recipe.document import Document
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import DONE
 
 _MOST_TENSORS = 30
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 Values = Mapping[str, Any]
 
 
@@ -29,7 +28,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
-        stop = gr.Button("Stop", variant="stop")
+        stop = gr.Button("Stop")
     state = html("Progress")
     command = text_place("Command line")
     said = html("Findings")
@@ -48,13 +47,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 
     outputs = [state, command, said, drawn, heat, agent, found, tensors, job]
     analyze = told_often(partial(_analyze, desk))
-    start.click(analyze, [recipe, agent, measure], outputs, concurrency_limit=None, **_PRIVATE)
-    stop.click(lambda work: work and work.stop(), job, None, **_PRIVATE)
+    start.click(analyze, [recipe, agent, measure], outputs, concurrency_limit=None, **PRIVATE)
+    stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
     for control in (agent, measure):
-        control.input(told(_heat), [found, agent, measure], heat, **_PRIVATE)
-    heat.click(_pick_cell, None, search, **_PRIVATE)
-    search.change(_tensors, [found, search], tensors, trigger_mode="always_last", **_PRIVATE)
-    tensors.click(told(_pick_tensor), found, histogram, **_PRIVATE)
+        control.input(told(_heat), [found, agent, measure], heat, **PRIVATE)
+    heat.click(_pick_cell, None, search, **PRIVATE)
+    search.change(_tensors, [found, search], tensors, trigger_mode="always_last", **PRIVATE)
+    tensors.click(told(_pick_tensor), found, histogram, **PRIVATE)
 
 
 def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[Any, ...]]:

@@ -12,12 +12,11 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import WAITING, Job
 
 MODEL, DELTA = "model", "delta"
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, **more: Any) -> Job:
@@ -44,7 +43,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         merge = gr.Button("Merge", variant="primary")
         add = gr.Button("Add to the list")
         start = gr.Button("Run the list")
-        stop = gr.Button("Stop", variant="stop")
+        stop = gr.Button("Stop")
         resume = gr.Button("Resume")
         clear = gr.Button("Clear the list")
     state = html("Progress")
@@ -52,7 +51,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     command = text_place("Command line")
     inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command]
     runs = _Runs(desk)
-    many: dict[str, Any] = {**_PRIVATE, "concurrency_limit": None}
+    many: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
     merge.click(told_often(runs.merge), inputs, outputs, **many)
     add.click(told(runs.add), inputs, outputs, **many)
     for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):

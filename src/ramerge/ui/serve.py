@@ -21,9 +21,10 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from ramerge.foundation.errors import OutputError, RamergeError, reason
 from ramerge.foundation.systems import NO_LINK
 from ramerge.foundation.terminal import say
+from ramerge.ui import views
 from ramerge.ui.desk import Desk
 from ramerge.ui.guard import REPORT, Application, Guard
-from ramerge.ui.page import build_page, head, theme
+from ramerge.ui.page import build_page, theme
 
 LOOPBACK = "127.0.0.1"
 _MOST_REPORT = 1 << 26
@@ -55,7 +56,7 @@ def application(desk: Desk, **guard: object) -> Guard:
         pwa=False,
         max_file_size=1,
         theme=theme(),
-        head=head(),
+        head=views.styles(),
     )
     return Guard(mounted, **guard)  # type: ignore[arg-type]
 
@@ -86,7 +87,7 @@ def _read_file(path: Path) -> str:
         raise OutputError(f"{path}: cannot be read: {reason(error)}") from error
 
 
-def serve(desk: Desk, port: int, *, ready: object = None) -> None:
+def serve(desk: Desk, port: int) -> None:
     """Serve the page on this machine until a signal ends it, and print its address.
 
     Raises:

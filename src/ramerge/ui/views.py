@@ -17,7 +17,7 @@ from ramerge.analysis.figures import agent_figures, percent
 from ramerge.analysis.report.charts import Figure
 from ramerge.foundation.styles import page_styles
 from ramerge.foundation.text import one_line
-from ramerge.ui.headers import ModelHeader
+from ramerge.planning.headers import ModelHeader
 from ramerge.ui.jobs import DONE, FAILED, Job, command_line
 
 PICK = """
