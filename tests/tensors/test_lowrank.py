@@ -1,5 +1,6 @@
 """Origins that compute: against float64, in parts of any bounds, in as much memory as they say."""
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +83,9 @@ def test_low_rank(
             wanted *= numbers(given["m"])[:, None] / np.linalg.norm(wanted, axis=-1, keepdims=True)
         if magnitudes == "columns":
             wanted *= numbers(given["m"]) / np.linalg.norm(wanted, axis=-2, keepdims=True)
-        check(Tensor("w", "F32", found["w"].shape, origin), wanted, rng)
+        tensor = Tensor("w", "F32", found["w"].shape, origin)
+        check(tensor, wanted, rng)
+        assert pickle.dumps(tensor)  # Ray's nodes get plans of which samples were read
 
 
 def test_an_addition_to_a_vector(tmp_path: Path) -> None:

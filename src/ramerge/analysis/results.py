@@ -14,7 +14,7 @@ from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Fin
 from ramerge.analysis.roles import ROLES
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
-from ramerge.foundation.frames import frame
+from ramerge.foundation.extras import frame
 from ramerge.foundation.jsontext import JsonLimits, dumped, parse
 from ramerge.foundation.typedjson import read_model, to_model
 from ramerge.methods.ram import RESCALINGS

@@ -28,7 +28,7 @@ from ramerge.formats.format import Format, Opening
 from ramerge.formats.safetensors import INDEX as WEIGHTS_INDEX
 from ramerge.formats.sidecars import companion_files
 from ramerge.foundation.dtypes import full_name
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, readable
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint, Contents
@@ -123,12 +123,9 @@ def stored_header(folder: Location, index: Index, file: str) -> bytes:
     found = next((tensor.origin for tensor in safetensors.tensors_of(path) if tensor.name == name), None)
     if not isinstance(found, Stored):
         raise CheckpointError(f"{path}: does not hold {quoted(name)}, as the index says")
-    try:
-        with path.open("rb") as opened:
-            opened.seek(found.offset)
-            data = opened.read(found.nbytes)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    with readable(path), path.open("rb") as opened:
+        opened.seek(found.offset)
+        data = opened.read(found.nbytes)
     length = 8 + int.from_bytes(data[:8], "little")
     if digest(data).hex() != index.headers[file]:
         raise CheckpointError(f"{path}: {quoted(name)} is damaged: the index has another digest; get the delta again")

@@ -28,7 +28,7 @@ import xxhash
 
 from ramerge.deltas.codec import BLOCK
 from ramerge.foundation.dtypes import BITS
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, readable
 from ramerge.foundation.jsontext import JsonLimits, dumped, read
 from ramerge.foundation.text import quoted
 from ramerge.foundation.typedjson import to_model
@@ -130,9 +130,8 @@ def digest_of_model(tensors: Mapping[str, tuple[str, Iterable[int], str]]) -> st
 def read_index(path: Location) -> Index:
     """Read and check an index. What it says of the data files is checked where these are opened."""
     try:
-        values = read(path, _LIMITS, constants=False)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+        with readable(path):
+            values = read(path, _LIMITS, constants=False)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; get the delta again") from error
     _check_version(path, values.get("metadata"))

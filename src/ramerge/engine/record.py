@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeAlias
 
 from pydantic import BeforeValidator
 
-from ramerge.foundation.frames import frame
+from ramerge.foundation.extras import frame
 from ramerge.foundation.jsontext import RECORD, dumped
 from ramerge.foundation.typedjson import read_model
 

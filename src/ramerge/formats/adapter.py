@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
@@ -84,7 +85,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
     if problems:
         raise CheckpointError(problems)
-    agent = _Agent(path, settings, untied(base), _Tie.of(base))
+    agent = _Agent(path, settings, untied(base), _tied(base))
     agent.add(stored)
     agent.tie_again(base)
     if agent.problems:
@@ -125,15 +126,10 @@ def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
         )
 
 
-@dataclass(frozen=True)
-class _Tie:
-    head: str
-    embedding: str
-
-    @staticmethod
-    def of(base: Checkpoint) -> _Tie | None:
-        embedding = tied_embedding(base)
-        return _Tie(head_of(base, embedding), embedding.name) if embedding is not None else None
+def _tied(base: Checkpoint) -> tuple[str, ...]:
+    """The names of output and input embeddings that the base ties; nothing if it does not."""
+    embedding = tied_embedding(base)
+    return (head_of(base, embedding), embedding.name) if embedding is not None else ()
 
 
 @dataclass(frozen=True)
@@ -206,7 +202,7 @@ class _Agent:
     path: Location
     settings: Settings
     base: Checkpoint
-    tie: _Tie | None
+    tied: tuple[str, ...]
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -235,31 +231,41 @@ class _Agent:
                 return self.tensors[name].shape[0]
         return self.base.vocabulary
 
-    def _is_first(self, kind: str, name: str, what: str) -> bool:
-        """Whether nothing of this kind was done to a tensor of the base before; a problem if so."""
+    @contextmanager
+    def _about(self, what: str) -> Iterator[None]:
+        """Collect a ValueError as what is wrong with a module or a tensor."""
+        try:
+            yield
+        except ValueError as error:
+            self.problems.append(f"{quoted(what)}: {error}")
+
+    def _note(self, kind: str, name: str, what: str) -> None:
+        """Note what is done to a tensor of the base. Raises ValueError if it is done a second time."""
         if (before := self.done.get((kind, name))) is not None:
             both = f"as {quoted(before)} and as {quoted(what)}"
-            self.problems.append(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
-            return False
+            raise ValueError(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
         self.done[kind, name] = what
-        return True
 
     def add(self, stored: Sequence[Tensor]) -> None:
         modules, others = self._sorted(stored)
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
-            self._replace(key, tensor)
-        pairs = []
+            with self._about(key):
+                self._replace(key, tensor)
+        wrapped: dict[str, list[_Pair]] = {}
         for module, parts in modules.items():
-            if (pair := self._pair(module, parts)) is not None:
-                pairs.append(pair)
-            if "tokens" in parts:
-                self._replace_rows(module.removesuffix(".token_adapter").replace(".base_layer", ""), parts["tokens"])
-        for pair, parameter, transposed in self._parameters(pairs):
-            self._add_to_parameter(pair, parameter, transposed)
-        targeted = {pair.plain for pair in pairs if self._targets(pair.plain)}
-        for pair in pairs:
-            if pair.plain not in targeted:
-                self._add_to_module(pair, modules[pair.module])
+            plain = module.replace(".base_layer", "")
+            with self._about(module):
+                if (pair := self._pair(module, parts)) is not None:
+                    wrapped.setdefault(plain, []).append(pair)
+                if "tokens" in parts:
+                    self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
+        for module, pairs in wrapped.items():
+            with self._about(module):
+                if targets := self._targets(module):
+                    self._add_to_parameters(module, pairs, targets)
+                else:
+                    for pair in pairs:
+                        self._add_to_module(pair, modules[pair.module])
         if not modules and not others:
             self.problems.append("holds no tensors")
         if self.settings.unread:
@@ -282,37 +288,35 @@ class _Agent:
                 else:
                     others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
                 continue
-            part = _PARTS.get((found["part"], found["leaf"]))
-            if part is None:
-                self.problems.append(f"tensor {quoted(tensor.name)} is of a kind of adapter that is not read")
-            elif part in modules.setdefault(found["module"], {}):
-                self.problems.append(f"tensor {quoted(tensor.name)} is there twice")
-            elif tensor.dtype not in WIDENED:
-                self.problems.append(
-                    f"tensor {quoted(tensor.name)}: has dtype {tensor.dtype}, where one of {', '.join(WIDENED)} is read"
-                )
-            else:
+            with self._about(tensor.name):
+                part = _PARTS.get((found["part"], found["leaf"]))
+                if part is None:
+                    raise ValueError("is of a kind of adapter that is not read")
+                if part in modules.setdefault(found["module"], {}):
+                    raise ValueError("is there twice")
+                if tensor.dtype not in WIDENED:
+                    raise ValueError(f"has dtype {tensor.dtype}, where one of {', '.join(WIDENED)} is read")
                 modules[found["module"]][part] = tensor
         keys = {tensor.name for tensor in others.values()}
         again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
         return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
 
-    def _pair(self, module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
-        """A and B of a module, of shapes that fit each other; None if it has none, which is a problem if one lacks."""
+    @staticmethod
+    def _pair(module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
+        """A and B of a module, if it has them. Raises ValueError if one lacks, or their shapes do not fit."""
         for a, b in _PAIRS:
             if (a in parts) != (b in parts):
-                self.problems.append(f"{quoted(module)}: has {a if a in parts else b}, but not the other factor")
-            elif a in parts:
+                raise ValueError(f"has {a if a in parts else b}, but not the other factor")
+            if a in parts:
                 pair = _Pair(module, parts[a], parts[b], is_embedding=a != "A")
                 shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
                 if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
-                    self.problems.append(f"{quoted(module)}: {shapes}{_ZERO3}")
-                elif len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
-                    self.problems.append(f"{quoted(module)}: {shapes}; adapters of convolutions are not read")
-                elif pair.a.shape[0] != pair.b.shape[1]:
-                    self.problems.append(f"{quoted(module)}: {shapes}, which are no factors of a product")
-                else:
-                    return pair
+                    raise ValueError(f"{shapes}{_ZERO3}")
+                if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
+                    raise ValueError(f"{shapes}; adapters of convolutions are not read")
+                if pair.a.shape[0] != pair.b.shape[1]:
+                    raise ValueError(f"{shapes}, which are no factors of a product")
+                return pair
         return None
 
     # --- names -------------------------------------------------------------------------------------------------------
@@ -322,9 +326,9 @@ class _Agent:
 
     def tie_again(self, base: Checkpoint) -> None:
         """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
-        if self.tie is None:
+        if not self.tied:
             return
-        head, embedding = self.tensors[self.tie.head], self.tensors[self.tie.embedding]
+        head, embedding = (self.tensors[name] for name in self.tied)
         if head.origin != embedding.origin:
             start = self.base.tensors[embedding.name].origin
             changed = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
@@ -342,8 +346,7 @@ class _Agent:
         self.base = base
 
     def _shared(self, name: str) -> tuple[str, ...]:
-        names = (self.tie.head, self.tie.embedding) if self.tie is not None else ()
-        return names if name in names else (name,)
+        return self.tied if name in self.tied else (name,)
 
     def _trained_with(self, name: str) -> tuple[str, ...]:
         return self._shared(name) if self.settings.ensure_weight_tying else (name,)
@@ -356,8 +359,7 @@ class _Agent:
         together = self._trained_with(name) if self._is_trained(tensor) else self._shared(name)
         if len(together) > 1 and any(("replaces", each) in self.done for each in together):
             return  # one tensor, which PEFT saves under both names
-        if not self._is_first("replaces", name, key):
-            return
+        self._note("replaces", name, key)
         if name in self.base.tensors:
             self.others += 1
         else:
@@ -372,54 +374,48 @@ class _Agent:
     def _replace_rows(self, module: str, values: Tensor) -> None:
         rows = self.settings.tokens_of(module)
         name = self._named(f"{module}.weight")
-        what = f"{quoted(module)}: the values of tokens"
         if name is None:
-            self.problems.append(f"{what}: the base has no such tensor")
-            return
-        if self.tie is not None and name == self.tie.head and not self._has_own_rows():
+            raise ValueError("the base has no such tensor, of which tokens have values")
+        if name in self.tied[:1] and not self._has_own_rows():
             return  # those of the input embeddings
         tensor = self.tensors[name]
         if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
-            self.problems.append(
-                f"{what} have the shape {list(values.shape)}, but trainable_token_indices names {len(set(rows))} rows "
-                f"of {list(tensor.shape)}"
+            raise ValueError(
+                f"the values of tokens have the shape {list(values.shape)}, but trainable_token_indices names "
+                f"{len(set(rows))} rows of {list(tensor.shape)}"
             )
-        elif rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
-            self.problems.append(f"{what}: trainable_token_indices names rows that {list(tensor.shape)} does not have")
-        elif self._is_wide(name):
-            places = sorted(range(len(rows)), key=rows.__getitem__)
-            if not self._is_first("replaces rows of", name, module):
-                return
-            origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
-            for each in (name,) if self._has_own_rows() else self._shared(name):
-                self.tensors[each] = Tensor(each, "F32", tensor.shape, origin)
-            self.others += 1
+        if rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
+            raise ValueError(f"trainable_token_indices names rows that {list(tensor.shape)} does not have")
+        self._check_wide(name)
+        self._note("replaces rows of", name, module)
+        places = sorted(range(len(rows)), key=rows.__getitem__)
+        origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
+        for each in (name,) if self._has_own_rows() else self._shared(name):
+            self.tensors[each] = Tensor(each, "F32", tensor.shape, origin)
+        self.others += 1
 
     def _has_own_rows(self) -> bool:
-        if self.tie is None or not isinstance(self.settings.trainable_token_indices, dict):
+        if not self.tied or not isinstance(self.settings.trainable_token_indices, dict):
             return False
-        head = self.settings.tokens_of(self.tie.head.removesuffix(".weight"))
-        return bool(head) and head != self.settings.tokens_of(self.tie.embedding.removesuffix(".weight"))
+        head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.tied)
+        return bool(head) and head != embedding
 
     # --- what is added -----------------------------------------------------------------------------------------------
 
-    def _is_wide(self, name: str) -> bool:
-        tensor = self.tensors[name]
-        if tensor.dtype in WIDENED:
-            return True
-        self.problems.append(
-            f"changes {quoted(name)}, which is {tensor.dtype} in the base; it must be one of {', '.join(WIDENED)}"
-        )
-        return False
+    def _check_wide(self, name: str) -> None:
+        dtype = self.tensors[name].dtype
+        if dtype not in WIDENED:
+            raise ValueError(
+                f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENED)}"
+            )
 
-    def _put(self, name: str, origin: LowRank, module: str) -> None:
+    def _put(self, name: str, origin: LowRank) -> None:
         most = max(_ANY_RANK, *origin.base.shape[-2:])
         if origin.ranks > most:
-            self.problems.append(
-                f"{quoted(module)}: has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
+            raise ValueError(
+                f"has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
                 f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
             )
-            return
         for each in self._trained_with(name):
             self.tensors[each] = Tensor(each, "F32", origin.base.shape, origin)
         self.products += 1
@@ -427,34 +423,28 @@ class _Agent:
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         name = self._named(f"{pair.plain}.weight")
-        if self.settings.ensure_weight_tying and self.tie is not None and name == self.tie.head:
+        if self.settings.ensure_weight_tying and name in self.tied[:1]:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
-        if not self._is_first("changes", name or f"{pair.plain}.weight", pair.module):
-            return
+        self._note("changes", name or f"{pair.plain}.weight", pair.module)
         if name is None:
-            self.problems.append(f"{quoted(pair.plain)}: the base has no tensor {quoted(f'{pair.plain}.weight')}")
-            return
+            raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
         tensor = self.tensors[name]
         transposed = self._is_transposed(pair, tensor)
         if transposed is None:
-            self.problems.append(
-                f"{quoted(pair.plain)}: A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's "
-                f"{list(tensor.shape)}; is it an adapter of another model?"
+            raise ValueError(
+                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; is it "
+                "an adapter of another model?"
             )
-            return
         magnitudes = parts.get("magnitudes")
         if (magnitudes is not None) != self.settings.use_dora:
             what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
-            self.problems.append(f"{quoted(pair.plain)}: {what}")
-            return
+            raise ValueError(what)
         if magnitudes is not None and math.prod(magnitudes.shape) != tensor.shape[1 if transposed else 0]:
-            self.problems.append(f"{quoted(pair.plain)}: {list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
-            return
-        if not self._is_wide(name):
-            return
+            raise ValueError(f"{list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
+        self._check_wide(name)
         left, right, rank = pair.factors(1, transposed=transposed)
         scaling = self.settings.scaling(pair.plain, rank)
-        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed), pair.module)
+        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if "bias" in parts:
             self._add_to_bias(pair.plain, parts["bias"], scaling)
 
@@ -474,10 +464,10 @@ class _Agent:
         name = self._named(f"{module}.bias")
         if name is None or self.tensors[name].shape != bias.shape:
             what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
-            self.problems.append(f"{quoted(module)}: changes a bias of {list(bias.shape)}, but the base's {what}")
-        elif self._is_wide(name):
-            factor = Factor(bias, index=1, rank=bias.elements)
-            self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling), module)
+            raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
+        self._check_wide(name)
+        factor = Factor(bias, index=1, rank=bias.elements)
+        self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
 
     # --- parameters by name ------------------------------------------------------------------------------------------
 
@@ -486,33 +476,24 @@ class _Agent:
         names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
         return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
 
-    def _parameters(self, pairs: Sequence[_Pair]) -> Iterator[tuple[_Pair, _AdaptedParameter, bool]]:
-        """For each pair of a targeted parameter, the parameter, and whether the factors are transposed.
+    def _add_to_parameters(self, module: str, pairs: Sequence[_Pair], targets: Sequence[str]) -> None:
+        """Add the pairs of a module to the parameters that it targets.
 
         Keys do not name the parameter: each one that a module targets is wrapped in another layer, the first inmost.
         """
-        wrapped: dict[str, list[_Pair]] = {}
-        for pair in pairs:
-            wrapped.setdefault(pair.plain, []).append(pair)
-        for module, group in wrapped.items():
-            targets = self._targets(module)
-            if not targets:
-                continue
-            group.sort(key=lambda pair: -pair.depth)
-            found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
-            chosen = self._assigned(module, group, found)
-            shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
-            for pair, parameter in chosen:
-                fits = parameter.orientations(pair)
-                if len(fits) > 1:
-                    fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
-                if len(fits) > 1:
-                    self.problems.append(
-                        f"{quoted(module)}: {parameter.name} is square, {list(parameter.shape)}, so its shape does not "
-                        "tell which factor is on which side; merge the adapter into its base with PEFT"
-                    )
-                else:
-                    yield pair, parameter, fits.pop()
+        found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
+        chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
+        shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
+        for pair, parameter in chosen:
+            fits = parameter.orientations(pair)
+            if len(fits) > 1:
+                fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
+            if len(fits) > 1:
+                raise ValueError(
+                    f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is "
+                    "on which side; merge the adapter into its base with PEFT"
+                )
+            self._add_to_parameter(pair, parameter, fits.pop())
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
@@ -521,17 +502,14 @@ class _Agent:
         found = {transposed for transposed in (False, True) if gate and gate.shape[1 if transposed else 2] == width}
         return _only(found)
 
-    def _assigned(
-        self, module: str, group: Sequence[_Pair], found: Sequence[_AdaptedParameter]
-    ) -> list[tuple[_Pair, _AdaptedParameter]]:
+    @staticmethod
+    def _assigned(group: Sequence[_Pair], found: Sequence[_AdaptedParameter]) -> list[tuple[_Pair, _AdaptedParameter]]:
         """The pairs of a module with their parameters: in the order of declaration, or as only the shapes allow."""
         if len(found) < len(group):
             names = ", ".join(parameter.name for parameter in found) or "none"
-            self.problems.append(
-                f"{quoted(module)}: changes {len(group)} parameters, but of those that target_parameters names the "
-                f"base has {names}"
+            raise ValueError(
+                f"changes {len(group)} parameters, but of those that target_parameters names the base has {names}"
             )
-            return []
         orders = [
             list(zip(group, order, strict=True))
             for order in permutations(found[:6], len(group))
@@ -545,8 +523,7 @@ class _Agent:
         shapes = "; ".join(f"A {list(pair.a.shape)}, B {list(pair.b.shape)}" for pair in group)
         known = "; ".join(f"{parameter.name} {list(parameter.shape)}" for parameter in found)
         why = "fit them in more than one way" if orders else "do not fit them; is it an adapter of another model?"
-        self.problems.append(f"{quoted(module)}: the base has {known}, and the factors ({shapes}) {why}")
-        return []
+        raise ValueError(f"the base has {known}, and the factors ({shapes}) {why}")
 
     def _parameter(self, module: str, name: str) -> _AdaptedParameter | None:
         whole = self._named(f"{module}.{name}")
@@ -584,10 +561,10 @@ class _Agent:
         experts = parameter.experts
         scaling = self.settings.scaling(f"{pair.plain}.{parameter.name}", pair.a.shape[0] // experts)
         for name, expert, row in parameter.parts:
-            if not self._is_wide(name) or not self._is_first("changes", name, pair.module):
-                return
+            self._check_wide(name)
+            self._note("changes", name, pair.module)
             left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
-            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling), pair.module)
+            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
 
 
 def _plain(tensor: Tensor) -> str:

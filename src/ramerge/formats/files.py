@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.formats.format import Opening
-from ramerge.foundation.errors import AGAIN, CheckpointError, collected, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, collected, readable
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
@@ -38,9 +38,8 @@ def read_json(path: Location) -> dict[str, Any]:
         CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
     """
     try:
-        return read(path, _LIMITS)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+        with readable(path):
+            return read(path, _LIMITS)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
 

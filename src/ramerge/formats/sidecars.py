@@ -114,8 +114,8 @@ def _companions(directory: Location) -> Iterator[tuple[str, Location]]:
     for path in sorted(found, key=str):
         name = relative(path, directory)
         hidden = any(part.startswith(".") for part in name.parts)
-        remote = any(fnmatch(part, pattern) for part in name.parts[:-1] for pattern in _NOT_COMPANION_FOLDERS)
-        if hidden or remote or any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
+        foreign = any(fnmatch(part, pattern) for part in name.parts[:-1] for pattern in _NOT_COMPANION_FOLDERS)
+        if hidden or foreign or any(fnmatch(name.name, pattern) for pattern in _NOT_COMPANIONS):
             continue
         if path.is_symlink() and not path.exists():
             raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")

@@ -6,7 +6,7 @@ files, signals, store         files that appear complete or not at all, delayed 
 progress                      events of long work, and how they are shown
 terminal, options             parts that commands share
 styles                        the styles of all pages
-extras                        the commands that install extras
+extras                        packages that not every user installs
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail
 dtypes                        names of element types

@@ -174,6 +174,19 @@ def collected(problems: list[str]) -> Iterator[None]:
         problems += error.problems
 
 
+@contextmanager
+def readable(path: object) -> Iterator[None]:
+    """Name the file in errors of the operating system.
+
+    Raises:
+        CheckpointError: instead of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+
+
 class PlanError(InputError):
     """The inputs do not fit each other, the output, or the memory and disk at hand.
 

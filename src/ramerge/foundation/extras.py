@@ -1,9 +1,12 @@
-"""The command that installs an extra of ramerge, and what is absent without it."""
+"""Packages that not every user installs: the command that installs an extra, what is absent, and data frames."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
+from typing import Any
+
+from ramerge.foundation.errors import RecipeError
 
 
 def install(extra: str) -> str:
@@ -23,3 +26,16 @@ def missing(modules: Iterable[str], *, who: str, install: str) -> list[str]:
     if not absent:
         return []
     return [f"{who}: needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: {install}"]
+
+
+def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+    """A pandas data frame.
+
+    Raises:
+        RecipeError: pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError as error:
+        raise RecipeError("data frames need pandas: pip install pandas") from error
+    return pd.DataFrame(rows)

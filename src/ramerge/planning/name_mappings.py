@@ -22,7 +22,7 @@ from ramerge.recipe.model import Recipe, Rename
 from ramerge.recipe.patterns import replace_all
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.name_aliases import TOWERS, interleaves_gates, name_aliases
-from ramerge.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, reshaped
+from ramerge.tensors.origins import Pieces, PlacedPiece, Transposed, box_of, reshaped
 from ramerge.tensors.tensor import Tensor
 
 # For all names of an agent; a hundred thousand names take a fraction of a second.
@@ -329,14 +329,13 @@ def _taken_out(
     if front and _experts(fusion, stem, base.tensors) != whole.shape[0]:
         return
     if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(stem, base, spelled)):
-        cut = Cut(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
         spelled.use(whole, wanted, fusion.why)
-        yield Tensor(wanted.name, whole.dtype, wanted.shape, cut)
+        part = box_of(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
+        yield replace(reshaped(part, wanted.shape), name=wanted.name)
     elif len(rest) == 1 and inner == (*rest, rows):
-        cut = Cut(whole, (*front, 0, start), (*ones, *rest, height))
         spelled.use(whole, wanted, fusion.why)
-        turned = Tensor(whole.name, whole.dtype, (*rest, height), cut)
-        yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(turned))
+        part = box_of(whole, (*front, 0, start), (*ones, *rest, height))
+        yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(reshaped(part, (*rest, height))))
 
 
 _STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
 
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, readable
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
@@ -111,11 +111,8 @@ class TokenReader:
         path = self._find(model, name)
         if path is None:
             return None
-        try:
-            with path.open("rb") as file:
-                text = file.read(most + 1)
-        except OSError as error:
-            raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+        with readable(path), path.open("rb") as file:
+            text = file.read(most + 1)
         if len(text) > most:
             raise CheckpointError(f"{path}: has more than the {most:,} bytes that are read")
         return text

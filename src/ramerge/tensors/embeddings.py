@@ -82,10 +82,8 @@ def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Ten
     return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
 
 
-def set_vocabulary(config: dict[str, Any], rows: int) -> bool:
-    """Set the number of tokens that a configuration states, also of its text model. Return whether anything changed."""
-    parts = [part for part in (config, config.get("text_config")) if isinstance(part, dict) and "vocab_size" in part]
-    changed = any(part["vocab_size"] != rows for part in parts)
-    for part in parts:
-        part["vocab_size"] = rows
-    return changed
+def set_vocabulary(config: dict[str, Any], rows: int) -> None:
+    """Set the number of tokens that a configuration states, also of its text model."""
+    for part in (config, config.get("text_config")):
+        if isinstance(part, dict) and "vocab_size" in part:
+            part["vocab_size"] = rows

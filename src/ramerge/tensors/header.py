@@ -9,19 +9,18 @@ Everything that the safetensors library refuses is refused here. What it accepts
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
-import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 from ramerge.foundation.dtypes import BITS
-from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.foundation.jsontext import JsonLimits, Pairs, parse
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
@@ -32,6 +31,8 @@ _LFS_POINTER = b"version https://git-lfs"
 MAX_HEADER_BYTES = 32_000_000
 _LIMITS = JsonLimits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
+# Larger ones are parsed for each file.
+_MOST_KEPT_BYTES = 256_000
 MAX_NUMBER = 2**63 - 1
 _KEYS = {"dtype", "shape", "data_offsets"}
 _INT = {int}
@@ -63,29 +64,25 @@ def read_header(path: Location) -> Header:
     Raises:
         CheckpointError: the file cannot be read or violates the format; all problems that can be found are listed.
     """
-    try:
-        with path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(0)
-            prefix = file.read(8)
-            if len(prefix) < 8:
-                raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
-            if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
-                raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
-            length = int.from_bytes(prefix, "little")
-            if length > MAX_HEADER_BYTES:
-                raise CheckpointError(
-                    f"{path}: header length {length:,} exceeds the limit of {MAX_HEADER_BYTES:,} bytes; "
-                    f"this is not a safetensors file, or it is damaged: {AGAIN}"
-                )
-            if 8 + length > size:
-                raise CheckpointError(
-                    f"{path}: truncated: the header takes {8 + length:,} bytes, but the file has only {size:,}; "
-                    + AGAIN
-                )
-            text = file.read(length)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+    with readable(path), path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        prefix = file.read(8)
+        if len(prefix) < 8:
+            raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
+        if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
+            raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
+        length = int.from_bytes(prefix, "little")
+        if length > MAX_HEADER_BYTES:
+            raise CheckpointError(
+                f"{path}: header length {length:,} exceeds the limit of {MAX_HEADER_BYTES:,} bytes; "
+                f"this is not a safetensors file, or it is damaged: {AGAIN}"
+            )
+        if 8 + length > size:
+            raise CheckpointError(
+                f"{path}: truncated: the header takes {8 + length:,} bytes, but the file has only {size:,}; " + AGAIN
+            )
+        text = file.read(length)
     return parse_header(path, text, 8 + length, size)
 
 
@@ -97,17 +94,8 @@ def header_bytes(path: Location) -> bytes:
     """
     found = read_header(path)
     start = found.entries[0].begin if found.entries else found.file_bytes
-    try:
-        with path.open("rb") as file:
-            return file.read(start)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
-
-
-# Headers that were read last and the sizes of their texts, by a digest of all that they follow from.
-_known: dict[tuple[bytes, int, int], tuple[Header, int]] = {}
-_MOST_KNOWN_BYTES = 32_000_000
-_knowing = threading.Lock()
+    with readable(path), path.open("rb") as file:
+        return file.read(start)
 
 
 def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) -> Header:
@@ -122,45 +110,40 @@ def parse_header(path: Location, text: bytes, data_start: int, file_bytes: int) 
     Raises:
         CheckpointError: it violates the format; all problems that can be found are listed.
     """
-    # agents have the headers of their base, if a trainer has written them as it has read them
-    key = hashlib.sha256(text).digest(), data_start, file_bytes
-    with _knowing:
-        known = _known.pop(key, None)
-    header = known[0] if known is not None else _parsed(path, text, data_start, file_bytes)
-    with _knowing:
-        _known[key] = header, len(text)
-        surplus = sum(size for _, size in _known.values()) - _MOST_KNOWN_BYTES
-        while surplus > 0:
-            surplus -= _known.pop(next(iter(_known)))[1]
-    return header
+    parsed = _parsed if len(text) <= _MOST_KEPT_BYTES else _parsed.__wrapped__
+    try:
+        return parsed(text, data_start, file_bytes)
+    except CheckpointError as error:
+        raise CheckpointError(f"{path}: {problem}" for problem in error.problems) from error
 
 
-def _parsed(path: Location, text: bytes, data_start: int, file_bytes: int) -> Header:
-    document = _load_json(path, text)
+@lru_cache(256)  # agents have the headers of their base, if a trainer has written them as it has read them
+def _parsed(text: bytes, data_start: int, file_bytes: int) -> Header:
+    document = _load_json(text)
     metadata = document.pop("__metadata__", None)
     problems = []
     if metadata is not None and not (
         isinstance(metadata, dict) and all(isinstance(value, str) for value in metadata.values())
     ):
-        problems.append(f"{path}: __metadata__ must map strings to strings")
+        problems.append("__metadata__ must map strings to strings")
     entries = []
     for name, raw in document.items():
         entry = _entry(name, raw, data_start)
         if isinstance(entry, str):
-            problems.append(f"{path}: tensor {quoted(name)}: {entry}")
+            problems.append(f"tensor {quoted(name)}: {entry}")
         else:
             entries.append(entry)
         if len(problems) == _MOST_PROBLEMS:
             break
     entries.sort(key=attrgetter("begin", "end"))
     if not problems:
-        problems = [f"{path}: {problem}; {AGAIN}" for problem in _layout_problems(entries, data_start, file_bytes)]
+        problems = [f"{problem}; {AGAIN}" for problem in _layout_problems(entries, data_start, file_bytes)]
     if problems:
         raise CheckpointError(problems)
     return Header(tuple(entries), metadata or {}, file_bytes)
 
 
-def _load_json(path: Location, text: bytes) -> dict[str, Any]:
+def _load_json(text: bytes) -> dict[str, Any]:
     duplicates: list[str] = []
 
     def repeated(pairs: Pairs) -> None:
@@ -168,17 +151,16 @@ def _load_json(path: Location, text: bytes) -> dict[str, Any]:
         duplicates.extend(sorted(name for name, count in counts.items() if count > 1))
 
     try:
-        document = parse(
-            text, _LIMITS, repeated=repeated, to_integer=_integer if b"-0" in text else int, constants=False
-        )
+        to_integer = _integer if b"-0" in text else int
+        document = parse(text, _LIMITS, repeated=repeated, to_integer=to_integer, constants=False)
     except ValueError as error:
         raise CheckpointError(
-            f"{path}: the header {error}; this is not a safetensors file, or it is damaged: {AGAIN}"
+            f"the header {error}; this is not a safetensors file, or it is damaged: {AGAIN}"
         ) from error
     if not isinstance(document, dict):
-        raise CheckpointError(f"{path}: the header is a JSON {type(document).__name__}, not an object; {AGAIN}")
+        raise CheckpointError(f"the header is a JSON {type(document).__name__}, not an object; {AGAIN}")
     if duplicates:
-        raise CheckpointError(f"{path}: the header names {quoted(name)} more than once" for name in duplicates)
+        raise CheckpointError(f"the header names {quoted(name)} more than once" for name in duplicates)
     return document
 
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import xxhash
 
-from ramerge.foundation.errors import CheckpointError, reason
+from ramerge.foundation.errors import CheckpointError, readable
 from ramerge.foundation.systems import NO_WAIT, PRIVATE, read_at, will_need
 from ramerge.storage.location import Location, Remote
 from ramerge.storage.storage import Version, has_changed
@@ -155,11 +155,9 @@ def _sampled(path: Location, identity: Identity) -> Identity:
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
     # opened instead of stat(), because network file systems ask the server again when a file is opened
-    try:
+    with readable(path):
         descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
         try:
             yield descriptor
         finally:
             os.close(descriptor)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error

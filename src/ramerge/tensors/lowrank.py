@@ -10,7 +10,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,8 @@ WIDENED = ("BF16", "F16", "F32")
 
 # Elements of a factor that are in memory at a time: rank 64 of 8,192 columns.
 _PANEL = 1 << 19
+# One tensor's columns at a time: all threads work on blocks of the same one. A base may itself be computed so.
+_computing = threading.RLock()
 
 
 def _take(reader: Reader, elements: int) -> Reals:
@@ -174,7 +176,7 @@ class LowRank(Origin):
         if self.magnitude is None:
             self._sum(reader, tensor, start, stop, values)
         elif self.by_column:
-            factors = self._columns.factors(reader, self, tensor)
+            factors = self._column_factors(reader, tensor)
             self._sum(reader, tensor, start, stop, values)
             scale_columns(values, start, factors)
         else:
@@ -246,46 +248,33 @@ class LowRank(Origin):
                 low, high = max(start, row * columns), min(stop, (row + 1) * columns)
                 values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
-    @cached_property
-    def _columns(self) -> _Columns:
-        return _Columns()
+    def _column_factors(self, reader: Reader, tensor: Tensor) -> Reals:
+        """What each column is multiplied by. Every element of a column counts, so it is computed once and kept."""
+        assert self.magnitude is not None
+        with _computing:
+            if (known := vars(self).get("_factors")) is not None:
+                return cast(Reals, known)
+            rows, columns = _matrix(tensor)
+            sums = np.zeros(columns, np.float64)
+            step = self._rows_at_a_time(tensor)
+            with reader.arena.scratch():
+                values = _take(reader, step * columns)
+                for row in range(0, rows, step):
+                    below = min(row + step, rows)
+                    part = values[: (below - row) * columns]
+                    self._sum(reader, tensor, row * columns, below * columns, part)
+                    add_squares(part, sums)
+                magnitudes = _take(reader, columns)
+                _load(reader, self.magnitude, 0, columns, magnitudes)
+                with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                    factors = np.divide(magnitudes, np.sqrt(sums).astype(np.float32), dtype=np.float32)
+            vars(self)["_factors"] = factors
+            return factors
 
     @staticmethod
     def _rows_at_a_time(tensor: Tensor) -> int:
         rows, columns = _matrix(tensor)
         return max(1, min(rows, _PANEL // columns))
-
-
-class _Columns:
-    """What each column is multiplied by. Every element of a column counts, so it is computed once and kept."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._factors: Reals | None = None
-
-    def factors(self, reader: Reader, origin: LowRank, tensor: Tensor) -> Reals:
-        with self._lock:
-            if self._factors is None:
-                self._factors = self._computed(reader, origin, tensor)
-            return self._factors
-
-    @staticmethod
-    def _computed(reader: Reader, origin: LowRank, tensor: Tensor) -> Reals:
-        assert origin.magnitude is not None
-        rows, columns = _matrix(tensor)
-        sums = np.zeros(columns, np.float64)
-        step = origin._rows_at_a_time(tensor)
-        with reader.arena.scratch():
-            values = _take(reader, step * columns)
-            for row in range(0, rows, step):
-                below = min(row + step, rows)
-                part = values[: (below - row) * columns]
-                origin._sum(reader, tensor, row * columns, below * columns, part)
-                add_squares(part, sums)
-            magnitudes = _take(reader, columns)
-            _load(reader, origin.magnitude, 0, columns, magnitudes)
-            with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-                return np.divide(magnitudes, np.sqrt(sums).astype(np.float32), dtype=np.float32)
 
 
 def _matrix(tensor: Tensor) -> tuple[int, int]:

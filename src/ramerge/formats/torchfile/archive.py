@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from ramerge.foundation.errors import AGAIN, CheckpointError, reason
+from ramerge.foundation.errors import AGAIN, CheckpointError, readable, reason
 from ramerge.foundation.systems import NO_WAIT, PRIVATE, read_at
 from ramerge.foundation.text import quoted
 
@@ -102,10 +102,8 @@ def window(path: Path) -> Iterator[Window]:
     Raises:
         CheckpointError: the file cannot be opened.
     """
-    try:
+    with readable(path):
         descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
     try:
         yield Window(path, descriptor, 0, os.fstat(descriptor).st_size)
     finally:
