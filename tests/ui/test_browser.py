@@ -283,6 +283,15 @@ def test_only_this_machine_is_listened_to(address: str) -> None:
     assert all(place.startswith("0100007F") for place in listening)
 
 
+def test_an_interrupt_does_not_wait_for_a_browser(browser: Any, tmp_path: Path) -> None:
+    inside = browser.new_context()
+    with served("--root", str(tmp_path)) as address:
+        page = inside.new_page()
+        page.goto(address)
+        page.get_by_role("tab", name="Agents").wait_for()
+    inside.close()
+
+
 # --- for everybody ----------------------------------------------------------------------------------------------------
 
 

@@ -8,6 +8,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 # Before Gradio is imported: it sends no telemetry.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -28,6 +29,8 @@ from ramerge.ui.page import build_page, theme
 
 LOOPBACK = "127.0.0.1"
 _MOST_REPORT = 1 << 26
+SETTINGS: dict[str, Any] = {"log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 1}
+"""Of uvicorn. A browser that shows the page holds a connection, for which Ctrl-C must not wait."""
 
 
 def application(desk: Desk, **guard: object) -> Guard:
@@ -97,6 +100,7 @@ def serve(desk: Desk, port: int) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port))
+        listener.listen()  # who opens the address at once waits for the page
     except OSError as error:
         listener.close()
         raise OutputError(f"--port {port}: {reason(error)}; choose another one, or leave it out") from error
@@ -104,7 +108,7 @@ def serve(desk: Desk, port: int) -> None:
     token = secrets.token_urlsafe(24)
     hosts = [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
     app = application(desk, token=token, hosts=hosts, cookie=f"ramerge-{port}")
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, proxy_headers=False)
+    config = uvicorn.Config(app, server_header=False, proxy_headers=False, **SETTINGS)
     click.echo(f"http://{LOOPBACK}:{port}/?token={token}")  # `say` would hide the token
     say("open this address in a browser; Ctrl-C ends the page")
     try:

@@ -13,7 +13,7 @@ from ramerge.flags.write import limit_words
 from ramerge.options import Options
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
-from ramerge.ui.serve import application
+from ramerge.ui.serve import SETTINGS, application
 
 _PORT = 7860
 _MOST_BYTES = 20_000_000_000
@@ -39,6 +39,6 @@ def serve_space() -> None:
         desk = space_desk(Path(folder))
         port = int(os.environ.get("PORT", _PORT))
         try:
-            uvicorn.run(application(desk, token=None, frames=_PARENT), host="0.0.0.0", port=port, log_level="warning")
+            uvicorn.run(application(desk, token=None, frames=_PARENT), host="0.0.0.0", port=port, **SETTINGS)
         finally:
             desk.queue.close()
