@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ _SUM = "task_arithmetic"
 
 
 def main() -> None:
-    """Forecast, compare, keep, and print a table."""
+    """Forecast, compare, and keep."""
     parser = argparse.ArgumentParser(prog="python -m lab.forecasts", description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--work", type=Path, default=Path(".lab/full"), help="folder for agents; default: .lab/full")
@@ -37,7 +38,8 @@ def main() -> None:
     torch.set_num_threads(1)
     found = {str(seed): forecasts_of(arguments.work, seed) for seed in arguments.seeds}
     write_file(KEPT, json.dumps(found, indent=1) + "\n")
-    print("\n".join(table(found)))
+    for row in rows_of(found):
+        print(*row)
 
 
 def forecasts_of(work: Path, seed: int) -> dict[str, dict[str, float]]:
@@ -63,15 +65,21 @@ def chosen(setting: Setting, seed: int) -> float:
     return float(row["points"][row["chosen"][kept["seeds"].index(seed)]]["scale"])
 
 
-def table(found: dict[str, Any]) -> Sequence[str]:
-    """The mean forecast and chosen factor of each setting, and how far they are apart, in Markdown."""
-    lines = ["| setting | forecast | chosen | distance |", "| --- | ---: | ---: | ---: |"]
+def rows_of(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Of each setting the mean forecast and chosen factor, and how far they are apart in a seed, as text."""
+    rows = []
     for setting in SETTINGS:
-        rows = [by_setting[setting.name] for by_setting in found.values()]
-        apart = [abs(row["forecast"] - row["chosen"]) for row in rows]
-        means = [sum(values) / len(rows) for values in ([row[key] for row in rows] for key in ("forecast", "chosen"))]
-        lines.append(f"| {setting.name} | {means[0]:.2f} | {means[1]:.2f} | {sum(apart) / len(apart):.2f} |")
-    return lines
+        pairs = [(each[setting.name]["forecast"], each[setting.name]["chosen"]) for each in found.values()]
+        apart = fmean(abs(forecast - factor) for forecast, factor in pairs)
+        means = [fmean(values) for values in zip(*pairs, strict=True)]
+        rows.append((setting.name, *(f"{value:.2f}" for value in (*means, apart))))
+    return rows
+
+
+def distances(found: Mapping[str, Any]) -> tuple[float, float]:
+    """How far the forecast, and the factor 1, are from the chosen factors, in the mean over settings and seeds."""
+    pairs = [(one["forecast"], one["chosen"]) for each in found.values() for one in each.values()]
+    return fmean(abs(forecast - factor) for forecast, factor in pairs), fmean(abs(1 - factor) for _, factor in pairs)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from .foundation.errors import (
 from .foundation.progress import Progress
 from .foundation.version import __version__
 from .options import Options, Ray, Upload
-from .recipe.model import Agent, Allow, Recipe, Rename, Rule
+from .recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
 from .selection.search import search
@@ -68,6 +68,7 @@ __all__ = [
     "SearchProgress",
     "SearchResult",
     "SearchSettings",
+    "Soup",
     "SweepPlan",
     "TaskScore",
     "TensorStream",

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.metadata import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, agent in MODELS.items():
         shutil.copytree(demo.AGENTS / agent, tmp_path / name)
+    for step, agent in enumerate(demo.NAMES.values(), 1):
+        shutil.copytree(demo.AGENTS / agent, tmp_path / "runs" / "code" / f"global_step_{step * 100}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
 
@@ -173,6 +176,8 @@ def run(words: list[str], block: Block) -> None:
         assert re.search(rf"^{arguments[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), block
     elif words in ENVIRONMENT:
         pass
+    elif program == "python" and arguments[0] == "-m":
+        assert find_spec(arguments[1]) is not None, block
     elif program == "python":
         assert (ROOT / arguments[0]).is_file(), block
     else:

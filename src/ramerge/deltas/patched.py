@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -11,18 +11,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, COLUMNS, BlockRow, DamagedError, blocks_of, decode, fold, most_stored
+from ramerge.deltas.codec import (
+    BLOCK,
+    COLUMNS,
+    BlockRow,
+    BlockTable,
+    DamagedError,
+    blocks_of,
+    decode,
+    fold,
+    most_stored,
+)
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import quoted
 from ramerge.kernels.weighted import add_changes
 from ramerge.tensors.arena import room
-from ramerge.tensors.reader import Reader
+from ramerge.tensors.reader import MOST_KEPT, Reader
 from ramerge.tensors.tensor import Origin, Stored, Tensor
 
 Bytes = NDArray[np.uint8]
 
 _ROW = 8 * COLUMNS
+# Blocks of which the table is read and checked at a time.
+_WINDOW = 64
+# Bytes of changes that are added at a time, so that a block of a model is read from the cache for the next link.
+_TOGETHER = 4 << 20
 # Bytes that are requested on both sides of where some blocks of many are expected.
 _UNEVEN = 1 << 16
 
@@ -46,6 +60,14 @@ class Patched(Origin):
     @property
     def encoding(self) -> str:
         return self._root.encoding
+
+    @property
+    def likeness(self) -> Hashable:
+        return "delta", any(link.data is not None for link in _links(self)), self._root.likeness
+
+    @property
+    def below(self) -> Tensor:
+        return self.base
 
     @property
     def grain(self) -> int:
@@ -80,22 +102,33 @@ class Patched(Origin):
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Where blocks end is known only from the table, so they are thought to be of equal size."""
         first, last = start // BLOCK, blocks_of(stop)
+        begin, end = first // _WINDOW * _WINDOW, min(-(-last // _WINDOW) * _WINDOW, blocks_of(tensor.elements))
         for link in _links(self):
-            yield Stored(link.table.path, link.table.offset + first * _ROW, (last - first) * _ROW)
+            yield Stored(link.table.path, link.table.offset + begin * _ROW, (end - begin) * _ROW)
             if link.data is not None:
                 count, size = blocks_of(tensor.elements), link.data.nbytes
-                begin = max(size * first // count - _UNEVEN, 0)
-                end = min(size * last // count + _UNEVEN, size)
-                yield Stored(link.data.path, link.data.offset + begin, end - begin)
+                low, high = max(size * first // count - _UNEVEN, 0), min(size * last // count + _UNEVEN, size)
+                yield Stored(link.data.path, link.data.offset + low, high - low)
         yield from link.base.origin.ahead(link.base, start, stop)
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """Includes what libraries allocate while they decompress."""
-        width, touched = itemsize(tensor.dtype), min((2 + elements // BLOCK) * BLOCK, tensor.elements)
-        sizes = [link.data.nbytes if link.data is not None else 0 for link in _links(self)]
-        stored = min(most_stored(touched, width), max(sizes))
-        changes = room(stored) + 2 * room(most_stored(touched, width)) if stored else 0
-        return 2 * room(touched * width) + max(room(_ROW * blocks_of(touched)) + changes, self._root.scratch(touched))
+        """A block of whole `BLOCK`s begins at a multiple of them."""
+        is_whole = elements % BLOCK == 0 or elements == tensor.elements
+        touched = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
+        most = max(link._own_scratch(tensor, touched) for link in _links(self))
+        return room(touched * itemsize(tensor.dtype)) + max(most, self._root.scratch(touched))
+
+    def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
+        links = _links_over(self, other)
+        old = room(elements * itemsize(tensor.dtype)) if len(links) > 1 else 0
+        together = room(_TOGETHER + most_stored(elements, itemsize(tensor.dtype)))
+        return together + old + max(link._own_scratch(tensor, elements) for link in links)
+
+    def _own_scratch(self, tensor: Tensor, elements: int) -> int:
+        """For the changes in whole blocks; includes what libraries allocate while they decompress."""
+        if self.data is None:
+            return 0
+        return 3 * room(most_stored(elements, itemsize(tensor.dtype)))
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """Blocks are read whole, and all together; of a chain, one link after another."""
@@ -115,7 +148,7 @@ class Patched(Origin):
     def _apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
         """Fill `out` with whole blocks, given the base's."""
         width, first = itemsize(tensor.dtype), low // BLOCK
-        rows = self._rows(reader, tensor, first, blocks_of(high))
+        rows = self._table(reader, tensor, first, blocks_of(high)).rows
         for number, row in enumerate(rows, first):
             self._check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
         if any(row.moved for row in rows):
@@ -127,56 +160,54 @@ class Patched(Origin):
     def add_changes(
         self,
         reader: Reader,
-        tensor: Tensor,
         other: Tensor,
+        chain: Sequence[tuple[Tensor, float]],
         start: int,
         stop: int,
         held: Bytes,
-        weight: float,
         total: NDArray[Any],
-        *,
-        verify: bool,
     ) -> None:
-        """As `Origin.add_changes`. Of a chain, the first link is always verified.
+        """As `Origin.add_changes`. The base's blocks are held against their digests before the first and the last link.
 
-        Changes are xors with the base, so what is wrong in one link stays wrong in all that follow: to verify the last
-        one is enough.
+        Changes are xors with the base, so what is wrong in one link stays wrong in all that follow.
         """
-        links = _links_over(self, other)
-        if len(links) > 1:
-            old = reader.arena.take(held.size)
-            old[:] = held
-            for link in reversed(links):
-                with reader.arena.scratch():
-                    link._apply(reader, tensor, start, stop, held, held)
-            add_changes(tensor.dtype, [old, held], [weight], total)
-            return
-        verify = verify or not isinstance(self.base.origin, Patched)
-        if self.data is None and not verify:
-            return
-        first, size = start // BLOCK, BLOCK * itemsize(tensor.dtype)
-        rows = self._rows(reader, tensor, first, blocks_of(stop))
-        for index, row in enumerate(rows if verify else ()):
-            self._check_base(reader, tensor, first + index, row, held[index * size :][:size])
-        if not any(row.moved for row in rows):
-            return
+        links = _Links(reader, chain[0][0], start, stop, held, total)
+        for place, (tensor, weight) in enumerate(chain):
+            link = tensor.origin
+            assert isinstance(link, Patched)
+            if link.base is not other:
+                links.add_together(_links_over(link, other), weight)
+            else:
+                links.add(link, weight, verify=place in (0, len(chain) - 1))
+            other = tensor
+        links.finish()
+
+    def _table(self, reader: Reader, tensor: Tensor, first: int, last: int) -> BlockTable:
+        """What the delta says of the blocks from `first` up to `last`.
+
+        It is read and checked for many blocks at a time, and kept until others are asked for.
+        """
+        begin = first // _WINDOW * _WINDOW
+        if last > begin + _WINDOW:
+            return self._accepted(reader, tensor, first, last)
+        key = id(self), begin
+        table = reader.kept.get(key)
+        if table is None:
+            table = self._accepted(reader, tensor, begin, min(begin + _WINDOW, blocks_of(tensor.elements)))
+            while len(reader.kept) >= MOST_KEPT:
+                del reader.kept[next(iter(reader.kept))]
+            reader.kept[key] = table
+        part: BlockTable = table.part(first - begin, last - begin)
+        return part
+
+    def _accepted(self, reader: Reader, tensor: Tensor, first: int, last: int) -> BlockTable:
+        numbers = np.empty((last - first, COLUMNS), np.uint64)
+        reader.fill(self.table.path, self.table.offset + first * _ROW, numbers.view(np.uint8).reshape(-1))
+        data_bytes = self.data.nbytes if self.data is not None else 0
         try:
-            fold(rows, self._payload(reader, rows), tensor.dtype, held, weight, total, reader.arena.take)
+            return BlockTable.accepted(numbers, first, tensor.elements, itemsize(tensor.dtype), data_bytes)
         except DamagedError as error:
             raise self._damaged(tensor, first + error.index, error) from error
-
-    def _rows(self, reader: Reader, tensor: Tensor, first: int, last: int) -> list[BlockRow]:
-        """What the delta says of the blocks from `first` up to `last`."""
-        numbers = reader.arena.take(_ROW * (last - first))
-        reader.fill(self.table.path, self.table.offset + first * _ROW, numbers)
-        data_bytes = self.data.nbytes if self.data is not None else 0
-        rows = [BlockRow.of(each) for each in numbers.view(np.uint64).reshape(-1, COLUMNS)]
-        for number, row in enumerate(rows, first):
-            try:
-                row.check(min(BLOCK, tensor.elements - number * BLOCK), itemsize(tensor.dtype), data_bytes)
-            except DamagedError as error:
-                raise self._damaged(tensor, number, error) from error
-        return rows
 
     def _check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
         """Refuse a block of the base that is not the one that was meant."""
@@ -191,29 +222,93 @@ class Patched(Origin):
     def _patch(self, reader: Reader, tensor: Tensor, first: int, rows: list[BlockRow], base: Bytes, out: Bytes) -> None:
         word = f"u{itemsize(tensor.dtype)}"
         try:
-            decode(rows, self._payload(reader, rows), base.view(word), out.view(word), reader.arena.take)
+            begins, sizes = [row.begin for row in rows], [row.stored for row in rows]
+            decode(rows, self._payload(reader, begins, sizes), base.view(word), out.view(word), reader.arena.take)
         except DamagedError as error:
             raise self._damaged(tensor, first + error.index, error) from error
 
-    def _payload(self, reader: Reader, rows: list[BlockRow]) -> Bytes:
-        """The bytes of blocks, one after another; those that lie so in the file are read at once."""
+    def _payload(self, reader: Reader, begins: Sequence[int], sizes: Sequence[int]) -> Bytes:
+        """The bytes of blocks, one after another."""
+        payload = reader.arena.take(sum(sizes))
+        self._fill(reader, begins, sizes, payload)
+        return payload
+
+    def _fill(self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes) -> None:
+        """Read the bytes of blocks, one after another; those that lie so in the file are read at once."""
         assert self.data is not None
-        stored = [row for row in rows if row.stored]
-        stops = list(accumulate(row.stored for row in stored))
-        payload = reader.arena.take(stops[-1])
+        stored = [(begin, size) for begin, size in zip(begins, sizes, strict=True) if size]
+        stops = list(accumulate(size for _, size in stored))
         # where a block lies in the file, less its place here, is the same for all that follow each other in both
-        shifts = [row.begin + row.stored - stop for row, stop in zip(stored, stops, strict=True)]
+        shifts = [begin + size - stop for (begin, size), stop in zip(stored, stops, strict=True)]
         start = 0
         for shift, together in groupby(zip(shifts, stops, strict=True), itemgetter(0)):
             *_, (_, stop) = together
             reader.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
             start = stop
-        return payload
 
     def _damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
         return CheckpointError(
             f"{self.table.path}: tensor {quoted(tensor.name)} is damaged: {error} (block {number}); get the delta again"
         )
+
+
+class _Links:
+    """Adds the changes of links to a block, many at a time: a call costs as much as a link of few changes."""
+
+    def __init__(self, reader: Reader, tensor: Tensor, start: int, stop: int, held: Bytes, total: NDArray[Any]) -> None:
+        self._reader, self._tensor, self._held, self._total = reader, tensor, held, total
+        self._start, self._stop, self._first = start, stop, start // BLOCK
+        self._room = reader.arena.take(_TOGETHER + most_stored(stop - start, itemsize(tensor.dtype)))
+        self._waiting: list[tuple[Patched, BlockTable, float]] = []
+        self._used = 0
+
+    def add(self, link: Patched, weight: float, *, verify: bool) -> None:
+        """The changes of one link."""
+        table = link._table(self._reader, self._tensor, self._first, blocks_of(self._stop))
+        if verify:
+            self.finish()
+            size = BLOCK * itemsize(self._tensor.dtype)
+            for index, row in enumerate(table.rows):
+                number = self._first + index
+                link._check_base(self._reader, self._tensor, number, row, self._held[index * size :][:size])
+        if not table.changes:
+            return
+        alone = table.packed or len(table.forms) > 1
+        if alone or (self._waiting and table.forms != self._waiting[-1][1].forms) or self._used > _TOGETHER:
+            self.finish()
+        begins, sizes = table.numbers[:, 0].tolist(), table.numbers[:, 1].tolist()
+        stored = sum(sizes)
+        link._fill(self._reader, begins, sizes, self._room[self._used : self._used + stored])
+        self._used += stored
+        self._waiting.append((link, table, weight))
+        if alone:
+            self.finish()
+
+    def add_together(self, links: Sequence[Patched], weight: float) -> None:
+        """What several links change, the last one first."""
+        self.finish()
+        with self._reader.arena.scratch():
+            old = self._reader.arena.take(self._held.size)
+            old[:] = self._held
+            for link in reversed(links):
+                with self._reader.arena.scratch():
+                    link._apply(self._reader, self._tensor, self._start, self._stop, self._held, self._held)
+            add_changes(self._tensor.dtype, [old, self._held], [weight], self._total)
+
+    def finish(self) -> None:
+        """Make the changes that wait."""
+        if not self._waiting:
+            return
+        links, tables, weights = zip(*self._waiting, strict=True)
+        payload = self._room[: self._used]
+        self._waiting, self._used = [], 0
+        try:
+            with self._reader.arena.scratch():
+                take = self._reader.arena.take
+                fold(tables, payload, self._tensor.dtype, self._held, weights, self._total, take)
+        except DamagedError as error:
+            link, block = divmod(error.index, len(tables[0].numbers))
+            raise links[link]._damaged(self._tensor, self._first + block, error) from error
 
 
 def _links(origin: Patched) -> Iterator[Patched]:

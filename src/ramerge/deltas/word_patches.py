@@ -76,7 +76,7 @@ def {name}({arguments}):
     {number}
     size, one, full = np.uint64(base.size), np.uint64(1), np.uint64(64)
     for row in range(np.uint64(spans.size) // np.uint64(4)):
-        first, stop = row * block, min((row + one) * block, size)
+        {which}
         {span}
         if first > size or values - positions != (stop - first + np.uint64(63)) // full * np.uint64(8):
             return row
@@ -107,7 +107,7 @@ def {name}({arguments}):
     {number}
     size, one, most = np.uint64(base.size), np.uint64(1), np.uint64(255)
     for row in range(np.uint64(spans.size) // np.uint64(4)):
-        first, stop = row * block, min((row + one) * block, size)
+        {which}
         {span}
         if first > size:
             return row
@@ -196,30 +196,47 @@ def patch_gaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, 
 
 
 def fold_bitmaps(
-    format: str, words: Words, spans: Spans, block: int, data: Bytes, planes: int, weight: float, total: NDArray[Any]
+    format: str,
+    words: Words,
+    spans: Spans,
+    block: int,
+    data: Bytes,
+    planes: int,
+    weights: Sequence[float],
+    total: NDArray[Any],
 ) -> int:
     """Change words in place as `patch_bitmaps` does, and add to `total` how much their numbers differ, times a weight.
+
+    Several changes of the same words are made one after another, block by block, so that a block stays in the cache.
 
     Args:
         format: of the numbers, a key of `kernels.formats.FORMATS`.
         words: as `base` of `patch_bitmaps`.
-        spans, block, data, planes: as for `patch_bitmaps`.
-        weight: rounded here to the type of `total`.
+        spans: as for `patch_bitmaps`, of the first block in every change, then of the second, and so on.
+        block, data, planes: as for `patch_bitmaps`.
+        weights: one for each change, rounded here to the type of `total`.
         total: float32, or float64 for F64, as many as there are words.
 
     Returns:
         As `patch_bitmaps`.
     """
     kernel = _folding("bitmaps", _PATCH_BITMAP, format, planes)
-    return int(kernel(words, spans.reshape(-1), block, data, np.array([weight], total.dtype), total))
+    return int(kernel(words, spans.reshape(-1), block, data, np.array(weights, total.dtype), total))
 
 
 def fold_gaps(
-    format: str, words: Words, spans: Spans, block: int, data: Bytes, planes: int, weight: float, total: NDArray[Any]
+    format: str,
+    words: Words,
+    spans: Spans,
+    block: int,
+    data: Bytes,
+    planes: int,
+    weights: Sequence[float],
+    total: NDArray[Any],
 ) -> int:
     """As `fold_bitmaps`, for positions in gaps."""
     kernel = _folding("gaps", _PATCH_GAPS, format, planes)
-    return int(kernel(words, spans.reshape(-1), block, data, np.array([weight], total.dtype), total))
+    return int(kernel(words, spans.reshape(-1), block, data, np.array(weights, total.dtype), total))
 
 
 def beyond(xors: Words, planes: int) -> int:
@@ -282,6 +299,7 @@ def _patching(name: str, template: str, width: int, planes: int) -> Any:
         at_once = [*found, *escapes, "continue"]
     parts = {
         "arguments": "base, spans, block, data, out",
+        "which": ["first, stop = row * block, min((row + one) * block, size)"],
         "at_once": at_once,
         "copy": _copied("first", "stop - first"),
         "copy_full": _copied("start", "full"),
@@ -298,7 +316,11 @@ def _folding(kind: str, template: str, format: str, planes: int) -> Any:
     lane, word = form.lanes[0], f"np.uint{8 * form.itemsize}"
     parts = {
         "arguments": "base, spans, block, data, weights, total",
-        "number": ["weight = weights[0]"],
+        "number": ["changes = np.uint64(weights.size)"],
+        "which": [
+            "weight = weights[row % changes]",
+            "first, stop = row // changes * block, min((row // changes + one) * block, size)",
+        ],
         "copy_full": ["pass"],
         "copy_rest": ["pass"],
         "change": [

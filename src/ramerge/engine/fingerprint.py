@@ -86,8 +86,9 @@ def _work(plan: MergePlan) -> Iterator[object]:
     def named(path: Location) -> str:
         return str(path.resolve())
 
+    seen: dict[int, str] = {}
     for tensor in plan.tensors:
-        yield values_of(tensor, named)
+        yield values_of(tensor, named, seen)
     yield from ((shard.name, shard.header, shard.file_bytes) for shard in plan.shards)
     yield plan.rounds, sorted(plan.companions), plan.below is not None
 

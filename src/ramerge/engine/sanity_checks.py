@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.pool import map_in_threads
 from ramerge.foundation.text import decimals
+from ramerge.methods.base import FEW
 from ramerge.planning.findings import key_of
 from ramerge.planning.model import MergePlan, TensorPlan
 from ramerge.tensors.reader import Files, Reader, threads_for
@@ -88,7 +89,7 @@ def _largest(tensor: Tensor, reader: Reader) -> float:
 
 def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
-    if not tensors or not plan.points[0].uses_base or plan.method.along_run:
+    if not tensors or not plan.points[0].uses_base or plan.method.along_run or len(plan.agents) > FEW:
         return ()
     names = tuple(plan.agents)
     sample = _Sample.of(tensors, len(names))

@@ -21,6 +21,7 @@ from ramerge.foundation.version import __version__
 from ramerge.methods.base import Counts
 from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
+from ramerge.planning.soups import weights_of
 from ramerge.recipe.model import Agent, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
@@ -109,9 +110,17 @@ def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Result
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
     rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
     return tuple(
-        AgentStatistics(name, without_secrets(plan.recipe.agents[name].written), {**figures, **more})
+        AgentStatistics(name, without_secrets(_text_of(plan.recipe.agents[name])), {**figures, **more})
         for name, figures, more in zip(agents, values, rounded, strict=True)
     )
+
+
+def _text_of(agent: Agent) -> str:
+    """The agent's model; of a soup, its checkpoints with their weights."""
+    if agent.soup is None:
+        return agent.written
+    weights = zip(agent.soup.agents.items(), weights_of(agent.soup), strict=True)
+    return f"{agent.soup.method} of " + ", ".join(f"{one.written} ({weight:.4g})" for (_, one), weight in weights)
 
 
 def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
@@ -181,6 +190,9 @@ def files_of(
 
 
 def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
+    if agent.soup is not None:
+        members = {name: _spelled_out(agent.soup.agents[name], member) for name, member in model.members}
+        return {"soup": {**agent.soup.model_dump(), "agents": members}}
     if agent.over is None:
         return {"model": model.spelled_out}
     return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}

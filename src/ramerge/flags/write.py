@@ -31,7 +31,8 @@ def words_of(recipe: Document, *, method: bool = True, start: Path | None = None
     if values.get("base") is not None:
         words += ["--base", _from_here(values["base"], recipe.folder, start)]
     agents = {name: _model(agent, recipe.folder, start) for name, agent in values["agents"].items()}
-    if any("=" in name for name in agents):  # which --agent takes for the end of the name
+    plain = all(isinstance(model, str) for model in agents.values())
+    if not plain or any("=" in name for name in agents):  # which --agent takes for the end of the name
         words += ["--set", f"agents={_as_yaml(agents)}"]
     else:
         words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
@@ -55,8 +56,14 @@ def _of_method(recipe: Document, start: Path | None) -> Iterator[str]:
         yield from ("--set", f"rules={_as_yaml(recipe.values['rules'])}")
 
 
-def _model(agent: Any, folder: Path, start: Path | None) -> str:
-    """An agent as one text, with a plus between deltas."""
+def _model(agent: Any, folder: Path, start: Path | None) -> Any:
+    """An agent as one text, with a plus between deltas; as a mapping if it is a soup, or a delta over another agent."""
+    if isinstance(agent, Mapping) and agent.get("soup"):
+        members = {name: _model(one, folder, start) for name, one in agent["soup"]["agents"].items()}
+        return {"soup": {**agent["soup"], "agents": members}}
+    if isinstance(agent, Mapping) and agent.get("over"):
+        deltas = [agent["delta"]] if isinstance(agent["delta"], str) else agent["delta"]
+        return {**agent, "delta": [_from_here(part, folder, start) for part in deltas]}
     model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
     parts = [model] if isinstance(model, str) else model
     return "+".join(_from_here(part, folder, start) for part in parts)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -146,13 +146,23 @@ class Piece:
         self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None
     ) -> PieceResult:
         """Store `function(*numbers)` of the inputs as `numbers` gives them."""
+        return self.store(function(*self.numbers(shape)), self.widened())
+
+    def store(self, numbers: NDArray[Any], inputs: list[Words] | None = None) -> PieceResult:
+        """Store a result of any shape, in `arithmetic` or to be brought to it. Where `inputs` are given, in
+        `arithmetic` too, it is counted what rounding does.
+        """
         loop = uniform(arithmetic(self.formats), len(self.inputs))
-        inputs = self._widened(loop.out.name)
-        result = np.ascontiguousarray(function(*self.numbers(shape)), loop.out.real).reshape(-1)
+        result = np.ascontiguousarray(numbers, loop.out.real).reshape(-1)
         if loop.out.name != self.out_format:
-            return PieceResult(self._round(loop, inputs, result.view(loop.out.word)))
+            piece = self if inputs is not None else replace(self, counts=None)
+            return PieceResult(piece._round(loop, inputs or [], result.view(loop.out.word)))
         self.out[:] = result.view(self.out.dtype)
         return PieceResult(not bool(np.isfinite(result).all()))
+
+    def widened(self) -> list[Words]:
+        """The inputs in `arithmetic`."""
+        return self._widened(arithmetic(self.formats))
 
     def observe(self, kernel: Callable[[Loop, list[Words]], bool]) -> bool:
         """Call `kernel(loop, inputs)`."""

@@ -7,7 +7,8 @@ So there is one order, which suits vectors, whatever the formats, processors, bl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -21,6 +22,8 @@ from ramerge.kernels.formats import ELEMENTS, Loop, Words
 LANES = 1024
 _ROOM = LANES + 8  # for the lanes of a term, so that those of several do not meet in the same lines of the cache
 _TERMS = 36  # at a time; a loop over more is not vectorized
+_SIDE = 6  # agents by agents that have as many products
+_FEW = 16  # agents of one loop
 
 
 def products(agents: int) -> tuple[tuple[int, int], ...]:
@@ -68,14 +71,37 @@ def sums(
     """
     numbers = np.array([*[number for row in each for number in row], *common], loop.out.real)
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
-    words, found, flagged = single.arrays(inputs, elements), [], False
-    for first in range(0, len(terms), _TERMS):
-        group = tuple(terms[first : first + _TERMS])
-        kernel = _sums(value, single, which, group, len(each), len(common))
-        one, lanes = np.zeros((-(-elements // segment), len(group))), np.empty(len(group) * _ROOM)
-        flagged |= bool(kernel(*words, numbers, lanes, one.reshape(-1), segment, _lanes(segment)))
-        found.append(one)
-    return np.concatenate(found, axis=1), flagged
+    words, flagged = single.arrays(inputs, elements), False
+    found = np.zeros((-(-elements // segment), len(terms)))
+    for places, agents in _groups(terms, which.agents):
+        own = [0, *[1 + t for t in agents]] if which.base else agents
+        loop = Loop(tuple(single.inputs[k] for k in own), single.out)
+        renamed = {t: index for index, t in enumerate(agents)} | {which.agents: len(agents)}
+        group = tuple((renamed[x], renamed[y]) for x, y in (terms[place] for place in places))
+        kernel = _sums(value, loop, replace(which, agents=len(agents)), group, len(each), len(common))
+        one, lanes = np.zeros((len(found), len(group))), np.empty(len(group) * _ROOM)
+        read = [words[k] for k in own]
+        flagged |= bool(kernel(*read, numbers, lanes, one.reshape(-1), segment, _lanes(segment)))
+        found[:, places] = one
+    return found, flagged
+
+
+def _groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[list[int], list[int]]]:
+    """The places of terms that are summed in one loop, and the agents whose task vectors these take.
+
+    Loops over few agents take all of them. Of many, a loop takes six by six, so that it is compiled for a few numbers
+    of agents only; their value must then be a matter of an agent's own task vector, as in a Gram matrix.
+    """
+    if agents <= _FEW:
+        for first in range(0, len(terms), _TERMS):
+            yield list(range(first, min(first + _TERMS, len(terms)))), list(range(agents))
+        return
+    tiles: dict[tuple[int, int], list[int]] = {}
+    for place, (x, y) in enumerate(terms):
+        tiles.setdefault((x // _SIDE, y // _SIDE), []).append(place)
+    for (left, right), places in tiles.items():
+        sides = dict.fromkeys((left, right))
+        yield places, [t for side in sides for t in range(side * _SIDE, min((side + 1) * _SIDE, agents))]
 
 
 def _lanes(segment: int) -> int:

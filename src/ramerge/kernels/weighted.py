@@ -25,6 +25,17 @@ def add_changes({arguments}, weights, total):
     return 0
 """
 
+_SUM = """
+def add_weighted({arguments}, weights, total):
+    {weights}
+    for i in range(np.uint64(total.size)):
+        s = total[i]
+        {base}
+        {add}
+        total[i] = s
+    return 0
+"""
+
 _FINISH = """
 def finish(total, out):
     for i in range(np.uint64(out.size)):
@@ -45,6 +56,23 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
     form = ELEMENTS[format]
     words = [form.array(each, total.size) for each in models]
     _adding(form, len(weights))(*words, np.array(weights, form.real), total)
+
+
+def add_weighted(
+    format: str, base: Words | None, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]
+) -> None:
+    """Add to `total` each of some models, or its difference from a base, times its weight, one after another.
+
+    Args:
+        format: of the elements of all, a key of `kernels.formats.FORMATS`.
+        base: 1-D; None to add the models themselves.
+        models: 1-D arrays, at most as many as a kernel takes.
+        weights: rounded here to the type of `total`.
+        total: float32, or float64 for F64, as long as the models.
+    """
+    form = ELEMENTS[format]
+    words = [form.array(each, total.size) for each in ([] if base is None else [base]) + list(models)]
+    _summing(form, len(models), base is not None)(*words, np.array(weights, form.real), total)
 
 
 def finish(total: NDArray[Any], out: NDArray[Any]) -> None:
@@ -68,6 +96,21 @@ def _adding(form: ElementFormat, changes: int) -> Any:
     )
     types = (*[f"{form.word_code}[]"] * (changes + 1), f"{form.real_code}[]", f"{form.real_code}[]")
     return native.load("add_changes", source, types, "i64")
+
+
+@cache
+def _summing(form: ElementFormat, models: int, based: bool) -> Any:
+    lane = form.lanes[0]
+    origin = " - b" if based else ""
+    source = native.filled(
+        _SUM,
+        arguments=", ".join([*(["base"] if based else []), *(f"x{k}" for k in range(models))]),
+        weights=[f"w{k} = weights[{k}]" for k in range(models)],
+        base=[f"b = {lane}(base[i])"] if based else [],
+        add=[f"s = s + w{k} * ({lane}(x{k}[i]){origin})" for k in range(models)],
+    )
+    types = (*[f"{form.word_code}[]"] * (models + based), f"{form.real_code}[]", f"{form.real_code}[]")
+    return native.load("add_weighted", source, types, "i64")
 
 
 @cache

@@ -334,7 +334,7 @@ class Method:
     interface: int | None = None
 
     def takes(self, given: int) -> str:
-        """How many agents it takes, human-readable, for somebody who gave another number."""
+        """How many agents it takes, human-readable, for a message about another number."""
         if self.most is not None:
             return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
         return f"at least {self.fewest} agents" if given < self.fewest else f"at most {self.limit} agents"

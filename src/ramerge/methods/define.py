@@ -147,11 +147,10 @@ def merge_method(
             formula=formula or shown,
             parameters=_model(name, stated, check),
             prepare=_Prepare(plain, keywords, tuple(stated), derived, needs_base, needs_importance),
-            merge=merge,
             needs_base=needs_base,
             needs_importance=needs_importance,
             interface=interface,
-            **more,
+            **{"merge": merge, **more},
         )
 
     return decorate

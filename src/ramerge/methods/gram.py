@@ -19,9 +19,10 @@ from ramerge.kernels.elementwise import ZERO, Inputs
 from ramerge.kernels.formats import uniform
 from ramerge.kernels.piece import Piece, PieceResult, arithmetic
 from ramerge.kernels.sums import products, sums
-from ramerge.methods.base import Counts, Layer, Results, Statistic
+from ramerge.methods.base import FEW, Counts, Layer, Results, Statistic
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.many import merge_many
 from ramerge.methods.sums import Floats, Summand, Sums
 from ramerge.methods.trim import every
 
@@ -109,6 +110,8 @@ def prepare(agents: int, solve: Solve, results: Results, per: Per = "tensor") ->
 
 def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     based = len(piece.inputs) > combination.agents
+    if combination.per == "tensor" and combination.agents > FEW:
+        return _merge_many(piece, combination, based)
     if combination.per == "tensor":
         return merge_formula(piece, _formula(combination, based), None, allow_nonfinite)
     if combination.per == "row":
@@ -120,6 +123,18 @@ def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_
         return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, combination, based).T
 
     return piece.compute_numbers(columns, shape)
+
+
+def _merge_many(piece: Piece, combination: Combination, based: bool) -> PieceResult:
+    """As the formulas of one element below."""
+    coefficients = combination.coefficients
+    nearest = 0 if based else int(np.argmax(np.abs(coefficients)))
+    start = 0.0 if based else math.fsum(coefficients) - 1
+
+    def finish(origin: NDArray[Any], total: NDArray[Any]) -> NDArray[Any]:
+        return np.where(total == 0, origin, origin + total)
+
+    return merge_many(piece, coefficients, finish, origin=nearest, start=start)
 
 
 def _formula(combination: Combination, based: bool) -> Formula:

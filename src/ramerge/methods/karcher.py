@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.methods import gram
-from ramerge.methods.base import Agents, Method, Parameters, Results
+from ramerge.methods.base import MANY, Agents, Method, Parameters, Results
 from ramerge.methods.gram import Combination
 from ramerge.methods.sums import Floats
 
@@ -81,6 +81,7 @@ KARCHER = Method(
     differs="measures small angles as arccos of float32 cosines, and leaves out tensors that are shorter than `tol`",
     parameters=KarcherParameters,
     needs_base=False,
+    limit=MANY,
     statistics=lambda _parameters, _agents: gram.statistics(),
     prepare=prepare,
     merge=gram.merge,

@@ -8,8 +8,12 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ramerge.kernels.elementwise import ZERO
-from ramerge.methods.base import Agents, for_each, total_weight
+from ramerge.kernels.piece import Piece, PieceResult
+from ramerge.methods.base import FEW, MANY, Agents, Counts, for_each, total_weight
 from ramerge.methods.define import PerAgent, merge_method
+from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.many import merge_many
 
 
 def _is_a_mean(parameters: Any) -> None:
@@ -19,6 +23,18 @@ def _is_a_mean(parameters: Any) -> None:
 
 def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": sum(for_each(parameters.weights, agents)) if parameters.normalize else 1.0}
+
+
+def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    if prepared.inputs.agents <= FEW:
+        return merge_formula(piece, prepared, counts, allow_nonfinite)
+    weights, normalize, divisor = prepared.given
+
+    def finish(_first: Any, total: Any) -> Any:
+        return total / total.dtype.type(divisor) if normalize else total
+
+    assert isinstance(weights, tuple)
+    return merge_many(piece, weights, finish, origin=None)
 
 
 @merge_method(
@@ -31,6 +47,8 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     derived=_derived,
     check=_is_a_mean,
     needs_base=False,
+    limit=MANY,
+    merge=_merge,
 )
 def linear(
     _b: Any,

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.methods import gram
-from ramerge.methods.base import Agents, Column, Method, Parameters, Results, Statistic
+from ramerge.methods.base import MANY, Agents, Column, Method, Parameters, Results, Statistic
 from ramerge.methods.gram import Combination
 from ramerge.methods.sums import Floats
 
@@ -79,6 +79,7 @@ MODEL_STOCK = Method(
     differs="takes products of lengths for 1e-6 at least, so small task vectors shrink; `filter_wise` is `per: row`",
     parameters=ModelStockParameters,
     fewest=2,
+    limit=MANY,
     statistics=lambda parameters, _agents: gram.statistics(parameters.per),
     unit=lambda layer, parameters: gram.unit(layer, parameters.per),
     prepare=prepare,

@@ -17,6 +17,7 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.methods import gram
 from ramerge.methods.base import (
+    MANY,
     WEIGHTS,
     Agents,
     Counts,
@@ -97,6 +98,7 @@ MULTISLERP = Method(
     parameters=MultislerpParameters,
     needs_base=False,
     takes_base=True,
+    limit=MANY,
     statistics=lambda _parameters, _agents: gram.statistics(),
     prepare=prepare,
     merge=merge,

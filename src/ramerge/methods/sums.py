@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import count
+from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,6 +19,12 @@ from ramerge.kernels.sums import sums
 from ramerge.methods.base import Counts, Statistic
 
 Floats = NDArray[np.float64]
+
+
+@cache
+def _number(terms: Callable[[int], Sequence[tuple[int, int]]], agents: int) -> int:
+    return len(terms(agents))
+
 
 _LARGEST = 2.0**300
 
@@ -58,7 +64,10 @@ class Sums(Statistic):
         return np.zeros((self.kinds * len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)
 
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
-        agents = next(n for n in count(1) if self.kinds * len(self.terms(n)) == len(counts) - 1)
+        likely = len(piece.inputs), len(piece.inputs) - 1
+        agents = next(
+            n for n in (*likely, *range(1, likely[1])) if self.kinds * _number(self.terms, n) == len(counts) - 1
+        )
         which, terms = Inputs(agents, base=len(piece.inputs) > agents), self.terms(agents)
 
         def kernel(loop: Loop, inputs: list[Words]) -> bool:

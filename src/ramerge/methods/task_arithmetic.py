@@ -9,9 +9,12 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from ramerge.kernels.elementwise import ZERO
-from ramerge.methods.base import Agents, for_each
+from ramerge.kernels.piece import Piece, PieceResult
+from ramerge.methods.base import FEW, MANY, Agents, Counts, for_each
 from ramerge.methods.define import PerAgent, merge_method
 from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.many import merge_many
 
 
 def divisor_of(weights: tuple[float, ...]) -> float:
@@ -24,6 +27,19 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": divisor_of(for_each(parameters.weights, agents))}
 
 
+def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    if prepared.inputs.agents <= FEW:
+        return merge_formula(piece, prepared, counts, allow_nonfinite)
+    scale, weights, normalize, divisor = prepared.given
+
+    def finish(b: Any, total: Any) -> Any:
+        kind = total.dtype.type
+        return b + kind(scale) * (total / kind(divisor) if normalize else total)
+
+    assert isinstance(weights, tuple)
+    return merge_many(piece, weights, finish, origin=0)
+
+
 @merge_method(
     "task_arithmetic",
     family="sums",
@@ -33,6 +49,8 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     formula="scale * sum_t w_t tau_t",
     differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
     derived=_derived,
+    limit=MANY,
+    merge=_merge,
 )
 def task_arithmetic(
     b: Any,

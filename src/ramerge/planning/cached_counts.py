@@ -24,6 +24,7 @@ from ramerge.planning.model import TensorPlan
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.tensors.identity import Identity
+from ramerge.tensors.tensor import Tensor
 
 KIND = "counts"
 SETTLED_SECONDS = 2.0
@@ -40,26 +41,43 @@ def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Location, Identity])
             read[path] = str(path.resolve()), files[path]
         return read[path]
 
-    digest = hashlib.sha256(b"3")
+    seen: dict[int, str] = {}
+    digest = hashlib.sha256(b"4")
     for tensor in merged(tensors):
         for source in tensor.sources:
-            digest.update(repr((tensor.name, source.is_importance, fingerprint(source.tensor, named))).encode())
+            digest.update(repr((tensor.name, source.is_importance, fingerprint(source.tensor, named, seen))).encode())
     youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def fingerprint(value: Any, named: Callable[[Location], object]) -> object:
-    """A tensor, its origin, and everything inside of that, as plain values; files as `named` gives them."""
+def fingerprint(value: Any, named: Callable[[Location], object], seen: dict[int, str]) -> object:
+    """A value with tensors, their origins, and everything inside of these, as plain values; files as `named` gives
+    them. Tensors become digests, each once, which `seen` collects: those of a chain of deltas are part of each other.
+    """
+    if isinstance(value, Tensor):
+        return _digest_of(value, named, seen)
     if isinstance(value, str | int | None):
         return value
     if isinstance(value, Location):
         return named(value)
     if isinstance(value, tuple):
-        return tuple([fingerprint(item, named) for item in value])
+        return tuple([fingerprint(item, named, seen) for item in value])
     if is_dataclass(value):
         kind: Any = type(value)
-        return (kind.__name__, *[fingerprint(getattr(value, name), named) for name in _names_of(kind)])
+        return (kind.__name__, *[fingerprint(getattr(value, name), named, seen) for name in _names_of(kind)])
     return value
+
+
+def _digest_of(tensor: Tensor, named: Callable[[Location], object], seen: dict[int, str]) -> str:
+    chain: list[Tensor] = []
+    below: Tensor | None = tensor
+    while below is not None and id(below) not in seen:
+        chain.append(below)
+        below = below.origin.below
+    for each in reversed(chain):
+        plain = each.name, each.dtype, each.shape, fingerprint(each.origin, named, seen)
+        seen[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
+    return seen[id(tensor)]
 
 
 @cache

@@ -12,8 +12,9 @@ from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import enumerated
 from ramerge.planning.findings import Findings
+from ramerge.planning.soups import soup_of
 from ramerge.recipe.document import Document
-from ramerge.recipe.model import Recipe
+from ramerge.recipe.model import Agent, Recipe, Soup
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel, resolve, resolve_all
 from ramerge.tensors.checkpoint import Checkpoint
@@ -111,7 +112,7 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
         findings: gets problems and warnings.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
-    agents = {name: _find(agent.parts, recipe, findings, name) for name, agent in recipe.agents.items()}
+    agents = {name: _find_agent(agent, recipe, findings, name) for name, agent in recipe.agents.items()}
     importances = {
         name: _find([agent.importance], recipe, findings, name)
         for name, agent in recipe.agents.items()
@@ -119,7 +120,7 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
     }
     base = _find([recipe.base], recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
     opened_base = _open("", base, recipe, findings) if recipe.base is not None else None
-    opened_agents = _open_all(agents, recipe, findings, opened_base)
+    opened_agents = _open_all(agents, recipe.agents, recipe, findings, opened_base)
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
     if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
@@ -153,27 +154,63 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
         return FoundModel("+".join(texts), None)
 
 
+def _find_agent(agent: Agent, recipe: Recipe, findings: Findings, name: str) -> FoundModel:
+    if agent.soup is None:
+        return _find(agent.parts, recipe, findings, name)
+    members = tuple((each, _find(one.parts, recipe, findings, name)) for each, one in agent.soup.agents.items())
+    return FoundModel(agent.written, members[0][1].directory, members=members)
+
+
 def _open_all(
-    models: Mapping[str, FoundModel], recipe: Recipe, findings: Findings, base: Checkpoint | None
+    models: Mapping[str, FoundModel],
+    agents: Mapping[str, Agent],
+    recipe: Recipe,
+    findings: Findings,
+    base: Checkpoint | None,
+    within: str = "",
 ) -> dict[str, Checkpoint]:
-    """The agents that can be opened, each over the base, or over the agent that it changes."""
+    """The agents that can be opened, each over the base, or over the agent that it changes.
+
+    Messages are about the agent `within`, which is a soup of these.
+    """
     opened: dict[str, Checkpoint] = {}
     for name, model in models.items():
-        over = recipe.agents[name].over
-        if over is not None and over not in opened:
+        agent = agents[name]
+        if agent.over is not None and agent.over not in opened:
             continue  # what is wrong with that one was said
-        checkpoint = _open(name, model, recipe, findings, base if over is None else opened[over])
+        below = base if agent.over is None else opened[agent.over]
+        if agent.soup is not None:
+            checkpoint = _open_soup(name, agent.soup, model, recipe, findings, base)
+        else:
+            checkpoint = _open(within or name, model, recipe, findings, below, agent)
         if checkpoint is not None:
             opened[name] = checkpoint
     return opened
 
 
+def _open_soup(
+    name: str, soup: Soup, model: FoundModel, recipe: Recipe, findings: Findings, base: Checkpoint | None
+) -> Checkpoint | None:
+    opened = _open_all(dict(model.members), soup.agents, recipe, findings, base, within=name)
+    if len(opened) < len(soup.agents):
+        return None
+    try:
+        return soup_of(soup, opened)
+    except CheckpointError as error:
+        findings.error(error, name)
+        return None
+
+
 def _open(
-    name: str, model: FoundModel, recipe: Recipe, findings: Findings, base: Checkpoint | None = None
+    name: str,
+    model: FoundModel,
+    recipe: Recipe,
+    findings: Findings,
+    base: Checkpoint | None = None,
+    agent: Agent | None = None,
 ) -> Checkpoint | None:
     if model.directory is None:
         return None
-    agent = recipe.agents.get(name)
     try:
         opened = open_stacked(
             [part.folder for part in model.parts],

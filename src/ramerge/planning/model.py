@@ -13,7 +13,7 @@ from ramerge.foundation.dtypes import full_name, itemsize, widest
 from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
-from ramerge.methods.base import Layer, Method, Statistic
+from ramerge.methods.base import FEW, Layer, Method, Statistic
 from ramerge.methods.moved import ORDERED, absolute
 from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
@@ -29,6 +29,9 @@ from ramerge.tensors.identity import Identity
 from ramerge.tensors.scaled import Scaled
 from ramerge.tensors.tensor import Tensor
 from ramerge.tensors.weighted import Weighted
+
+# Numbers of an element while many agents are summed: the origin, the sum, and what the result is made of.
+_BYTES_OF_MANY = 5 * 8
 
 ALL_AGENTS = "the agents"
 """The owner of a mean of all agents, which is one input."""
@@ -183,7 +186,8 @@ class TensorPlan:
         quantized = 0
         if self.quantized is not None:
             quantized = room(4 * elements) + scaled.scratch_of(self.quantized, elements)
-        return elements * each + arrays + max(scratch, quantized)
+        many = _BYTES_OF_MANY * elements if self.merged and len(self.sources) > 1 + FEW else 0
+        return elements * each + arrays + max(scratch, quantized) + many
 
     def part(self, scope: str) -> str:
         """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
@@ -476,7 +480,8 @@ class MergePlan(PlannedContents):
     @property
     def rounds_updates(self) -> bool:
         """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
-        return self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
+        few = len(self.agents) <= FEW
+        return few and self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
     def exact_dtype(self) -> str:

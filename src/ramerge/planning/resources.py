@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from ramerge.foundation.limits import ResourceLimits
 from ramerge.foundation.machine import memory, processors
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import FEW, Statistic
 from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Remote
-from ramerge.tensors.reader import AHEAD_BYTES
+from ramerge.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
@@ -96,10 +96,12 @@ def cut(
 
     def resources(workers: int, block: int) -> Resources:
         buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + (models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0)
+        each = buffer + scratch + partials + min(deltas, MOST_KEPT) * KEPT_BYTES
+        each += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
         return Resources(workers, block, buffer, fixed + workers * each, each)
 
     block = _largest_block(inputs)
+    fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
     least = min(workers, _FEW) if remote and not limits.threads else workers
     while block > fewest and resources(least, block).peak_memory_bytes > budget:
         block //= 2
@@ -116,8 +118,8 @@ def cut(
 
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
     agents, tensors = len(inputs.agents), contents.tensors
-    models = 1 + agents + len(inputs.importances)
-    compiled = max((len(tensor.sources) for tensor in tensors), default=models)
+    models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.importances)
+    compiled = 1 + min(max((len(tensor.sources) for tensor in tensors), default=agents), FEW)
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0

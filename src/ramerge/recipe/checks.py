@@ -113,6 +113,23 @@ def _parameter_problems(
     return problems
 
 
+def _soup_problems(document: Document, agents: Mapping[str, Any]) -> list[str]:
+    """Problems of agents that are soups, each of which is a recipe of its own on the same base."""
+    problems = []
+    for name, agent in agents.items():
+        soup = agent.get("soup") if isinstance(agent, dict) else None
+        if not isinstance(soup, dict):
+            continue
+        inner = Document({"base": document.values.get("base"), "method": "uniform", **soup})
+        found = [*_method_problems(inner), *_agent_problems(inner)]
+        method = METHODS.get(str(inner.values["method"]))
+        if method is not None and method.mean is None:
+            means = [each.name for each in METHODS.usable().values() if each.mean is not None]
+            found.append(f"method: {method.name} is no weighted mean; choose one of {', '.join(means)}")
+        problems += [document.where(("agents", name, "soup"), text) for text in found]
+    return problems
+
+
 def _agent_problems(document: Document) -> list[str]:
     values = document.values
     agents, chosen = values.get("agents"), values.get("companions")
@@ -127,6 +144,7 @@ def _agent_problems(document: Document) -> list[str]:
                 meant.append(((list_key, str(index), key), entry.get(key)))
                 if entry.get("keep") is not None and values.get("base") is None:
                     problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
+    problems += _soup_problems(document, agents)
     for place, (name, agent) in enumerate(agents.items()):
         over = agent.get("over") if isinstance(agent, dict) else None
         if isinstance(over, str) and over not in list(agents)[:place]:

@@ -61,6 +61,10 @@ def _as_texts(value: Any) -> Any:
 _Text = Annotated[str, Field(min_length=1)]
 
 
+def _as_agent(value: Any) -> Any:
+    return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
+
+
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
 
@@ -73,6 +77,7 @@ class Agent(_Strict):
         delta: instead of `model`: the folder or hub id of a delta on the base, or a list of them, applied in order.
         over: the name of an agent listed earlier that the delta changes, in place of the base. So the checkpoints of a
             run are a chain of deltas, each of which is read once.
+        soup: instead of `model`: checkpoints of a run whose weighted mean is the agent.
         importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
 
     Example:
@@ -84,24 +89,27 @@ class Agent(_Strict):
     model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
     delta: Annotated[tuple[_Text, ...], BeforeValidator(_as_texts), Field(min_length=1, strict=False)] | None = None
     over: _Text | None = None
+    soup: Soup | None = None
     importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one_model(self) -> Agent:
         if self.over is not None and self.delta is None:
             raise ValueError("over: names the agent that a delta changes; give the delta")
-        if (self.model is None) == (self.delta is None):
-            raise ValueError("must have exactly one of model: FOLDER, delta: FOLDER")
+        if sum(value is not None for value in (self.model, self.delta, self.soup)) != 1:
+            raise ValueError("must have exactly one of model: FOLDER, delta: FOLDER, soup: {agents: {...}}")
         return self
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The model, or the deltas in order."""
+        """The model, or the deltas in order; none of a soup."""
         return (self.model,) if self.model is not None else self.delta or ()
 
     @property
     def written(self) -> str:
-        """The model as one text, with a plus between deltas."""
+        """The model as one text, with a plus between deltas; of a soup, its method and its agents."""
+        if self.soup is not None:
+            return f"{self.soup.method} of {', '.join(self.soup.agents)}"
         return "+".join(self.parts)
 
     @property
@@ -110,6 +118,34 @@ class Agent(_Strict):
         if self.importance is None and self.model is not None:
             return self.model
         return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class Soup(_Strict):
+    """Checkpoints of a run whose weighted mean stands for one agent. It is computed as they are read.
+
+    Attributes:
+        method: a method that is a weighted mean of agents, such as `uniform` or `ema`.
+        agents: name to checkpoint; each may be a delta over one that is listed earlier.
+        parameters: of the method.
+
+    Example:
+        >>> code = {"soup": {"method": "ema", "agents": {"step-10": "coder", "step-20": "tool"}}}
+        >>> ramerge.Recipe(base="base", agents={"code": code}).agents["code"].soup.method
+        'ema'
+    """
+
+    method: str = "uniform"
+    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _holds_checkpoints(self) -> Soup:
+        if any(agent.soup is not None or agent.importance is not None for agent in self.agents.values()):
+            raise ValueError("agents of a soup must be checkpoints, without importances")
+        return self
+
+
+Agent.model_rebuild()
 
 
 class Rule(_Strict):
@@ -218,10 +254,6 @@ class Allow(_Strict):
     outside_links: bool = False
     vocabulary: Literal["common"] | None = None
     config: tuple[str, ...] = Field(default=(), strict=False)
-
-
-def _as_agent(value: Any) -> Any:
-    return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
 
 
 def _as_size(value: Any) -> Any:

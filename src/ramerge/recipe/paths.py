@@ -47,12 +47,17 @@ def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str 
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
-    agents = {}
-    for name, agent in recipe.agents.items():
-        deltas = tuple(_spelled(part, recipe.folder, home) for part in agent.delta or ()) or None
-        model, importance = (_spelled(part, recipe.folder, home) for part in (agent.model, agent.importance))
-        agents[name] = Agent(model=model, delta=deltas, over=agent.over, importance=importance)
+    agents = {name: _portable(agent, recipe.folder, home) for name, agent in recipe.agents.items()}
     return recipe.model_copy(update={"base": _spelled(recipe.base, recipe.folder, home), "agents": agents})
+
+
+def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:
+    if agent.soup is not None:
+        members = {name: _portable(one, folder, home) for name, one in agent.soup.agents.items()}
+        return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members})})
+    deltas = tuple(_spelled(part, folder, home) for part in agent.delta or ()) or None
+    model, importance = (_spelled(part, folder, home) for part in (agent.model, agent.importance))
+    return Agent(model=model, delta=deltas, over=agent.over, importance=importance)
 
 
 def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:

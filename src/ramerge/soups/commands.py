@@ -86,6 +86,8 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     metavar="SECONDS",
     help="Seconds that scoring a soup may take.",
 )
+@option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
+@option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file.")
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, AS_DELTA)
 @option(
     "output",
@@ -115,6 +117,7 @@ def soup(
     ramerge soup runs/code OUT --strategy ema --set half_life=50
     ramerge soup runs/code OUT --strategy relex --base BASE --steps :150 --set at=1000
     ramerge soup runs/code OUT --strategy greedy --score my_scores.py:score
+    ramerge soup runs/code --base BASE --analyze
     """
     from ramerge.api import plan
     from ramerge.engine.summary import summary
@@ -123,10 +126,13 @@ def soup(
     from ramerge.recipe.checks import check
     from ramerge.soups.recipe import GREEDY, read_request
 
-    wanted = 1 if recipe_file is not None else 2
-    if len(words) < wanted:
+    merges = recipe_file is None and not flags["analyze"]
+    if len(words) < 1 + merges:
         raise click.UsageError("two names are needed at least: RUN, and OUT, the folder to write")
-    run, out = (words, None) if recipe_file is not None else (words[:-1], words[-1])
+    run, out = (words[:-1], words[-1]) if merges else (words, None)
+    if flags["analyze"]:
+        _analyze(run, flags, options, quiet=quiet, as_json=as_json)
+        return
     request = read_request(run, flags)
     document = request.recipe
     if flags["strategy"] == GREEDY and out is not None:
@@ -144,6 +150,33 @@ def soup(
         click.echo(record.to_json(), nl=False)
     elif not quiet:
         say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+
+
+def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
+    from ramerge.analysis.report.write import require_extra
+    from ramerge.foundation.files import write_file
+    from ramerge.foundation.progress import shown
+    from ramerge.soups.recipe import read_request
+    from ramerge.soups.straightness import lines_of, straightness
+
+    if flags["base"] is None:
+        raise RecipeError(
+            "--analyze: task vectors are changes of a base; give the model that the run began with: --base"
+        )
+    if flags["html"] is not None:
+        require_extra()
+    request = read_request(run, {**flags, "strategy": "relex"})
+    with shown(quiet=quiet or as_json) as listen:
+        found = straightness(request.recipe, options, listen)
+    warn(found.warnings)
+    if as_json:
+        click.echo(found.to_json(), nl=False)
+    elif not quiet:
+        say(lines_of(found))
+    if flags["html"] is not None:
+        from ramerge.soups.report.write import render
+
+        write_file(flags["html"], render(found))
 
 
 def _find_greedy(

@@ -117,7 +117,7 @@ def warning(figures: Sequence[Mapping[str, Any]]) -> str:
         return ""
     return (
         f"the first component holds only {min(found):.0%} of a checkpoint's task vector: the run does not follow one "
-        "line, so what relex predicts may be far from it; `ramerge analyze` shows it by layer"
+        "line, so what relex predicts may be far from it; `ramerge soup RUN --analyze` shows it by layer"
     )
 
 

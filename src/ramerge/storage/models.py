@@ -36,6 +36,7 @@ class FoundModel:
         hub_id: its id if it comes from the hub.
         revision: its revision there.
         adapters: what is added to it, in this order.
+        members: of a soup, the models that it is a mean of, by name; `directory` is that of the first.
     """
 
     written: str
@@ -43,10 +44,13 @@ class FoundModel:
     hub_id: str | None = None
     revision: str | None = None
     adapters: tuple[FoundModel, ...] = ()
+    members: tuple[tuple[str, FoundModel], ...] = ()
 
     @property
     def parts(self) -> tuple[FoundModel, ...]:
-        """The model itself, and the adapters on top of it."""
+        """The model itself, and the adapters on top of it; those of all members."""
+        if self.members:
+            return tuple(part for _, member in self.members for part in member.parts)
         return (replace(self, adapters=()), *self.adapters)
 
     @property
@@ -69,7 +73,7 @@ class FoundModel:
     @property
     def location(self) -> str:
         """The folder for messages, or what was written; with a plus before each adapter."""
-        if self.directory is None:
+        if self.directory is None or self.members:
             return self.written
         return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
 

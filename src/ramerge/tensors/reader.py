@@ -45,6 +45,10 @@ _ANSWERS = 2
 AHEAD_BYTES = _ANSWERS * _AHEAD
 """What a reader holds of a remote file of which it reads small pieces (`Origin.ahead`)."""
 
+MOST_KEPT = 600
+KEPT_BYTES = 6_000
+"""How many things a reader keeps for origins (`Reader.kept`), and how large each is."""
+
 
 def threads_for(files: Iterable[Location]) -> int:
     """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
@@ -259,6 +263,7 @@ class Reader:
     Attributes:
         files: the open files, which threads may share.
         arena: memory for blocks and for what reading them takes.
+        kept: what origins keep between blocks, at most `MOST_KEPT` things of a few kilobytes, the oldest first.
     """
 
     def __init__(self, files: Files, arena: Arena | None = None) -> None:
@@ -267,6 +272,7 @@ class Reader:
         self._start = self._stop = 0
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}
+        self.kept: dict[tuple[int, int], Any] = {}
         self._streams: dict[tuple[int, int], Stream] = {}
         self._ahead: dict[Location, _Ahead] = {}
 

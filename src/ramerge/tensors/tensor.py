@@ -52,8 +52,13 @@ class Origin(ABC):
 
     @property
     def grain(self) -> int:
-        """Elements that are read together: a block that begins and ends elsewhere costs what is left over."""
+        """Elements that are read together: of a block that begins or ends between them, more is read."""
         return 1
+
+    @property
+    def below(self) -> Tensor | None:
+        """The tensor that it stores changes of, which may be such a tensor itself."""
+        return None
 
     def is_change_of(self, other: Tensor) -> bool:
         """Whether it stores what was changed of this tensor, in one step or several, which `add_changes` reads."""
@@ -63,30 +68,30 @@ class Origin(ABC):
         """The stored extents of what was changed of this tensor."""
         yield from ()
 
+    def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
+        """As `scratch`, for `add_changes`."""
+        return 0
+
     def add_changes(
         self,
         reader: Reader,
-        tensor: Tensor,
         other: Tensor,
+        chain: Sequence[tuple[Tensor, float]],
         start: int,
         stop: int,
         held: NDArray[np.uint8],
-        weight: float,
         total: NDArray[Any],
-        *,
-        verify: bool,
     ) -> None:
         """Read the changes of elements `start:stop`, which begin and end at multiples of `grain`, or end the tensor.
 
         Args:
             reader: reads, and has temporary memory.
-            tensor: has this origin.
-            other: the tensor that it is a change of.
+            other: the tensor that the first of the chain is a change of.
+            chain: tensors, each a change of the one before, and the factors of what they change; the first has this
+                origin.
             start, stop: the elements.
-            held: those of `other`; becomes those of this tensor.
-            weight: factor of the differences.
-            total: float32, or float64 for F64: the differences are added to it.
-            verify: whether to make sure that `held` is what was changed, where that takes time.
+            held: those of `other`; becomes those of the last tensor of the chain.
+            total: float32, or float64 for F64: the differences, times their factors, are added to it.
 
         Raises:
             CheckpointError: as for `read`, or `held` is not what was changed.

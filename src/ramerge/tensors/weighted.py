@@ -9,10 +9,11 @@ checkpoint that is stored as a change of the one before it is never made: its ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from typing import Any
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,21 @@ from ramerge.tensors.reader import Reader
 from ramerge.tensors.tensor import Origin, Stored, Tensor
 
 Bytes = NDArray[np.uint8]
+
+
+class _Step(NamedTuple):
+    """From a term to the next: the factor of what changes, and whether that is what the next one stores."""
+
+    before: Tensor
+    term: Tensor
+    factor: float
+    is_change: bool
+
+
+def _together(steps: Sequence[_Step]) -> int:
+    """How many terms are held at once."""
+    runs = [len(list(group)) for is_change, group in groupby(steps, attrgetter("is_change")) if not is_change]
+    return 1 + min(max(runs, default=0), kernels.GROUP)
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,15 @@ class Weighted(Origin):
     def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
         return self.terms
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        first, *others = self.terms
+        changes = [term.origin.is_change_of(before) for before, term in pairwise(self.terms)]
+        # of a change, only its own memory counts, which is that of all changes; a long chain need not be followed
+        rest = [is_change or term.likeness for is_change, term in zip(changes, others, strict=True)]
+        return first.likeness, tuple(rest)
 
     @property
     def _factors(self) -> list[float]:
@@ -66,13 +91,26 @@ class Weighted(Origin):
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
-        size = min(elements + 2 * (self.grain - 1), tensor.elements)
-        width = itemsize(tensor.dtype)
-        held = max(itemsize(dtype) for dtype in (self.held_dtype(tensor.dtype), *(term.dtype for term in self.terms)))
-        together = 1 + min(kernels.GROUP, len(self.terms) - 1)
-        inner = max(term.scratch(size) for term in self.terms)
-        # the result, the sum of changes, the tensors of a group, and one before it is brought to another dtype
-        return 2 * room(size * width) + (together + 1) * room(size * held + 8) + inner
+        grain, steps = self.grain, self.steps(tensor.dtype)
+        size = elements if elements % grain == 0 else min(elements + 2 * (grain - 1), tensor.elements)
+        whole, held = itemsize(tensor.dtype), itemsize(self.held_dtype(tensor.dtype))
+        inner = [self.terms[0].scratch(size)]
+        for step in steps:
+            origin, width = step.term.origin, itemsize(step.term.dtype)
+            if step.is_change:
+                inner.append(origin.scratch_of_changes(step.term, step.before, size))
+            else:
+                inner.append(origin.scratch(step.term, size) + room(size * width))
+        # the result, the sum of changes, and the tensors of a group
+        return 2 * room(size * whole) + _together(steps) * room(size * held) + max(inner)
+
+    def steps(self, real: str) -> list[_Step]:
+        """From each term to the next, for a mean of this dtype."""
+        held = self.held_dtype(real)
+        return [
+            _Step(before, term, factor, term.dtype == held and term.origin.is_change_of(before))
+            for (before, term), factor in zip(pairwise(self.terms), self._factors, strict=True)
+        ]
 
     def held_dtype(self, real: str) -> str:
         """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
@@ -100,31 +138,36 @@ class _Mean:
         self._format = origin.held_dtype(dtype)
 
     def compute(self, out: Bytes) -> None:
-        reader, (first, *others) = self._reader, self._origin.terms
+        reader, first = self._reader, self._origin.terms[0]
         result = out.view(FORMATS[self._real].real)
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
-        slots = [self._slot() for _ in range(1 + min(kernels.GROUP, len(others)))]
+        steps = self._origin.steps(self._real)
+        slots = [self._slot() for _ in range(_together(steps))]
         self._fetch(first, slots[0])
         convert(self._format, slots[0], self._real, out, result.size)
-        held, waiting, weights = 0, [0], list[float]()
-        for before, term, weight in zip(self._origin.terms, others, self._origin._factors, strict=False):
-            if self._format == term.dtype and term.origin.is_change_of(before):
-                self._add(slots, waiting, weights, total)
-                held, waiting, weights = waiting[-1], [waiting[-1]], []
-                with reader.arena.scratch():
-                    span, verify = (self._low, self._high), term is others[-1]
-                    term.origin.add_changes(reader, term, before, *span, slots[held], weight, total, verify=verify)
-                continue
-            if len(waiting) == len(slots):
+        waiting, weights = [0], list[float]()
+        for is_change, group in groupby(steps, attrgetter("is_change")):
+            if is_change:
                 self._add(slots, waiting, weights, total)
                 waiting, weights = [waiting[-1]], []
-            free = next(index for index in range(len(slots)) if index not in waiting)
-            self._fetch(term, slots[free])
-            waiting.append(free)
-            weights.append(weight)
+                self._add_chain(list(group), slots[waiting[0]], total)
+                continue
+            for step in group:
+                if len(waiting) == len(slots):
+                    self._add(slots, waiting, weights, total)
+                    waiting, weights = [waiting[-1]], []
+                free = next(index for index in range(len(slots)) if index not in waiting)
+                self._fetch(step.term, slots[free])
+                waiting.append(free)
+                weights.append(step.factor)
         self._add(slots, waiting, weights, total)
         kernels.finish(total, result)
+
+    def _add_chain(self, steps: Sequence[_Step], held: Bytes, total: NDArray[Any]) -> None:
+        before, first, chain = steps[0].before, steps[0].term, [(step.term, step.factor) for step in steps]
+        with self._reader.arena.scratch():
+            first.origin.add_changes(self._reader, before, chain, self._low, self._high, held, total)
 
     def _slot(self) -> Bytes:
         """Room for the elements of a tensor."""

@@ -1,0 +1,1 @@
+"""How straight a run is, as a page."""

@@ -1,0 +1,75 @@
+"""How straight a run is, as one HTML page in the style of the analysis. It needs no network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import altair as alt
+
+from ramerge.analysis.report.charts import BLUE, GRAY, VERMILION, Figure
+from ramerge.analysis.report.page import plain_page
+from ramerge.foundation.version import __version__
+from ramerge.soups.straightness import RunStraightness, judged, rows_of
+
+
+def render(found: RunStraightness) -> str:
+    """The page. The libraries of the extra `report` must be installed."""
+    head = ["part", "first component", "R^2", "length"]
+    rows = [
+        [name, f"{each.share:.1%}", f"{each.fit:.3f}", f"{each.length:.4g}"]
+        for name, each in (("whole model", found.model), *found.layers.items())
+    ]
+    return plain_page(
+        Path(__file__).with_name("page.html"),
+        [_line(found), _layers(found)],
+        version=__version__,
+        found=found,
+        finding=judged(found),
+        head=head,
+        rows=rows,
+    )
+
+
+def _line(found: RunStraightness) -> Figure:
+    """Where each checkpoint is on the line of the run, and the line of least squares through these places."""
+    rows = [{"step": step, "place": place} for step, place in zip(found.steps, found.model.coordinates, strict=True)]
+    base = alt.Chart(alt.NamedData(name="rows")).encode(
+        x=alt.X("step:Q", title="step", scale=alt.Scale(zero=True)),
+        y=alt.Y("place:Q", title="on the line", scale=alt.Scale(zero=True)),
+    )
+    fitted = base.transform_regression("step", "place").mark_line(color=GRAY)
+    points = base.mark_point(filled=True, size=40, color=BLUE).encode(tooltip=["step:Q", "place:Q"])
+    return Figure(
+        name="line",
+        title="Along the line",
+        caption="How far each checkpoint is along the first component of the task vectors, in units of the last one, "
+        "and the straight line through these places. Predictions continue it.",
+        text=f"R squared of the line is {found.model.fit:.3f}.",
+        chart=alt.layer(fitted, points).properties(height=220),
+        rows=rows,
+    )
+
+
+def _layers(found: RunStraightness) -> Figure:
+    """Share of the first component and R^2, layer by layer."""
+    rows = [
+        {"part": row["part"], "place": row["place"], "what": what, "value": row[key]}
+        for row in rows_of(found)
+        for what, key in (("first component", "share"), ("R squared of the line", "fit"))
+    ]
+    colors = alt.Scale(domain=["first component", "R squared of the line"], range=[BLUE, VERMILION])
+    chart = alt.Chart(alt.NamedData(name="rows")).mark_point(filled=True, size=30)
+    return Figure(
+        name="layers",
+        title="By layer",
+        caption="The share of each layer's task vectors in their first component, and how straight they move along it. "
+        "Where both are near 1, a prediction may be trusted.",
+        text=f"The first component holds {found.model.share:.1%} of the whole model.",
+        chart=chart.encode(
+            x=alt.X("value:Q", title="", scale=alt.Scale(domain=[0, 1], clamp=True)),
+            y=alt.Y("part:N", sort=alt.SortField("place"), title="", axis=alt.Axis(labelOverlap=True)),
+            color=alt.Color("what:N", title="", scale=colors, legend=alt.Legend(orient="top")),
+            tooltip=["part:N", "what:N", "value:Q"],
+        ).properties(height=max(120, min(14 * len(found.layers), 700))),
+        rows=rows,
+    )

@@ -1,0 +1,169 @@
+"""How straight a run is: whether the task vectors of its checkpoints lie on one line, and move along it evenly.
+
+For each tensor, layer and the whole model: the share of the squared lengths of all task vectors that lies in the first
+component, and R^2 of the straight line through the coordinates over the steps (see `relex`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from ramerge.api import plan
+from ramerge.engine.executors import chosen_executor
+from ramerge.engine.reads import Passes
+from ramerge.foundation.errors import PlanError
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Listener
+from ramerge.foundation.terminal import table
+from ramerge.methods.gram import Gram
+from ramerge.methods.sums import Floats
+from ramerge.options import Options
+from ramerge.planning.model import scope_of
+from ramerge.recipe.document import Document
+from ramerge.soups.relex import Line
+from ramerge.soups.steps import steps_of
+
+_MOST_ROWS = 60
+
+
+@dataclass(frozen=True)
+class Straightness:
+    """How straight a part of a model went.
+
+    Attributes:
+        length: the length of the last checkpoint's task vector.
+        share: of the squared lengths of all task vectors, what lies in the first component of each tensor.
+        fit: R^2 of the straight lines through the coordinates, weighted by what lies in the first components.
+        coordinates: of each checkpoint, how far it is on the line: the root of what lies in the first components, with
+            the sign of most of it; in units of the last one's.
+    """
+
+    length: float
+    share: float
+    fit: float
+    coordinates: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class RunStraightness:
+    """How straight a run is.
+
+    Attributes:
+        steps: of its checkpoints.
+        model: the whole model.
+        layers: by name, in the model's order; tensors that are in no layer by their own names.
+        tensors: by name; those that moved.
+        warnings: of the plan.
+    """
+
+    steps: tuple[float, ...]
+    model: Straightness
+    layers: Mapping[str, Straightness]
+    tensors: Mapping[str, Straightness]
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> str:
+        """All numbers."""
+        return dumped(asdict(self))
+
+
+def straightness(recipe: Document, options: Options, listen: Listener) -> RunStraightness:
+    """Count how straight a run is, in one read of its checkpoints.
+
+    Args:
+        recipe: of the method `relex`.
+        options: how the read is carried out.
+        listen: gets the progress.
+
+    Raises:
+        PlanError: the checkpoints do not fit each other.
+        WeightsError: values are not finite.
+        CheckpointError: an input cannot be read.
+    """
+    made = plan(recipe, options=options)
+    if made.problems:
+        raise PlanError(made.problems)
+    details = made.details
+    with (
+        chosen_executor(options.ray, details.resources.workers, details.resources.memory_of) as executor,
+        closing(Passes(details, executor, listen)) as passes,
+    ):
+        passes.count()
+        found = {part: result for (statistic, part), result in passes.results.items() if statistic == Gram("tensor")}
+    names = [tensor.part("tensor") for tensor in details.tensors if tensor.merged]
+    products = {name: found[name] for name in dict.fromkeys(names) if np.trace(found[name]) > 0}
+    steps = steps_of(details.parameters, tuple(details.agents))
+    layers: dict[str, dict[str, Floats]] = {}
+    for name, matrix in products.items():
+        layers.setdefault(scope_of(name, "layer"), {})[name] = matrix
+    return RunStraightness(
+        steps=steps,
+        model=_of(list(products.values()), steps),
+        layers={name: _of(list(each.values()), steps) for name, each in layers.items()},
+        tensors={name: _of([matrix], steps) for name, matrix in products.items()},
+        warnings=made.warnings,
+    )
+
+
+def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
+    """Of tensors whose task vectors have these scalar products."""
+    if not products:
+        return Straightness(0.0, 1.0, 1.0, (0.0,) * len(steps))
+    lines = [Line.of(matrix, steps) for matrix in products]
+    inside = [line.share * float(np.trace(matrix)) for line, matrix in zip(lines, products, strict=True)]
+    total = sum(float(np.trace(matrix)) for matrix in products)
+    last = max(range(len(steps)), key=lambda place: steps[place])
+    along = sum(
+        (weight * np.sign(line.direction) * line.direction**2 for line, weight in zip(lines, inside, strict=True)),
+        np.zeros(len(steps)),
+    )
+    coordinates = np.sign(along) * np.sqrt(np.abs(along))
+    length = float(np.sqrt(sum(matrix[last, last] for matrix in products)))
+    return Straightness(
+        length=length,
+        share=sum(inside) / total,
+        fit=sum(line.fit * weight for line, weight in zip(lines, inside, strict=True)) / sum(inside),
+        coordinates=tuple((coordinates / (abs(coordinates[last]) or 1.0)).tolist()),
+    )
+
+
+def judged(found: RunStraightness) -> str:
+    """What the numbers mean for a prediction, in one sentence."""
+    share, fit = found.model.share, found.model.fit
+    numbers = f"the first component holds {share:.1%} of the run, and R^2 of its line over the steps is {fit:.3f}"
+    if share >= _STRAIGHT and fit >= _EVEN:
+        return f"{numbers}: the run is straight, as the runs are for which relex was published"
+    return f"{numbers}: the run is not straight, so a checkpoint that relex predicts may be far from it"
+
+
+_STRAIGHT, _EVEN = 0.8, 0.95
+
+
+def lines_of(found: RunStraightness) -> list[str]:
+    """The result for the terminal: the model and its layers."""
+    rows = [["whole model", *_numbers(found.model)], *([name, *_numbers(each)] for name, each in found.layers.items())]
+    steps = [[f"{step:g}", f"{at:.3f}"] for step, at in zip(found.steps, found.model.coordinates, strict=True)]
+    more = [f"and {len(rows) - _MOST_ROWS} more: --json has all"] if len(rows) > _MOST_ROWS else []
+    return [
+        *table(["part", "first component", "R^2", "length"], rows[:_MOST_ROWS]),
+        *more,
+        *table(["step", "on the line"], steps),
+        judged(found),
+    ]
+
+
+def _numbers(part: Straightness) -> list[str]:
+    return [f"{part.share:.1%}", f"{part.fit:.3f}", f"{part.length:.4g}"]
+
+
+def rows_of(found: RunStraightness) -> list[dict[str, Any]]:
+    """A row for each layer, for figures."""
+    return [
+        {"part": name, "place": place, "share": each.share, "fit": each.fit, "length": each.length}
+        for place, (name, each) in enumerate(found.layers.items())
+    ]

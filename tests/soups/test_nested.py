@@ -1,0 +1,87 @@
+"""An agent that is a soup: the same as merging the soups that were written to the disk, without writing them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import ramerge
+from ramerge.foundation.errors import PlanError, RecipeError
+from tests.checkpoints import read_checkpoint, write_checkpoint
+from tests.soups.test_soup import same, write_run
+
+
+def chain_of(run: Path, steps: list[int]) -> dict[str, Any]:
+    """Checkpoints of a run as a chain of deltas."""
+    agents: dict[str, Any] = {}
+    for step in steps:
+        over = {"over": f"s{step - 10}"} if agents else {}
+        agents[f"s{step}"] = {"delta": str(run / f"step_{step}"), **over}
+    return agents
+
+
+def whole(run: Path, steps: list[int]) -> dict[str, Any]:
+    return {f"s{step}": str(run / f"global_step_{step}") for step in steps}
+
+
+@pytest.mark.parametrize("method", ["ram+", "ram", "ties", "task_arithmetic", "uniform"])
+def test_soups_of_two_runs_are_merged_as_if_they_were_written_first(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    steps = [10, 20, 30, 40]
+    for name in ("code", "tool"):
+        write_run(tmp_path / name, 4)  # both runs begin with the same base
+    code, tool = tmp_path / "code", tmp_path / "tool"
+    ema = {"method": "ema", "parameters": {"half_life": 20}}
+    for name, agents in (("code", whole(code / "run", steps)), ("tool", whole(tool / "run", steps[2:]))):
+        source = {**ema, "agents": agents, "dtype": "float32"}
+        ramerge.merge(source, tmp_path / f"{name}-soup")
+    wanted = {"code": "code-soup", "tool": "tool-soup"}
+    recipe = {"method": method, "base": str(code / "base")}
+    ramerge.merge({**recipe, "agents": wanted}, "wanted")
+    folded: dict[str, Any] = {
+        "code": {"soup": {**ema, "agents": chain_of(code / "chain", steps)}},
+        "tool": {"soup": {**ema, "agents": whole(tool / "run", steps[2:])}},
+    }
+    record = ramerge.merge({**recipe, "agents": folded}, "out")
+    same(tmp_path / "out", read_checkpoint(tmp_path / "wanted"))
+    assert record.agents["tool"].to_dict()["model"].startswith("ema of ")
+    assert "(0.7071), " in record.agents["tool"].to_dict()["model"]
+    ramerge.merge("out/ramerge.yaml", "again")
+    same(tmp_path / "again", read_checkpoint(tmp_path / "out"))
+
+
+def test_other_weights_do_not_take_counts_of_an_earlier_merge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("code", "tool"):
+        write_run(tmp_path / name, 3)
+    recipe: dict[str, Any] = {"base": "code/base", "agents": {"tool": "tool/run/global_step_30"}}
+    digests = set()
+    for decay in (0.2, 0.8):
+        soup = {"method": "ema", "parameters": {"decay": decay}, "agents": whole(Path("code/run"), [10, 20])}
+        plan = ramerge.plan({**recipe, "agents": {**recipe["agents"], "code": {"soup": soup}}})
+        assert plan.problems == ()
+        values = [source.tensor.origin.weights for source in plan.details.tensors[0].sources if source.owner == "code"]
+        digests.add(tuple(values))
+    assert len(digests) == 2
+
+
+def test_what_is_wrong_with_a_soup_is_said_of_its_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    models = write_run(tmp_path, 2)
+    base = {"base": "base"}
+    for soup, text in (
+        ({"method": "ties", "agents": {"a": "run"}}, "agents.code.soup: method: ties is no weighted mean"),
+        ({"parameters": {"decay": 1}, "agents": {"a": "run"}}, "agents.code.soup: parameters.decay: unknown parameter"),
+        ({"agents": {"a": {"soup": {"agents": {"b": "run"}}}}}, "agents of a soup must be checkpoints"),
+        ({"agents": {}}, "agents.code.soup"),
+        ({"agents": {"a": {"delta": "x", "over": "b"}}}, "unknown agent listed earlier 'b'"),
+    ):
+        with pytest.raises(RecipeError, match=text):
+            ramerge.read_recipe({**base, "agents": {"code": {"soup": soup}}})
+    other = {name: tensor for name, tensor in models[0].items() if name != "model.norm.weight"}
+    write_checkpoint(tmp_path / "other", other)
+    recipe = {**base, "agents": {"code": {"soup": {"agents": {"a": "other", "b": "run/global_step_20"}}}}}
+    with pytest.raises(PlanError, match="has other tensors than"):
+        ramerge.merge(recipe, "out")
