@@ -39,11 +39,11 @@ $(PEERS)/.mergekit: constraints.txt
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt mergekit==0.1.5
 	touch $@
 
-# The report is tested in a real browser. Where none is found and none can be installed, these tests are skipped.
+# The pages are tested in a real browser. Where none is found and none can be installed, these tests are skipped.
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
-	  || echo "no chromium here: the report's browser tests will be skipped"
+	  || echo "no chromium here: the browser tests will be skipped"
 
 # Programs written by a model are tested in a real sandbox, and skipped likewise.
 sandbox:

@@ -61,6 +61,7 @@ FULL_PATHS = {
     "tests/e2e/test_memory.py": "checkpoints of 100 MB",
     "tests/formats/test_quantized_models.py": "torch",
     "tests/ui/test_browser.py": "Gradio, a browser",
+    "tests/ui/test_compare.py": "Gradio, Optuna",
     "tests/ui/test_controls.py": "Gradio",
     "tests/ui/test_space.py": "Gradio, a browser",
     "tests/e2e/test_notebook.py": "Jupyter, torch",

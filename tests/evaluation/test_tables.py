@@ -485,7 +485,8 @@ def test_markdown_rows_have_as_many_cells_as_the_head() -> None:
 def test_marks_in_every_format() -> None:
     table = build(family())
     assert re.search(r"merge-a +\| +\*\*75.00\*\*† +\| +<u>25.00</u>", render(table, "markdown"))
-    assert "<td><strong>75.00</strong>†</td>\n      <td><u>25.00</u></td>" in render(table, "html")
+    cells = re.findall("<td[^>]*>(.*?)</td>", render(table, "html"))
+    assert cells[cells.index("<strong>75.00</strong>†") + 1] == "<u>25.00</u>"
     assert re.search(r"merge-a +75.00\*† +25.00\+", render(table, "text"))
     assert "75.00 [25.00, 100.00]" in render(build(family(), models=["base", "merge-a"]), "text", intervals=True)
 

@@ -101,8 +101,10 @@ def visit(browser: Any, address: str, **context: Any) -> Iterator[Visit]:
     inside.on("request", lambda request: one.requests.append(request.url))
     one.page.goto(address)
     one.page.get_by_role("tab", name="Agents").wait_for(timeout=60_000)
-    yield one
-    inside.close()
+    try:
+        yield one
+    finally:
+        inside.close()
     assert one.complaints == [], one.complaints
     own = address.partition("?")[0]
     outside = [url for url in one.requests if not url.startswith((own, "data:", "blob:"))]

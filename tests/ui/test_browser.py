@@ -59,7 +59,7 @@ def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit,
     opened.merged("of-the-demo")
     opened.tab("Compare")
     opened.click("Score on the demo's tasks")
-    table = opened.wait("table.plain", has_text="Composite")
+    table = opened.wait("table.plain", seconds=120, has_text="Composite")
     assert opened.clicks <= 10
     assert (root / "of-the-demo" / "model.safetensors").is_file()
     [worst] = table.locator("td.worst").all()
@@ -281,6 +281,15 @@ def test_only_this_machine_is_listened_to(address: str) -> None:
     port = f":{urlsplit(address).port:04X}"
     listening = [line.split()[1] for line in table if line.split()[1].endswith(port) and line.split()[3] == "0A"]
     assert all(place.startswith("0100007F") for place in listening)
+
+
+def test_an_interrupt_does_not_wait_for_a_browser(browser: Any, tmp_path: Path) -> None:
+    inside = browser.new_context()
+    with served("--root", str(tmp_path)) as address:
+        page = inside.new_page()
+        page.goto(address)
+        page.get_by_role("tab", name="Agents").wait_for()
+    inside.close()
 
 
 # --- for everybody ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import pytest
 
 from ramerge.demo.run import AGENTS
 from ramerge.engine.record import read_record
-from ramerge.ui.jobs import DONE, FAILED, STOPPED, Job, JobQueue
+from ramerge.ui.jobs import DONE, FAILED, STOPPED, Job, JobQueue, command_line
 from tests.checkpoints import write_simple
 
 MODELS = ["--base", str(AGENTS / "base"), "--agent", f"add={AGENTS / 'add'}", "--agent", f"sort={AGENTS / 'sort'}"]
@@ -27,7 +27,7 @@ def test_a_merge_tells_how_far_it_is(tmp_path: Path) -> None:
     assert job.progress["stage"] == "merging"
     assert job.progress["done"] == job.progress["total"] > 0
     assert read_record(tmp_path / "merged" / "ramerge.json").method == "ram+"
-    assert job.command.startswith("ramerge merge --base ")
+    assert command_line(job.words).startswith("ramerge merge --base ")
 
 
 def test_an_error_is_what_the_command_says(tmp_path: Path) -> None:

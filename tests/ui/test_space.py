@@ -114,6 +114,16 @@ def test_a_visitor_merges_and_leaves_nothing(browser: Any, tmp_path: Path) -> No
     assert list(tmp_path.glob("ramerge-space-*")) == []
 
 
+def test_the_owner_s_token_is_not_a_visitor_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    from ramerge.ui import space as own
+
+    seen: list[str | None] = []
+    monkeypatch.setenv("HF_TOKEN", "of-the-owner")
+    monkeypatch.setattr(own.uvicorn, "run", lambda *_words, **_more: seen.append(os.environ.get("HF_TOKEN")))
+    own.serve_space()
+    assert seen == [None]
+
+
 def test_what_is_too_large_is_refused(browser: Any, tmp_path: Path) -> None:
     with space(tmp_path, RAMERGE_SPACE_BYTES="1000000") as address, visit(browser, address) as opened:
         merge(opened, "merged")

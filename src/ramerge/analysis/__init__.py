@@ -3,6 +3,7 @@
 analyze      the function that users call: one streaming read of the inputs
 task_vector_statistics, precision_loss   what is counted, tensor by tensor; `survey`: the loop that counts
 observe      the pass that counts
+cells        figures by layer and role, also while they are counted
 parts        what the counts mean, for a part of the model; `results`: for all parts; `roles` of tensors
 recommend    which merge to try first
 findings     what that means for merging, in sentences

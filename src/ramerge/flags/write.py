@@ -8,6 +8,7 @@ from typing import Any
 
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.words import parse_scalar
+from ramerge.options import Options
 from ramerge.recipe.document import Document
 from ramerge.recipe.paths import parts_of
 
@@ -84,3 +85,9 @@ def _as_yaml(value: Any) -> str:
     """The text of which `--set` makes the value."""
     plain = isinstance(value, str) and parse_scalar(value) == value
     return value if plain else dumped(value, indent=None).strip()
+
+
+def limit_words(options: Options) -> list[str]:
+    """The limits of a run as words of a command line."""
+    words = ["--threads", str(options.threads)] if options.threads is not None else []
+    return words + (["--max-memory", str(options.max_memory)] if options.max_memory is not None else [])

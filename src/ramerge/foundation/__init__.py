@@ -5,6 +5,7 @@ text, jsontext, typedjson     untrusted text: checked against limits, and made s
 files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
 progress                      events of long work, and how they are shown
 terminal, options             parts that commands share
+styles                        the styles of all pages
 extras                        packages that not every user installs
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail

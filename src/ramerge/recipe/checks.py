@@ -5,10 +5,12 @@ Problems are collected, so that a user sees all of them at once, each with its l
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ValidationError
+from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.methods.base import Method, names_agent
@@ -30,6 +32,18 @@ def check(document: Document) -> Recipe:
     if recipe is None or problems:
         raise RecipeError(dict.fromkeys(problems))
     return recipe
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """YAML: a checked recipe's own form where the values are one, else the values as they are."""
+    try:
+        return check(Document(dict(values))).to_yaml()
+    except RecipeError:
+        stream = io.StringIO()
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.dump(dict(values), stream)
+        return stream.getvalue()
 
 
 def _misplaced(document: Document) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,3 +71,14 @@ def _written(path: Path, home: Path | None) -> str:
     if home is not None and whole.is_relative_to(home.resolve()):
         return f"./{whole.relative_to(home.resolve())}"
     return str(whole)
+
+
+def names_in(values: Mapping[str, Any]) -> Iterator[str]:
+    """Everything that a recipe names models with, whether the recipe is right or wrong."""
+    agents = values.get("agents")
+    entries = list(agents.values()) if isinstance(agents, Mapping) else []
+    for entry in [values.get("base"), *entries]:
+        named = entry.values() if isinstance(entry, Mapping) else [entry]
+        for value in named:
+            listed = value if isinstance(value, list | tuple) else [value]
+            yield from (each for each in listed if isinstance(each, str))

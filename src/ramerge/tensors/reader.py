@@ -34,7 +34,7 @@ from ramerge.tensors.identity import FileIdentity, Identity, identity_of, is_ano
 from ramerge.tensors.tensor import Stored, Tensor
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
-_MOST_OPEN = 32
+_MOST_OPEN = 128
 _MOST_SECONDS = 2
 _REQUESTS = 16
 # Of a remote file: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.

@@ -4,7 +4,8 @@ commands, start          from words to a `Desk`: roots, limits, and what runs
 serve, guard             the server on this machine; who may ask for what
 page                     the tabs around one recipe
 agents, look, choose, run, compare, share   a tab each
-roots, headers, draft, controls             models below the roots, and the recipe as text and as controls
+roots, draft, controls   models below the roots, and the recipe as text and as controls
 jobs                     the commands that run, each a process of its own
+space                    the same page as a Space of the hub
 views                    tables and figures as HTML
 """

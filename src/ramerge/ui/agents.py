@@ -9,13 +9,12 @@ import gradio as gr
 
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import TASKS
+from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RamergeError
+from ramerge.planning.headers import read_headers
 from ramerge.ui import views
 from ramerge.ui.desk import Desk, html, text_place, told
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models
-from ramerge.ui.headers import read_headers
-
-_SKIP = (gr.skip(), gr.skip(), gr.skip())
 
 
 class ModelPicker(NamedTuple):
@@ -70,10 +69,10 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         first, others = models_in(document)
         now = json.dumps([first, others])
         if now == before:
-            return _SKIP
+            return (gr.skip(),) * 3
         if first is None and not others:
             return "", "", now
-        words = ["plan", *_model_words(desk, document)] if others else ["plan", str(first)]
+        words = ["plan", *words_of(document, method=False, start=desk.roots.home)] if others else ["plan", str(first)]
         return views.headers(read_headers(document)), desk.command(words), now
 
     for event in (base.input, agents.input):
@@ -84,9 +83,3 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     recipe.change(describe, [recipe, read], trigger_mode="always_last", **about)
     page.load(describe, [recipe, read], **about)
     return ModelPicker(base, agents)
-
-
-def _model_words(desk: Desk, document: Any) -> list[str]:
-    from ramerge.flags.write import words_of
-
-    return words_of(document, method=False, start=desk.roots.home)

@@ -14,7 +14,7 @@ from ramerge.recipe.model import DEFAULT_METHOD, Recipe
 from ramerge.ui import views
 from ramerge.ui.agents import ModelPicker
 from ramerge.ui.controls import controls_of, meaningful
-from ramerge.ui.desk import Desk, html, text_place, told
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import (
     EMPTY,
     checked_draft,
@@ -27,7 +27,6 @@ from ramerge.ui.draft import (
 )
 
 _KEEP = "as the base"
-_PRIVATE = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> None:
@@ -50,9 +49,6 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
     def change_method(text: str, name: str) -> tuple[str, Any]:
         changed = with_keys(text or EMPTY, {"method": name, "parameters": None, "preset": None}, desk.roots)
         return changed, _shown(changed, desk)
-
-    def set_key(key: str, usual: str) -> Any:
-        return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
 
     def follow(text: str) -> tuple[Any, ...]:
         """The controls, after the text was edited."""
@@ -84,14 +80,19 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             desk.command(words),
         )
 
-    method.input(told(change_method), [recipe, method], [recipe, drawn], **_PRIVATE)
-    dtype.input(set_key("dtype", _KEEP), [recipe, dtype], recipe, **_PRIVATE)
-    rounding.input(set_key("rounding", "nearest"), [recipe, rounding], recipe, **_PRIVATE)
+    method.input(told(change_method), [recipe, method], [recipe, drawn], **PRIVATE)
+    dtype.input(_set_key(desk, "dtype", _KEEP), [recipe, dtype], recipe, **PRIVATE)
+    rounding.input(_set_key(desk, "rounding", "nearest"), [recipe, rounding], recipe, **PRIVATE)
     outputs = [drawn, method, dtype, rounding, models.base, models.agents]
-    recipe.input(follow, recipe, outputs, trigger_mode="always_last", **_PRIVATE)
+    recipe.input(follow, recipe, outputs, trigger_mode="always_last", **PRIVATE)
     about = {"outputs": [problems, planned, command], "api_visibility": "private", "show_progress": "minimal"}
     recipe.change(plan, recipe, trigger_mode="always_last", **about)
     page.load(plan, recipe, **about)
+
+
+def _set_key(desk: Desk, key: str, usual: str) -> Any:
+    """What sets a key of the recipe, of which the usual value is left out."""
+    return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
 
 
 def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
@@ -112,9 +113,9 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
         components = [control.component for control in controls]
         for component in components:
             event = component.submit if isinstance(component, gr.Textbox) else component.input
-            event(changed, [recipe, *components], [recipe, drawn], trigger_mode="always_last", **_PRIVATE)
+            event(changed, [recipe, *components], [recipe, drawn], trigger_mode="always_last", **PRIVATE)
             if isinstance(component, gr.Textbox):
-                component.blur(changed, [recipe, *components], [recipe, drawn], **_PRIVATE)
+                component.blur(changed, [recipe, *components], [recipe, drawn], **PRIVATE)
 
 
 def _shown(text: str, desk: Desk) -> tuple[str, dict[str, Any], list[str]]:

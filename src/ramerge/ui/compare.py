@@ -12,42 +12,41 @@ from typing import Any
 
 import gradio as gr
 import numpy as np
-import pandas as pd
 
 from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.models import SERVERS, ModelAccess
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
+from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table
 from ramerge.foundation.errors import EndpointError, EvaluationError, RecipeError
 from ramerge.foundation.text import brief, shown
 from ramerge.selection.report.charts import figures_of
-from ramerge.selection.results import read_search
+from ramerge.selection.results import SearchResult, read_search
 from ramerge.selection.serving import ModelServer, serving
 from ramerge.selection.text import findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.run import finished
 
 _NONE = "an endpoint"
 _TASKS = [f"ramerge/{name}" for name in ("coding", "tool", "memory", "search", "ifeval", "math")]
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 _SECONDS = 300.0
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
-    state = html("Progress")
-    command = html("Command line", js_on_load=views.COPY, render=False)
-    table = html("What merges have kept", render=False)
-    job = gr.State(None)
-    outputs = [state, table, command, job]
     with gr.Row():
         score = gr.Button("Score on the demo's tasks", variant="primary")
-        stop = gr.Button("Stop", variant="stop")
+        stop = gr.Button("Stop")
+    state = html("Progress")
+    table = html("What merges have kept")
+    command = text_place("Command line")
+    job = gr.State(None)
+    outputs = [state, table, command, job]
 
     def score_demo(text: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         models = _folders(desk, text, request)
@@ -57,19 +56,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
             yield views.progress(work), gr.skip(), views.command(work.words), work
         if work.state == DONE:
             merges = list(finished(desk, request))
-            yield (
-                views.progress(work),
-                retention_table(_demo_table(json.loads(work.output), merges)),
-                views.command(work.words),
-                None,
-            )
+            kept = _demo_table(json.loads(work.output), merges)
+            yield views.progress(work), retention_table(kept), views.command(work.words), None
 
-    score.click(told_often(score_demo), recipe, outputs, concurrency_limit=None, **_PRIVATE)
+    score.click(told_often(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
     if not desk.public:
         _evaluation(desk, recipe, outputs)
-    stop.click(lambda work: work.stop() if work is not None else None, job, None, **_PRIVATE)
-    table.render()
-    command.render()
+    stop.click(lambda work: work.stop() if work is not None else None, job, None, **PRIVATE)
     _search(desk)
     if not desk.public:
         _questions(desk, recipe)
@@ -110,32 +103,7 @@ def _scored(name: str, tasks: Mapping[str, Sequence[float]]) -> Model:
 
 def retention_table(kept: Table) -> str:
     """A table of retentions, each merge's worst task in red."""
-    head = [kept.first, *(column.title for column in kept.columns)]
-    rows, red = [], []
-    for _, cells in kept.cells.groupby("line"):
-        lines = list(cells.itertuples())
-        texts = [_cell(cell, kept.columns[cell.place].decimals) for cell in lines]
-        by_task = [
-            (cell.value, text)
-            for cell, text in zip(lines, texts, strict=True)
-            if kept.columns[cell.place].titles[0] == "Retention" and not pd.isna(cell.value)
-        ]
-        red += [min(by_task, key=lambda pair: float(pair[0]))[1]] if by_task else []
-        rows.append((lines[0].row, *texts))
-    return views.block(f"<h3>{views.safe(kept.title)}</h3>", views.table(kept.title, head, rows, red=red), _notes(kept))
-
-
-def _cell(cell: Any, decimals: int) -> str:
-    if pd.isna(cell.value):
-        return "–"
-    interval = "" if pd.isna(cell.low) else f" ({cell.low:.{decimals}f} to {cell.high:.{decimals}f})"
-    return f"{cell.value:.{decimals}f}{interval}"
-
-
-def _notes(kept: Table) -> str:
-    return views.listing(
-        [*kept.notes, "In brackets: 95 % percentile bootstrap intervals. Red: each merge's worst task."]
-    )
+    return views.block(f"<h3>{views.safe(kept.title)}</h3>", table_html(kept, intervals=True))
 
 
 def _evaluation(desk: Desk, recipe: gr.Code, outputs: Sequence[Any]) -> None:
@@ -180,8 +148,8 @@ def _evaluation(desk: Desk, recipe: gr.Code, outputs: Sequence[Any]) -> None:
         return retention_table(merging.retention(read(desk.roots.path(folder)))), desk.command(words)
 
     inputs = [recipe, tasks, limit, serve, endpoint, logs]
-    start.click(told_often(evaluate), inputs, outputs, concurrency_limit=None, **_PRIVATE)
-    look.click(told(show_logs), logs, [outputs[1], outputs[2]], **_PRIVATE)
+    start.click(told_often(evaluate), inputs, outputs, concurrency_limit=None, **PRIVATE)
+    look.click(told(show_logs), logs, [outputs[1], outputs[2]], **PRIVATE)
 
 
 # --- a search ---------------------------------------------------------------------------------------------------------
@@ -196,21 +164,18 @@ def _search(desk: Desk) -> None:
         command = text_place("Command line")
 
     def show(text: str) -> tuple[str, str]:
-        path = desk.roots.path(text)
-        desk.roots.path(str(path / "search.json"))
-        result = read_search(path / "search.json")
-        drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-        head, rows = ranking_rows(result)
-        parts = [views.listing(findings(result)), views.table("Points", head, rows), views.figures(drawn)]
-        space = [
-            word
-            for key, values in result.space.items()
-            if key == "methods"
-            for word in ("--vary", f"method={','.join(values)}")
-        ]
-        return views.block(*parts), desk.command(["search", "RECIPE", text, *space, "--score", "FILE.py:FUNCTION"])
+        result = read_search(desk.roots.path(f"{text}/search.json"))
+        words = ["search", "RECIPE", text, "--vary", "KEY=VALUE,VALUE", "--score", "FILE.py:FUNCTION"]
+        return search_view(result), desk.command(words)
 
-    look.click(told(show), folder, [found, command], **_PRIVATE)
+    look.click(told(show), folder, [found, command], **PRIVATE)
+
+
+def search_view(result: SearchResult) -> str:
+    """What a search found: sentences, points, and figures."""
+    head, rows = ranking_rows(result)
+    drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
+    return views.block(views.listing(findings(result)), views.table("Points", head, rows), views.figures(drawn))
 
 
 # --- a prompt ---------------------------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 import gradio as gr
 
 from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.words import parse_scalar
 from ramerge.methods.base import Method, conditions, names_agent
-from ramerge.ui.draft import scalar
 
 _WIDEST = 1000
 """A range that is wider than this is a field for a number, not a slider."""
@@ -53,7 +53,7 @@ def _control(method: Method, name: str, field: Mapping[str, Any], value: Any, ag
         return _number(name, field, value, about)
     text = value if isinstance(value, str) else dumped(_plain(value), indent=None).strip()
     about["info"] = f"{about['info']} ({field['range']})" if "range" in field else about["info"]
-    return Control(name, gr.Textbox(value=text, max_lines=1, **about), scalar)
+    return Control(name, gr.Textbox(value=text, max_lines=1, **about), parse_scalar)
 
 
 def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[str, Any]) -> Control:

@@ -23,6 +23,9 @@ from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots
 
 T = TypeVar("T")
+PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
+"""Of events: they are no API, and show progress of their own."""
+
 _MOST_JOBS = 50
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]{0,99}")
 

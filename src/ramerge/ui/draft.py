@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -10,12 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML
-
 from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.words import parse_scalar
 from ramerge.methods.registry import METHODS, complete
-from ramerge.recipe.checks import check
+from ramerge.recipe.checks import as_yaml, check
 from ramerge.recipe.document import Document, parse_document
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe
 from ramerge.recipe.read import open_recipe
@@ -61,7 +57,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
     values = {key: value for key, value in document.values.items() if key not in ("base", "agents")}
     before = document.values.get("agents")
     named = _named(agents, before if isinstance(before, Mapping) else {})
-    return to_text({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": named})
+    return as_yaml({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": named})
 
 
 def _named(agents: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
@@ -100,7 +96,7 @@ def with_keys(text: str, keys: Mapping[str, Any], roots: Roots) -> str:
     """
     document = open_recipe(parse_document(text.encode("utf-8", "replace"), "recipe", roots.home))
     values = {**document.values, **keys}
-    return to_text({key: value for key, value in values.items() if value not in (None, {})})
+    return as_yaml({key: value for key, value in values.items() if value not in (None, {})})
 
 
 def with_parameters(text: str, given: Mapping[str, Any], roots: Roots) -> str:
@@ -131,24 +127,7 @@ def parameters_in(document: Document) -> tuple[str, dict[str, Any]]:
     return name, {key: own.get(key, field.default) for key, field in method.parameters.model_fields.items()}
 
 
-def to_text(values: Mapping[str, Any]) -> str:
-    """YAML: a checked recipe's own form where the values are one, else the values as they are."""
-    try:
-        return check(Document(dict(values))).to_yaml()
-    except RecipeError:
-        stream = io.StringIO()
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.dump(dict(values), stream)
-        return stream.getvalue()
-
-
 def portable_draft(recipe: Recipe) -> Document:
     """The recipe with all values that its method needs, for a command line."""
     document = open_recipe(recipe)
     return replace(document, values={"method": recipe.method, **document.values})
-
-
-def scalar(text: str) -> Any:
-    """The value of a text field, as `--set` reads it."""
-    return parse_scalar(text) if text.strip() else None

@@ -66,11 +66,6 @@ class Job:
     _changed: threading.Event = field(default_factory=threading.Event)
 
     @property
-    def command(self) -> str:
-        """The command line."""
-        return command_line(self.words)
-
-    @property
     def active(self) -> bool:
         """Whether it will run or runs."""
         return self.state in (WAITING, RUNNING)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import gradio as gr
@@ -15,12 +16,11 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.recipe.document import Document
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft, portable_draft
-from ramerge.ui.jobs import DONE, Job
+from ramerge.ui.jobs import DONE
 
 _MOST_TENSORS = 30
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 Values = Mapping[str, Any]
 
 
@@ -28,7 +28,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
-        stop = gr.Button("Stop", variant="stop")
+        stop = gr.Button("Stop")
     state = html("Progress")
     command = text_place("Command line")
     said = html("Findings")
@@ -45,70 +45,50 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     found = gr.State(None)
     job = gr.State(None)
 
-    def analyze(text: str, which: str | None, what: str) -> Iterator[tuple[Any, ...]]:
-        checked = checked_draft(text, desk.roots)
-        desk.planned(checked)
-        document = portable_draft(checked)
-        work = desk.job("Analysis", ["analyze", *words_of(document, start=desk.roots.home), "--json"])
-        desk.queue.add(work)
-        names = list(checked.agents)
-        which = which if which in names else names[0]
-        choices = gr.update(choices=names, value=which)
-        live: Values = {}
-        for _ in work.follow(1.0):
-            parts = ["", "", ""]
-            if work.figures and work.figures is not live:
-                live = work.figures
-                parts = _figures(_so_far(live), which, what)
-            shown = [each or gr.skip() for each in parts]
-            yield views.progress(work), views.command(work.words), *shown, choices, gr.skip(), work, gr.skip()
-        if work.state != DONE:
-            yield (views.progress(work), *[gr.skip()] * 6, None, gr.skip())
-            return
-        analysis = analysis_of(work.output)
-        values = analysis.to_dict()
-        advice = _advice(analysis, document, desk)
-        told_of, figures, map_ = _figures(values, which, what)
-        whole = views.block(_findings(values, advice)) + told_of
-        yield (
-            views.progress(work),
-            views.command(work.words),
-            whole,
-            figures,
-            map_,
-            choices,
-            values,
-            None,
-            _tensors(values, ""),
-        )
-
-    @told
-    def draw_heat(values: Values | None, which: str | None, what: str) -> str:
-        return _heat(values, which, what) if values and which else ""
-
-    def filter_tensors(values: Values | None, words: str) -> str:
-        return _tensors(values, words) if values else ""
-
-    def pick_cell(event: gr.EventData) -> str:
-        data = event._data
-        return f"layer {data['layer']} {data['role']}" if "layer" in data else ""
-
-    def pick_tensor(values: Values | None, event: gr.EventData) -> str:
-        return _histogram(values, str(event._data.get("pick", ""))) if values else ""
-
-    def stop_it(work: Job | None) -> None:
-        if work is not None:
-            work.stop()
-
-    outputs = [state, command, said, drawn, heat, agent, found, job, tensors]
-    inputs = [recipe, agent, measure]
-    start.click(told_often(analyze), inputs, outputs, concurrency_limit=None, **_PRIVATE)
-    stop.click(stop_it, job, None, **_PRIVATE)
+    outputs = [state, command, said, drawn, heat, agent, found, tensors, job]
+    analyze = told_often(partial(_analyze, desk))
+    start.click(analyze, [recipe, agent, measure], outputs, concurrency_limit=None, **PRIVATE)
+    stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
     for control in (agent, measure):
-        control.input(draw_heat, [found, agent, measure], heat, **_PRIVATE)
-    heat.click(pick_cell, None, search, **_PRIVATE)
-    search.change(filter_tensors, [found, search], tensors, trigger_mode="always_last", **_PRIVATE)
-    tensors.click(pick_tensor, found, histogram, **_PRIVATE)
+        control.input(told(_heat), [found, agent, measure], heat, **PRIVATE)
+    heat.click(_pick_cell, None, search, **PRIVATE)
+    search.change(_tensors, [found, search], tensors, trigger_mode="always_last", **PRIVATE)
+    tensors.click(told(_pick_tensor), found, histogram, **PRIVATE)
+
+
+def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[Any, ...]]:
+    """Figures while they are counted, then all of them with what they mean."""
+    checked = checked_draft(text, desk.roots)
+    desk.planned(checked)
+    document = portable_draft(checked)
+    work = desk.queue.add(desk.job("Analysis", ["analyze", *words_of(document, start=desk.roots.home), "--json"]))
+    names = list(checked.agents)
+    chosen = agent if agent in names else names[0]
+    choices, live = gr.update(choices=names, value=chosen), None
+    for _ in work.follow(1.0):
+        shown: list[Any] = [gr.skip()] * 3
+        if work.figures and work.figures is not live:
+            live = work.figures
+            shown = _figures(_so_far(live), chosen, measure)
+        yield views.progress(work), views.command(work.words), *shown, choices, gr.skip(), gr.skip(), work
+    if work.state != DONE:
+        yield views.progress(work), *[gr.skip()] * 7, None
+        return
+    analysis = analysis_of(work.output)
+    values = analysis.to_dict()
+    told_of, *figures = _figures(values, chosen, measure)
+    found = views.block(_findings(values, _advice(analysis, document, desk))) + told_of
+    yield views.progress(work), views.command(work.words), found, *figures, choices, values, _tensors(values, ""), None
+
+
+def _pick_cell(event: gr.EventData) -> str:
+    """The search for the tensors of a cell of the heat map."""
+    return f"layer {event._data['layer']} {event._data['role']}" if "layer" in event._data else ""
+
+
+def _pick_tensor(values: Values | None, event: gr.EventData) -> Any:
+    """The histogram of the tensor that was clicked on."""
+    return _histogram(values, event._data["pick"]) if values and "pick" in event._data else gr.skip()
 
 
 def _so_far(live: Values) -> dict[str, Any]:
@@ -123,9 +103,9 @@ def _figures(values: Values, agent: str, measure: str) -> list[str]:
     return [views.block(views.agents(values)), views.block(views.figures(drawn)), _heat(values, agent, measure)]
 
 
-def _heat(values: Values, agent: str, measure: str) -> str:
-    names = [each["name"] for each in values["model"]["agents"]]
-    if agent not in names or not values["cells"]:
+def _heat(values: Values | None, agent: str | None, measure: str) -> str:
+    names = [each["name"] for each in values["model"]["agents"]] if values else []
+    if values is None or agent not in names or not values["cells"]:
         return ""
     return views.block(views.figure(charts.heat_map(values, names.index(agent), "heat", measure)))
 
@@ -153,8 +133,10 @@ def _findings(values: Values, advice: list[str]) -> str:
     )
 
 
-def _tensors(values: Values, words: str) -> str:
+def _tensors(values: Values | None, words: str) -> str:
     """A table of the tensors that fit a search, with a button for each."""
+    if values is None:
+        return ""
     asked = words.lower().split()
     fitting = [one for one in values["tensors"] if all(word in _searched(one) for word in asked)]
     names = [agent["name"] for agent in values["model"]["agents"]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gradio as gr
 
 from ramerge.foundation.version import __version__
-from ramerge.ui import agents, choose, compare, look, run, share, views
+from ramerge.ui import agents, choose, compare, look, run, share
 from ramerge.ui.desk import Desk
 
 _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
@@ -54,16 +54,4 @@ def theme() -> gr.themes.Base:
         button_primary_background_fill_dark="*primary_700",
         button_primary_background_fill_hover="*primary_800",
         button_primary_background_fill_hover_dark="*primary_800",
-        button_cancel_background_fill="*neutral_200",
-        button_cancel_background_fill_hover="*neutral_300",
-        button_cancel_background_fill_dark="*neutral_700",
-        button_cancel_background_fill_hover_dark="*neutral_600",
-        button_cancel_text_color="#b91c1c",
-        button_cancel_text_color_dark="#fecaca",
-        button_cancel_text_color_hover="#b91c1c",
     )
-
-
-def head() -> str:
-    """Styles for what reports and this page have in common."""
-    return views.styles()

@@ -6,13 +6,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ramerge.formats.registry import by_priority
 from ramerge.foundation.errors import RamergeError, RecipeError
 from ramerge.foundation.text import is_unicode, quoted
 from ramerge.recipe.document import Document
-from ramerge.recipe.paths import parts_of
+from ramerge.recipe.paths import names_in, parts_of
 from ramerge.storage.models import is_hub_id
 from ramerge.storage.schemes import is_remote, on_hub
 
@@ -80,7 +79,7 @@ class Roots:
             RecipeError: a model is outside, or the recipe allows links that lead anywhere; all problems are listed.
         """
         problems: list[str] = []
-        for model in _models_in(document.values):
+        for model in names_in(document.values):
             for part in parts_of(model, document.folder):
                 try:
                     self._check_model(str(part))
@@ -124,14 +123,3 @@ def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
     for entry in inner:
         if entry.is_dir() and not entry.is_symlink() and not entry.name.startswith(".") and is_unicode(str(entry)):
             yield from _walk(entry, depth - 1, budget)
-
-
-def _models_in(values: Mapping[str, Any]) -> Iterator[str]:
-    """Everything that a recipe names models with, whether the recipe is right or wrong."""
-    agents = values.get("agents")
-    entries = list(agents.values()) if isinstance(agents, Mapping) else []
-    for entry in [values.get("base"), *entries]:
-        named = entry.values() if isinstance(entry, Mapping) else [entry]
-        for value in named:
-            listed = value if isinstance(value, list | tuple) else [value]
-            yield from (each for each in listed if isinstance(each, str))

@@ -12,12 +12,11 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import WAITING, Job
 
 MODEL, DELTA = "model", "delta"
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, **more: Any) -> Job:
@@ -44,74 +43,74 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         merge = gr.Button("Merge", variant="primary")
         add = gr.Button("Add to the list")
         start = gr.Button("Run the list")
-        stop = gr.Button("Stop", variant="stop")
+        stop = gr.Button("Stop")
         resume = gr.Button("Resume")
         clear = gr.Button("Clear the list")
     state = html("Progress")
     listed = html("Merges")
     command = text_place("Command line")
     inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command]
+    runs = _Runs(desk)
+    many: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
+    merge.click(told_often(runs.merge), inputs, outputs, **many)
+    add.click(told(runs.add), inputs, outputs, **many)
+    for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):
+        button.click(action, None, outputs, **many)
+    page.load(runs.follow, None, outputs, **many)
 
-    def show(request: gr.Request | None) -> tuple[str, str, str]:
-        return _shown(desk.jobs(request))
 
-    def adds(text: str, name: str, what: str, replace: bool, request: gr.Request | None, *, run: bool) -> None:
-        job = merge_job(desk, text, desk.place(request, name), what, overwrite=replace)
-        jobs = desk.jobs(request)
+class _Runs:
+    """What the buttons do. Results are the progress, the list, and a command."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+
+    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[str, str, str]:
+        """Put a merge into the list, in place of one that had its name."""
+        job = merge_job(self._desk, text, self._desk.place(request, name), kind, overwrite=overwrite)
+        jobs = self._desk.jobs(request)
         if any(each.active and each.out == job.out for each in jobs):
             raise RecipeError(f"{name}: is in the list already; choose another output")
-        desk.keep(request, [*(each for each in jobs if each.title != job.title), job])
-        if run:
-            desk.queue.add(job)
+        self._desk.keep(request, [*(each for each in jobs if each.title != job.title), job])
+        return _shown(self._desk.jobs(request))
 
-    def follow(request: gr.Request) -> Iterator[tuple[str, str, str]]:
-        """Progress until every merge that runs has ended."""
-        yield show(request)
-        while running := [job for job in desk.jobs(request) if job.queued and job.active]:
-            for _ in running[0].follow():
-                yield show(request)
+    def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[Any]:
+        """Merge now, or as soon as what runs has ended."""
+        self.add(text, name, kind, overwrite, request)
+        self._desk.queue.add(self._desk.jobs(request)[-1])
+        yield from self.follow(request)
 
-    @told_often
-    def merge_now(
-        text: str, name: str, what: str, replace: bool, request: gr.Request
-    ) -> Iterator[tuple[str, str, str]]:
-        adds(text, name, what, replace, request, run=True)
-        yield from follow(request)
-
-    @told
-    def add_only(text: str, name: str, what: str, replace: bool, request: gr.Request) -> tuple[str, str, str]:
-        adds(text, name, what, replace, request, run=False)
-        return show(request)
-
-    def run_all(request: gr.Request) -> Iterator[tuple[str, str, str]]:
-        for job in desk.jobs(request):
+    def start(self, request: gr.Request) -> Iterator[Any]:
+        """Run what is in the list."""
+        for job in self._desk.jobs(request):
             if job.state == WAITING and not job.queued:
-                desk.queue.add(job)
-        yield from follow(request)
+                self._desk.queue.add(job)
+        yield from self.follow(request)
 
-    def stop_all(request: gr.Request) -> tuple[str, str, str]:
-        for job in desk.jobs(request):
+    def follow(self, request: gr.Request) -> Iterator[Any]:
+        """Progress until every merge that runs has ended."""
+        yield _shown(self._desk.jobs(request))
+        while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
+            for _ in running[0].follow():
+                yield _shown(self._desk.jobs(request))
+
+    def stop(self, request: gr.Request) -> tuple[str, str, str]:
+        """Do what Ctrl-C does."""
+        for job in self._desk.jobs(request):
             if job.queued:
                 job.stop()
-        return show(request)
+        return _shown(self._desk.jobs(request))
 
-    def resume_all(request: gr.Request) -> Iterator[tuple[str, str, str]]:
-        jobs = [job.again() if job.ended_early else job for job in desk.jobs(request)]
-        desk.keep(request, jobs)
-        yield from run_all(request)
+    def resume(self, request: gr.Request) -> Iterator[Any]:
+        """Run the commands again that have ended early."""
+        jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
+        self._desk.keep(request, jobs)
+        yield from self.start(request)
 
-    def clear_all(request: gr.Request) -> tuple[str, str, str]:
-        desk.keep(request, [job for job in desk.jobs(request) if job.queued and job.active])
-        return show(request)
-
-    many: dict[str, Any] = {**_PRIVATE, "concurrency_limit": None}
-    merge.click(merge_now, inputs, outputs, **many)
-    add.click(add_only, inputs, outputs, **many)
-    start.click(run_all, None, outputs, **many)
-    stop.click(stop_all, None, outputs, **many)
-    resume.click(resume_all, None, outputs, **many)
-    clear.click(clear_all, None, outputs, **many)
-    page.load(follow, None, outputs, **many)
+    def clear(self, request: gr.Request) -> tuple[str, str, str]:
+        """Forget what does not run. Outputs stay."""
+        self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
+        return _shown(self._desk.jobs(request))
 
 
 def _shown(jobs: list[Job]) -> tuple[str, str, str]:

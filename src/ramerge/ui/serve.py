@@ -8,6 +8,7 @@ import socket
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 # Before Gradio is imported: it sends no telemetry.
 os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
@@ -21,12 +22,15 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 from ramerge.foundation.errors import OutputError, RamergeError, reason
 from ramerge.foundation.systems import NO_LINK
 from ramerge.foundation.terminal import say
+from ramerge.ui import views
 from ramerge.ui.desk import Desk
 from ramerge.ui.guard import REPORT, Application, Guard
-from ramerge.ui.page import build_page, head, theme
+from ramerge.ui.page import build_page, theme
 
 LOOPBACK = "127.0.0.1"
 _MOST_REPORT = 1 << 26
+SETTINGS: dict[str, Any] = {"log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 1}
+"""Of uvicorn. A browser that shows the page holds a connection, for which Ctrl-C must not wait."""
 
 
 def application(desk: Desk, **guard: object) -> Guard:
@@ -55,7 +59,7 @@ def application(desk: Desk, **guard: object) -> Guard:
         pwa=False,
         max_file_size=1,
         theme=theme(),
-        head=head(),
+        head=views.styles(),
     )
     return Guard(mounted, **guard)  # type: ignore[arg-type]
 
@@ -86,7 +90,7 @@ def _read_file(path: Path) -> str:
         raise OutputError(f"{path}: cannot be read: {reason(error)}") from error
 
 
-def serve(desk: Desk, port: int, *, ready: object = None) -> None:
+def serve(desk: Desk, port: int) -> None:
     """Serve the page on this machine until a signal ends it, and print its address.
 
     Raises:
@@ -96,6 +100,7 @@ def serve(desk: Desk, port: int, *, ready: object = None) -> None:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port))
+        listener.listen()  # who opens the address at once waits for the page
     except OSError as error:
         listener.close()
         raise OutputError(f"--port {port}: {reason(error)}; choose another one, or leave it out") from error
@@ -103,7 +108,7 @@ def serve(desk: Desk, port: int, *, ready: object = None) -> None:
     token = secrets.token_urlsafe(24)
     hosts = [f"{name}:{port}" for name in (LOOPBACK, "localhost")]
     app = application(desk, token=token, hosts=hosts, cookie=f"ramerge-{port}")
-    config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, proxy_headers=False)
+    config = uvicorn.Config(app, server_header=False, proxy_headers=False, **SETTINGS)
     click.echo(f"http://{LOOPBACK}:{port}/?token={token}")  # `say` would hide the token
     say("open this address in a browser; Ctrl-C ends the page")
     try:

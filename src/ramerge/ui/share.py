@@ -9,16 +9,15 @@ from urllib.parse import quote
 import gradio as gr
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.storage.schemes import is_remote
+from ramerge.storage.schemes import on_hub
 from ramerge.ui import views
-from ramerge.ui.desk import Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE
 from ramerge.ui.run import MODEL, merge_job
 
 _FILES = ("ramerge.yaml", "README.md")
 _MOST_BYTES = 1 << 20
-_PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 
 
 def build(desk: Desk, recipe: gr.Code) -> None:
@@ -49,8 +48,8 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         if work.state == DONE:
             yield views.progress(work), _link(place), views.command(work.words)
 
-    look.click(told(show), out, [text, card], **_PRIVATE)
-    write.click(told_often(report), out, [state, link, command], concurrency_limit=None, **_PRIVATE)
+    look.click(told(show), out, [text, card], **PRIVATE)
+    write.click(told_often(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
     with gr.Accordion("Upload", open=False):
         name = gr.Textbox("", label="Repository", info="hub:owner/name; merges the recipe into it", max_lines=1)
         token = gr.Textbox("", label="Token", info="of the hub, with write access", type="password", max_lines=1)
@@ -58,8 +57,10 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         upload = gr.Button("Merge into the repository")
 
     def send(written: str, place: str, secret: str, everyone: bool) -> Iterator[tuple[Any, ...]]:
-        if not is_remote(place):
+        if on_hub(place) is None:
             raise RecipeError("Repository: must be hub:owner/name")
+        if desk.public and not secret.strip():
+            raise RecipeError("Token: give one of your own, with write access to the repository")
         environment = {"HF_TOKEN": secret.strip()} if secret.strip() else {}
         job = merge_job(desk, written, place, MODEL, environment=environment)
         job.words = [*job.words, *["--public"] * everyone]
@@ -67,7 +68,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         for _ in work.follow():
             yield views.progress(work), views.command(work.words)
 
-    upload.click(told_often(send), [recipe, name, token, public], [state, command], concurrency_limit=None, **_PRIVATE)
+    upload.click(told_often(send), [recipe, name, token, public], [state, command], concurrency_limit=None, **PRIVATE)
 
 
 def _read(desk: Desk, name: str, file: str) -> str:

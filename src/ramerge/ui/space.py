@@ -9,16 +9,17 @@ from pathlib import Path
 import uvicorn
 
 from ramerge.demo.run import AGENTS
+from ramerge.flags.write import limit_words
 from ramerge.options import Options
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
-from ramerge.ui.serve import application
-from ramerge.ui.start import limit_words
+from ramerge.ui.serve import SETTINGS, application
 
 _PORT = 7860
 _MOST_BYTES = 20_000_000_000
 """Of weights that a merge may read. The free tier has 50 GB of disk, which output and several visitors share."""
 
+_TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 _OPTIONS = Options(max_memory="4GB")
 _PARENT = "https://huggingface.co"
 
@@ -32,10 +33,12 @@ def space_desk(home: Path) -> Desk:
 
 def serve_space() -> None:
     """Serve the page on all addresses, as a Space must, until a signal ends it."""
+    for name in _TOKENS:  # of the Space's owner: visitors have their own
+        os.environ.pop(name, None)
     with tempfile.TemporaryDirectory(prefix="ramerge-space-") as folder:
         desk = space_desk(Path(folder))
         port = int(os.environ.get("PORT", _PORT))
         try:
-            uvicorn.run(application(desk, token=None, frames=_PARENT), host="0.0.0.0", port=port, log_level="warning")
+            uvicorn.run(application(desk, token=None, frames=_PARENT), host="0.0.0.0", port=port, **SETTINGS)
         finally:
             desk.queue.close()

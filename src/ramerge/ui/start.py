@@ -6,13 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramerge.demo.run import AGENTS
+from ramerge.flags.write import limit_words
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.limits import read_limits
 from ramerge.foundation.words import named
 from ramerge.options import Options
+from ramerge.recipe.checks import as_yaml
 from ramerge.recipe.model import DEFAULT_METHOD
 from ramerge.ui.desk import Desk
-from ramerge.ui.draft import EMPTY, read_draft, to_text
+from ramerge.ui.draft import EMPTY, read_draft
 from ramerge.ui.roots import Roots
 
 
@@ -30,15 +32,9 @@ def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], opti
     chosen = named("--agent", agents, "NAME=MODEL, such as --agent code=./coder")
     values: dict[str, object] = {"method": DEFAULT_METHOD, **({"base": _absolute(base)} if base else {})}
     values |= {"agents": {name: _absolute(model) for name, model in chosen.items()}} if chosen else {}
-    text = to_text(values) if base or chosen else EMPTY
+    text = as_yaml(values) if base or chosen else EMPTY
     read_draft(text, found)
     return Desk(found, options, limit_words(options), start=text)
-
-
-def limit_words(options: Options) -> list[str]:
-    """The limits of a run as words of a command line."""
-    words = ["--threads", str(options.threads)] if options.threads is not None else []
-    return words + (["--max-memory", str(options.max_memory)] if options.max_memory is not None else [])
 
 
 def _absolute(model: str) -> str:

@@ -15,8 +15,9 @@ from rich.filesize import decimal
 
 from ramerge.analysis.figures import agent_figures, percent
 from ramerge.analysis.report.charts import Figure
+from ramerge.foundation.styles import page_styles
 from ramerge.foundation.text import one_line
-from ramerge.ui.headers import ModelHeader
+from ramerge.planning.headers import ModelHeader
 from ramerge.ui.jobs import DONE, FAILED, Job, command_line
 
 PICK = """
@@ -41,9 +42,8 @@ element.addEventListener('mouseover', (event) => {
 @cache
 def styles() -> str:
     """The styles of reports, for what stands inside of `.report`, in the colors of Gradio's theme."""
-    css = files("ramerge.analysis.report").joinpath("page.css").read_text(encoding="utf-8")
     own = files("ramerge.ui").joinpath("page.css").read_text(encoding="utf-8")
-    return f"<style>.report {{ {css} }}\n{own}</style>"
+    return f"<style>.report {{ {page_styles()} }}\n{own}</style>"
 
 
 def block(*parts: str) -> str:
@@ -80,21 +80,21 @@ def command(words: Sequence[str]) -> str:
     return copyable("Command line", command_line(words))
 
 
-def table(label: str, head: Sequence[str], rows: Iterable[Sequence[object]], *, red: Sequence[object] = ()) -> str:
-    """A table whose cells are texts; `red` cells are the worst of their row."""
+def table(label: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A table whose cells are texts."""
     titles = "".join(f'<th scope="col">{safe(title)}</th>' for title in head)
-    lines = "".join(_row(head, row, red) for row in rows)
+    lines = "".join(_row(head, row) for row in rows)
     return (
         f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(label)}"><table class="plain">'
         f"<thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>"
     )
 
 
-def _row(head: Sequence[str], row: Sequence[object], red: Sequence[object]) -> str:
+def _row(head: Sequence[str], row: Sequence[object]) -> str:
     cells = [f'<th scope="row">{row[0] if isinstance(row[0], Markup) else safe(row[0])}</th>']
     for title, cell in zip(head[1:], row[1:], strict=True):
-        worst = ' class="worst"' if any(cell is one for one in red) else ' class="long"' * (len(str(cell)) > 18)
-        cells.append(f'<td data-label="{safe(title)}"{worst}>{cell if isinstance(cell, Markup) else safe(cell)}</td>')
+        long = ' class="long"' * (len(str(cell)) > 18)
+        cells.append(f'<td data-label="{safe(title)}"{long}>{cell if isinstance(cell, Markup) else safe(cell)}</td>')
     return f"<tr>{''.join(cells)}</tr>"
 
 

@@ -21,6 +21,7 @@ from ramerge.analysis.figures import agent_figures, effective_with_error, percen
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import VEGA_LITE, Figure, page_figures
 from ramerge.analysis.report.rows import Values
+from ramerge.foundation.styles import page_styles
 from ramerge.foundation.text import one_line, visible
 
 _HERE = Path(__file__).parent
@@ -40,7 +41,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         _HERE / "page.html",
         page_figures(analysis),
         _read("figures.js") + _read("page.js"),
-        _TABLES.with_suffix(".css").read_text(encoding="utf-8") + _read("page.css"),
+        _TABLES.with_suffix(".css").read_text(encoding="utf-8") + page_styles(),
         chart_libraries() | {"tables": _TABLES.read_text(encoding="utf-8")},
         visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
         version=analysis["ramerge_version"],
@@ -62,7 +63,7 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
 def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
     """A page of a template that extends `frame.html`: figures, and tables that need no script."""
     script = _read("figures.js") + 'document.documentElement.dataset.ready = "";\n'
-    return _rendered(template, figures, script, _read("page.css"), chart_libraries(), {}, **values)
+    return _rendered(template, figures, script, page_styles(), chart_libraries(), {}, **values)
 
 
 def _rendered(

@@ -22,6 +22,9 @@ AVERAGE = "Avg"
 GENERAL = "ifeval"
 """What no agent is trained for, so that it has no specialist."""
 
+RETENTION = "Retention"
+"""The title above the columns of retentions."""
+
 REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
 """Tasks in which BFCL counts every answer that is no call as right, so that rubbish scores 100 %."""
 

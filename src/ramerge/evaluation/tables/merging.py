@@ -23,7 +23,7 @@ import numpy as np
 from ramerge.evaluation.intervals import Floats
 from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import roles, scores
-from ramerge.evaluation.tables.layouts import TableColumn
+from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
 from ramerge.evaluation.tables.scores import Line, Table
 from ramerge.foundation.errors import EvaluationError
@@ -73,7 +73,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
             "--specialist tool=NAME"
         )
     columns = (
-        *(TableColumn(("Retention", "/".join(task)), decimals=1) for task in tasks),
+        *(TableColumn((RETENTION, "/".join(task)), decimals=1) for task in tasks),
         *(TableColumn(("Over all", title), decimals=1) for title in _FIGURES),
         TableColumn(("Untrained", "Points")),
         TableColumn(("Tokens", "Ratio")),

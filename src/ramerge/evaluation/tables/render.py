@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
-from ramerge.evaluation.tables.layouts import TableColumn
+from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
 from ramerge.evaluation.tables.scores import Table
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.styles import page_styles
 from ramerge.foundation.text import csv_cell, markdown, one_line
 
 NOTHING = "–"
 FORMATS = ("text", "markdown", "html", "csv")
 _INTERVALS = "In brackets: 95 % percentile bootstrap intervals."
-_CSS = """
-body { font-family: system-ui, sans-serif; margin: 2rem; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .2rem .6rem; text-align: right; }
-thead th { text-align: center; }
-tbody th { text-align: left; font-weight: normal; white-space: nowrap; }
-ul { padding-left: 1.2rem; color: #444; }
-"""
+_WORST = "Red: each merge's worst task."
 
 
 @dataclass(frozen=True)
@@ -80,19 +74,65 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
     if form not in _STYLES:
         raise EvaluationError(f"there is no format {form!r}; there are {', '.join(FORMATS)}")
     style = _STYLES[form]
+    if form == "html":
+        return _page(style.escape(table.title), table_html(table, intervals=intervals))
     title, frame = style.escape(table.title), _frame(table, style, flat=form == "markdown", intervals=intervals)
     shown = intervals and bool(table.cells.low.notna().any())
     notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *[_INTERVALS] * shown)]
     if form == "text":
         lines = [textwrap.fill(note, width, subsequent_indent="  ") if width else note for note in notes]
         return "\n".join([title, "", frame.to_string(line_width=width, index_names=False), "", *lines]) + "\n"
-    if form == "markdown":
-        rows = frame.to_markdown(disable_numparse=True, colalign=("left", *["right"] * len(table.columns)))
-        return "\n".join([f"**{title}**", "", rows, "", *(f"- {note}" for note in notes)]) + "\n"
-    head = f'<meta charset="utf-8"><title>{title}</title><style>{_CSS}</style>'
+    rows = frame.to_markdown(disable_numparse=True, colalign=("left", *["right"] * len(table.columns)))
+    return "\n".join([f"**{title}**", "", rows, "", *(f"- {note}" for note in notes)]) + "\n"
+
+
+def table_html(table: Table, *, intervals: bool = False) -> str:
+    """A table and its notes as a part of a page, in the classes of `foundation.styles`."""
+    style = _STYLES["html"]
+    titles = [style.escape(column.title) for column in table.columns]
+    head = "".join(f'<th scope="col">{title}</th>' for title in (style.escape(table.first), *titles))
+    rows, section = [], ""
+    for _, group in table.cells.groupby("line"):
+        cells = list(group.itertuples())
+        if cells[0].section != section:
+            section = cells[0].section
+            rows.append(f'<tr><th scope="colgroup" colspan="{len(titles) + 1}">{style.escape(section)}</th></tr>')
+        worst = _worst(cells, table.columns)
+        texts = [style.cell(cell, table.columns[cell.place], intervals=intervals) for cell in cells]
+        figures = "".join(
+            f'<td data-label="{title}"{_classes(text, cell is worst)}>{text}</td>'
+            for title, text, cell in zip(titles, texts, cells, strict=True)
+        )
+        rows.append(f'<tr><th scope="row">{style.escape(cells[0].row)}</th>{figures}</tr>')
+    told = [_INTERVALS] * (intervals and bool(table.cells.low.notna().any()))
+    told += [_WORST] * any(column.titles[0] == RETENTION for column in table.columns)
+    notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *told)]
     listed = "".join(f"<li>{note}</li>\n" for note in notes)
-    body = f"<h1>{title}</h1>\n{frame.to_html(escape=False, border=0)}\n<ul>\n{listed}</ul>"
-    return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>\n{body}\n</body></html>\n'
+    return (
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{style.escape(table.title)}"><table class="plain">'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>{''.join(rows)}</tbody></table></div>\n"
+        f'<ul class="notes">\n{listed}</ul>'
+    )
+
+
+def _worst(cells: Sequence[Any], columns: Sequence[TableColumn]) -> Any:
+    """The smallest of a row's retentions, if there is more than one."""
+    found = [cell for cell in cells if columns[cell.place].titles[0] == RETENTION and not pd.isna(cell.value)]
+    return min(found, key=lambda cell: float(cell.value)) if len(found) > 1 else None
+
+
+def _classes(text: str, is_worst: bool) -> str:
+    names = ["worst"] * is_worst + ["long"] * (len(text) > 18)
+    return f' class="{" ".join(names)}"' if names else ""
+
+
+def _page(title: str, body: str) -> str:
+    screen = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+    head = f'<meta charset="utf-8">{screen}<title>{title}</title>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}<style>{page_styles()}</style></head><body>\n'
+        f"<header><h1>{title}</h1></header>\n<main>{body}</main>\n</body></html>\n"
+    )
 
 
 def _frame(table: Table, style: TableStyle, *, flat: bool, intervals: bool) -> pd.DataFrame:

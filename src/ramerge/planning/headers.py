@@ -1,4 +1,4 @@
-"""What the headers of models say at once: format, size, dtypes, and problems."""
+"""What the headers of a recipe's models say, one by one: format, size, dtypes, and problems."""
 
 from __future__ import annotations
 
@@ -73,6 +73,7 @@ def _described(name: str, where: str, opened: Checkpoint) -> ModelHeader:
     elements: Counter[str] = Counter()
     for tensor in opened.tensors.values():
         elements[tensor.encoding or tensor.dtype] += tensor.elements
+    stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
     dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
     return ModelHeader(
         name=name,
@@ -80,6 +81,6 @@ def _described(name: str, where: str, opened: Checkpoint) -> ModelHeader:
         form=opened.title,
         tensors=f"{len(opened.tensors):,}",
         parameters=f"{elements.total():,}",
-        size=decimal(sum(tensor.nbytes for tensor in opened.tensors.values())),
+        size=decimal(sum(leaf.nbytes for leaf in stored)),
         dtypes=", ".join(dtypes) + (", ..." if len(elements) > _MOST_DTYPES else ""),
     )

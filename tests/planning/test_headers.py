@@ -1,0 +1,46 @@
+"""What headers of models say before anything is planned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ramerge.demo.run import AGENTS
+from ramerge.planning.headers import read_headers
+from ramerge.recipe.document import Document
+from tests.checkpoints import write_simple
+
+
+def test_each_model_is_described(tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1})
+    values = {"base": str(AGENTS / "base"), "agents": {"add": str(AGENTS / "add"), "code": {"model": "code"}}}
+    base, add, code = read_headers(Document(values, folder=tmp_path))
+    assert (base.name, base.form, base.tensors, base.parameters) == ("base", "safetensors files", "38", "372,576")
+    assert (base.size, base.dtypes, base.problems) == ("745.2 kB", "bfloat16", ())
+    assert add.where == str(AGENTS / "add")
+    assert (code.name, code.where, code.problems) == ("code", "code", ())
+
+
+def test_what_cannot_be_opened_says_why_and_hides_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    values = {
+        "base": "empty",
+        "agents": {"a": "nowhere/there/is", "b": str(AGENTS / "add"), "c": 5, "d": {"delta": []}},
+    }
+    base, a, b = read_headers(Document(values, folder=tmp_path))
+    assert "holds no weights" in base.problems[0] and base.form == ""
+    assert "no such folder" in a.problems[0]
+    assert b.problems == ()
+    assert read_headers(Document({"agents": "x"})) == read_headers(Document({})) == []
+
+
+def test_codes_count_as_they_are_stored(tmp_path: Path) -> None:
+    from benchmarks.huge import Shape, _write
+
+    shape = Shape(layers=4, experts=2, expert=256, shards=2, float8=True, hidden=256, intermediate=256, vocabulary=512)
+    (tmp_path / "model").mkdir()
+    _write(tmp_path / "model", shape)
+    stored = sum(path.stat().st_size for path in (tmp_path / "model").glob("*.safetensors"))
+    [found] = read_headers(Document({"base": str(tmp_path / "model")}))
+    assert "float8" in found.form and found.dtypes.startswith("float8_e4m3")
+    size, unit = found.size.split()
+    assert unit == "MB" and abs(float(size) * 1e6 / stored - 1) < 0.05

@@ -1,0 +1,126 @@
+"""What the tab Compare shows: retentions with the worst in red, searches, and answers of an endpoint as text."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.demo.run import AGENTS
+from ramerge.evaluation.samples import Model, Samples
+from ramerge.evaluation.tables import merging
+from ramerge.evaluation.tables.roles import GivenRoles
+from ramerge.foundation.errors import EndpointError, EvaluationError, RecipeError
+from ramerge.selection.results import read_search
+from ramerge.ui import compare
+from ramerge.ui.desk import Desk
+from ramerge.ui.roots import Roots
+
+
+def model(name: str, **scores: float) -> Model:
+    tasks = {}
+    for task, share in scores.items():
+        right = np.array([[float(place < 100 * share), 1.0] for place in range(100)])
+        tasks[task, "exact"] = Samples(tuple(f"{place:03}" for place in range(100)), {"exact": right}, asked=100)
+    return Model(name, None, None, tasks)
+
+
+def test_the_worst_task_of_each_merge_is_red() -> None:
+    models = [
+        model("base", code=0.2, tool=0.2),
+        model("coder", code=0.8, tool=0.2),
+        model("user", code=0.2, tool=0.5),
+        model("ram", code=0.4, tool=0.4),
+        model("<b>sum</b>", code=0.8, tool=0.1),
+    ]
+    given = GivenRoles("base", {"code": "coder", "tool": "user"}, ["ram", "<b>sum</b>"])
+    html = compare.retention_table(merging.retention(models, given))
+    assert re.findall(r'class="worst[^"]*">([\d.]+) \[', html) == ["50.0", "20.0"]
+    assert "&lt;b&gt;sum&lt;/b&gt;" in html and "<b>" not in html
+
+
+def test_rewards_of_the_demo_become_retentions() -> None:
+    rewards = {
+        name: {task: [float(name == task or name == "merged")] * 9 + [0.0] for task in ("add", "reverse", "sort")}
+        for name in ("base", "add", "reverse", "sort", "merged")
+    }
+    table = compare._demo_table(rewards, ["merged"])
+    assert table.cells.value[:3].tolist() == [100.0] * 3
+    assert "Specialists: add (add), reverse (reverse), sort (sort)." in table.notes
+
+
+def test_a_search_is_read_again_and_shown(tmp_path: Path) -> None:
+    source = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
+
+    def score(folder: Path) -> dict[str, list[float]]:
+        r = json.loads((folder / "ramerge.json").read_text())["parameters"]["r"]
+        return {"up": [r, r + 1], "down": [1 - r, 2 - r]}
+
+    settings = ramerge.SearchSettings(html=False, objectives=("up", "down"))
+    result = ramerge.search(source, tmp_path / "found", score, vary={"parameters.r": [0, 0.5]}, settings=settings)
+    again = read_search(tmp_path / "found" / "search.json")
+    assert json.dumps(again.to_dict()) == json.dumps(result.to_dict())
+    html = compare.search_view(again)
+    assert re.search(r"Pareto front: points \d, \d", html) and html.count("<svg") == 3
+    (tmp_path / "found" / "search.json").write_text('{"schema": "ramerge.search/1"}')
+    with pytest.raises(RecipeError, match="is not a valid search"):
+        read_search(tmp_path / "found" / "search.json")
+
+
+class _Endpoint(BaseHTTPRequestHandler):
+    """Answers with the model's name; one of them in a form that is none."""
+
+    def do_POST(self) -> None:
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        text = f"<img src=x>{asked['model']}: {asked['messages'][0]['content']}, {asked['max_tokens']}"
+        body = {"choices": [] if asked["model"] == "broken" else [{"message": {"content": text}}]}
+        content = json.dumps(body).encode()
+        self.send_response(500 if asked["model"] == "failing" else 200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_words: object) -> None:
+        pass
+
+
+@pytest.fixture
+def endpoint() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Endpoint) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}/v1"
+        server.shutdown()
+
+
+def test_models_of_an_endpoint_answer_side_by_side(endpoint: str, tmp_path: Path) -> None:
+    desk = Desk(Roots((tmp_path.resolve(),)))
+    answers = {}
+    for name, command, asked in compare._asked(desk, "", "an endpoint", f"{endpoint}/", "base, merged", None):
+        assert command == f"curl {endpoint}/chat/completions"
+        with asked as where:
+            answers[name] = compare._complete(where, "2 + 2?", 8)
+    html = compare._answers(answers)
+    assert "&lt;img src=x&gt;base: 2 + 2?, 8" in html and "merged: 2 + 2?, 8" in html
+    assert "<img" not in html
+    desk.queue.close()
+
+
+def test_endpoints_that_give_no_answer_are_named(endpoint: str) -> None:
+    for name, url in (("broken", endpoint), ("failing", endpoint), ("x", "http://127.0.0.1:1/v1")):
+        with pytest.raises(EndpointError, match=f"{name}: gave no answer"):
+            compare._complete(compare._Asked(url, name), "", 1)
+
+
+@pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://user:secret@127.0.0.1/v1", "nowhere"])
+def test_what_is_no_endpoint_is_refused(url: str, tmp_path: Path) -> None:
+    desk = Desk(Roots((tmp_path.resolve(),)))
+    with pytest.raises(EvaluationError):
+        list(compare._asked(desk, "", "an endpoint", url, "merged", None))
+    desk.queue.close()
