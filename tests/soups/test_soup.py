@@ -1,6 +1,7 @@
 """`ramerge soup`: which checkpoints a run has, the recipe that is made of them, and the same bytes from every form."""
 
 import json
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,19 @@ def test_every_form_of_a_run_gives_the_same_bytes(
     again = ramerge.merge(tmp_path / "out/ramerge.yaml", tmp_path / "again")
     assert again.agents.keys() == {f"step-{10 * (5 - len(taken) + place)}" for place in range(1, len(taken) + 1)}
     same(tmp_path / "again", read_checkpoint(tmp_path / "out"))
+
+
+def test_a_chain_of_steps_that_changed_nothing(tmp_path: Path) -> None:
+    """Deltas on a model that are that model: as the first, in the middle, and as the last."""
+    (moved,) = write_run(tmp_path, 1)
+    models = [tmp_path / "base", tmp_path / "base", *[tmp_path / "run" / "global_step_10"] * 3]
+    for step, (below, here) in enumerate(pairwise(models), 1):
+        ramerge.delta(below, here, tmp_path / "still" / f"step_{step}")
+    for last, steps in ((2, (3, 4)), (4, (1, 2, 3, 4))):
+        out = tmp_path / f"soup-{last}"
+        command("soup", str(tmp_path / "still"), str(out), "--base", str(tmp_path / "base"), "--last", str(last))
+        same(out, uniform(moved, {step: read_checkpoint(models[step]) for step in steps}))
+    assert moved != read_checkpoint(tmp_path / "base")
 
 
 def test_a_chain_with_checkpoints_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

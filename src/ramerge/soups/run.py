@@ -111,8 +111,8 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
     """
     if base is None and any(one.is_delta for one in taken):
         raise RecipeError(f"{taken[0].model}: is a delta; give the model that it is for with --base MODEL")
-    by_result = {one.result: one for one in run if one.is_delta}
-    bottom = {one.below for one in run if one.is_delta} - by_result.keys()
+    deltas = [one for one in run if one.is_delta]
+    bottom = {one.below for one in deltas} - {one.result for one in deltas}
     if len(bottom) > 1:
         raise RecipeError(
             f"the deltas do not form a chain: {len(bottom)} of them are for models that no other one gives; is one "
@@ -121,19 +121,25 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
     agents: dict[str, Any] = {}
     made: dict[str, str] = {}
     for one in taken:
-        agents[one.name] = _agent(one, by_result, made) if one.is_delta else one.model
+        agents[one.name] = _agent(one, deltas, made) if one.is_delta else one.model
         made[one.result] = one.name
     return agents
 
 
-def _agent(one: RunCheckpoint, by_result: Mapping[str, RunCheckpoint], made: Mapping[str, str]) -> dict[str, Any]:
+def _agent(one: RunCheckpoint, run: Sequence[RunCheckpoint], made: Mapping[str, str]) -> dict[str, Any]:
     """A delta, with those that lie between it and the nearest checkpoint that is an agent already, or the base."""
     deltas = [one]
-    while deltas[-1].below not in made and deltas[-1].below in by_result:
-        deltas.append(by_result[deltas[-1].below])
+    while deltas[-1].below not in made and (before := _before(deltas[-1], run)) is not None:
+        deltas.append(before)
     over = made.get(deltas[-1].below)
     agent: dict[str, Any] = {"delta": [delta.model for delta in reversed(deltas)]}
     return agent | ({"over": over} if over is not None else {})
+
+
+def _before(one: RunCheckpoint, run: Sequence[RunCheckpoint]) -> RunCheckpoint | None:
+    """The delta that gives the model that this one changes; of an earlier step, because a step may change nothing."""
+    found = [each for each in run if each.step < one.step and each.result == one.below]
+    return max(found, key=lambda each: each.step, default=None)
 
 
 def _in_run(run: str) -> list[RunCheckpoint]:
