@@ -87,7 +87,6 @@ def test_a_chain_of_steps_that_changed_nothing(tmp_path: Path) -> None:
         out = tmp_path / f"soup-{last}"
         command("soup", str(tmp_path / "still"), str(out), "--base", str(tmp_path / "base"), "--last", str(last))
         same(out, uniform(moved, {step: read_checkpoint(models[step]) for step in steps}))
-    assert moved != read_checkpoint(tmp_path / "base")
 
 
 def test_a_chain_with_checkpoints_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
