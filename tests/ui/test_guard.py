@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ramerge.ui.guard import REPORT, Guard
+from ramerge.ui.guard import REPORT, PageGuard
 
 HOST = "127.0.0.1:7860"
 TOKEN = "secret-token"
@@ -30,7 +30,7 @@ def ask(path: str = "/", *, method: str = "GET", **headers: str) -> tuple[int, d
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    guard = Guard(page, token=TOKEN, hosts=[HOST])
+    guard = PageGuard(page, token=TOKEN, hosts=[HOST])
     asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
     return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
@@ -126,5 +126,5 @@ def test_web_sockets_are_refused() -> None:
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
-    asyncio.run(Guard(page, token=None)({"type": "websocket", "headers": []}, None, send))  # type: ignore[arg-type]
+    asyncio.run(PageGuard(page, token=None)({"type": "websocket", "headers": []}, None, send))  # type: ignore[arg-type]
     assert [message["type"] for message in sent] == ["websocket.close"]

@@ -84,11 +84,7 @@ def cut(
     fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
     # of each worker one set of counts that it fills, and one that waits to be added up
     partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
-    budget = limits.memory or fixed + _DEFAULT_BUFFERS
-    if scratch and not limits.memory:
-        # one whole matrix must be possible; several at a time are faster, if they leave room for others
-        budget = max(budget, int(memory() * _SHARE_OF_MEMORY))
-    workers = _workers(limits, solves=scratch > 0)
+    budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     remote = any(isinstance(path, Remote) for path in inputs.files)
@@ -114,6 +110,13 @@ def cut(
     if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
         return made
     return replace(made, run_bytes=min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS)))
+
+
+def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
+    if limits.memory:
+        return limits.memory
+    # one whole matrix must be possible; several at a time are faster, if they leave room for others
+    return max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if solves else 0)
 
 
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:

@@ -33,7 +33,7 @@ _REPORT_POLICY = (
 )
 
 
-class Guard:
+class PageGuard:
     """Refuses requests before Gradio sees them, and tells browsers what the page may do.
 
     Args:

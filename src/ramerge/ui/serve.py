@@ -24,7 +24,7 @@ from ramerge.foundation.systems import NO_LINK
 from ramerge.foundation.terminal import say
 from ramerge.ui import views
 from ramerge.ui.desk import Desk
-from ramerge.ui.guard import REPORT, Application, Guard
+from ramerge.ui.guard import REPORT, Application, PageGuard
 from ramerge.ui.page import build_page, theme
 
 LOOPBACK = "127.0.0.1"
@@ -33,8 +33,8 @@ SETTINGS: dict[str, Any] = {"log_level": "critical", "access_log": False, "timeo
 """Of uvicorn. A browser that shows the page holds a connection, for which Ctrl-C must not wait."""
 
 
-def application(desk: Desk, **guard: object) -> Guard:
-    """The page as an application that uvicorn runs; keywords are those of `Guard`."""
+def application(desk: Desk, **guard: object) -> PageGuard:
+    """The page as an application that uvicorn runs; keywords are those of `PageGuard`."""
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
 
     @app.get(REPORT)
@@ -61,7 +61,7 @@ def application(desk: Desk, **guard: object) -> Guard:
         theme=theme(),
         head=views.styles(),
     )
-    return Guard(mounted, **guard)  # type: ignore[arg-type]
+    return PageGuard(mounted, **guard)  # type: ignore[arg-type]
 
 
 def read_report(desk: Desk, out: str) -> str:
