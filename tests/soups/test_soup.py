@@ -77,6 +77,18 @@ def test_every_form_of_a_run_gives_the_same_bytes(
     same(tmp_path / "again", read_checkpoint(tmp_path / "out"))
 
 
+def test_what_is_no_run_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 1)
+    monkeypatch.chdir(tmp_path)
+    for words, said in (
+        (["nowhere"], "nowhere: no such folder"),
+        (["base"], "base: holds no checkpoints with a step in their names"),
+        (["run", "base"], "run: is no checkpoint; name one folder of checkpoints"),
+    ):
+        with pytest.raises(RecipeError, match=said):
+            checkpoints_of(words)
+
+
 def test_a_chain_of_steps_that_changed_nothing(tmp_path: Path) -> None:
     """Deltas on a model that are that model: as the first, in the middle, and as the last."""
     (moved,) = write_run(tmp_path, 1)

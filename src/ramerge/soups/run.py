@@ -19,6 +19,7 @@ from ramerge.formats.registry import by_priority
 from ramerge.foundation.errors import CheckpointError, RecipeError, reason
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.methods.base import MANY
+from ramerge.storage.models import is_hub_id
 from ramerge.storage.own_files import INDEX
 from ramerge.storage.schemes import is_remote, on_hub
 
@@ -150,6 +151,8 @@ def _in_run(run: str) -> list[RunCheckpoint]:
         return [_checkpoint(str(path.absolute()), step) for path, step in steps if step is not None and _is_model(path)]
     if is_remote(run) and on_hub(run) is None:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
+    if not is_remote(run) and not is_hub_id(run):
+        raise RecipeError(f"{run}: no such folder")
     return _branches(on_hub(run) or run)
 
 
@@ -157,6 +160,8 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
     found = []
     for place, word in enumerate(words, 1):
         path = Path(word).expanduser()
+        if not is_remote(word) and path.is_dir() and not _is_model(path):
+            raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else _last_number(word.rpartition("@")[2])
         found.append(_checkpoint(from_here(word), place if step is None else step))
     return found
