@@ -55,7 +55,7 @@ def test_what_waits_does_not_run_once_it_was_stopped(tmp_path: Path) -> None:
 
 @pytest.mark.full  # a merge that takes seconds
 def test_a_stopped_merge_resumes(tmp_path: Path) -> None:
-    write_simple(tmp_path, {"code": 0.1, "tool": 0.2}, shape=(2048, 4096))
+    write_simple(tmp_path, {"code": 0.1, "tool": 0.2}, shape=(1024, 2048))
     words = ["--base", "base", "--agent", "code=code", "--agent", "tool=tool", "--method", "wudi", "--threads", "1"]
     job = Job("merged", ["merge", *words, "merged"], tmp_path)
     runs = threading.Thread(target=job.run)
@@ -69,3 +69,8 @@ def test_a_stopped_merge_resumes(tmp_path: Path) -> None:
     assert "stopped by SIGINT" in job.lines[-1]
     assert not (tmp_path / "merged").exists()
     assert job.ended_early
+    again = job.again()
+    again.run()
+    assert again.state == DONE
+    assert any("continuing" in line for line in again.lines), again.lines
+    assert read_record(tmp_path / "merged" / "ramerge.json").method == "wudi"
