@@ -62,6 +62,7 @@ def test_the_share_is_that_of_the_decomposition(tmp_path: Path, monkeypatch: pyt
     assert found["model"]["length"] == pytest.approx(np.linalg.norm(vectors[-1]), rel=1e-5)
 
 
+@pytest.mark.full  # needs the libraries of the extra report
 def test_a_page_with_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_line(tmp_path, turn=True)
     monkeypatch.chdir(tmp_path)
