@@ -289,7 +289,7 @@ def _bounds(name: str, field: FieldInfo, *, each: bool) -> tuple[list[Any], list
     if not field.metadata and name in by_agent:
         inside, outside = by_agent[name]
         return inside, [*outside, "much", True, {"code": 0.1}, {"code": 0.1, "tool": 0.1, "memory": 0.1, "nobody": 0.1}]
-    if name in ("steps", "scores"):
+    if name in ("steps", "scores") and field.annotation is not int:
         each = {"code": 3, "tool": 1.5, "memory": 2}
         wrong = [{**each, "nobody": 4}, {"code": 1}, {**each, "tool": "much"}, {**each, "tool": float("nan")}, 1]
         return [None, each], wrong

@@ -122,7 +122,7 @@ def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
     agents, tensors = len(inputs.agents), contents.tensors
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.importances)
-    compiled = 1 + min(max((len(tensor.sources) for tensor in tensors), default=agents), FEW)
+    compiled = min(1 + agents + len(inputs.importances), 1 + FEW)  # what more inputs a soup has is added to these
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
