@@ -565,3 +565,19 @@ def test_merging_needs_merges_and_specialists() -> None:
         retention([made("a", [1, 0]), made("b", [1, 0])], GivenRoles(merged=["a"]))
     told = retention([made("a", [1, 0]), made("b", [1, 1])], GivenRoles(None, {"tool": "b"}, ["a"]))
     assert values(told, "a")["Retention tool/parallel"] == 50
+
+
+def test_tasks_of_one_package_have_specialists_of_their_own() -> None:
+    def scored(name: str, sums: list[int], rules: list[int], **description: Any) -> Model:
+        tasks = {("evals", "sums"): lines("acc", sums), ("evals", "rules"): lines("acc", rules)}
+        return model({"name": name, "model": f"/models/{name}", "record": None, **description}, tasks)
+
+    agents = [scored("sums", [1, 1], [0, 1]), scored("other", [0, 1], [1, 1]), scored("base", [0, 0], [1, 0])]
+    whole = [scored("merge", [1, 0], [1, 0], record=record(agents={each.name: f"/{each.name}" for each in agents[:2]}))]
+    by_name = values(retention([*whole, *agents]), "merge")
+    assert by_name["Retention evals/sums"] == 50 and "Retention evals/rules" not in by_name
+    assert by_name["Untrained Points"] == 0
+    told = values(retention([*whole, *agents], GivenRoles(None, {"rules": "other"})), "merge")
+    assert (told["Retention evals/sums"], told["Retention evals/rules"]) == (50, 50)
+    of_suite = values(retention([*whole, *agents], GivenRoles(None, {"evals": "other"})), "merge")
+    assert (of_suite["Retention evals/sums"], of_suite["Retention evals/rules"]) == (100, 50)

@@ -67,6 +67,11 @@ class Visit:
         self.page.get_by_role(role, name=name, exact=True, **more).click()
         self.clicks += 1
 
+    def fold(self, name: str) -> None:
+        """Open or close an accordion, whose name ends with a sign."""
+        self.page.get_by_role("button", name=name).click()
+        self.clicks += 1
+
     def tab(self, name: str) -> None:
         """Open a tab."""
         self.click(name, "tab")

@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 import numpy as np
 import pytest
 
+import ramerge
 from ramerge.demo.run import AGENTS, copy_models
-from tests.checkpoints import floats, write_checkpoint
+from tests.checkpoints import floats, write_checkpoint, write_simple
+from tests.evaluation.server import Answer, completion, serving
 from tests.ui.served import CHROMIUM, Visit, chromium, served, visit, write
 
 for library in ("gradio", "altair", "vl_convert", "playwright", "axe_playwright_python"):
@@ -21,6 +23,17 @@ pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on the path")
 
 TABS = ("Agents", "Look", "Choose", "Run", "Compare", "Share")
 DEMO = "Use the demo's agents"
+TASK = """
+from inspect_ai import Task, task
+from inspect_ai.dataset import Sample
+from inspect_ai.scorer import includes
+from inspect_ai.solver import generate
+
+@task
+def mine():
+    samples = [Sample(input=f"q{number}", target="yes") for number in range(4)]
+    return Task(dataset=samples, solver=generate(), scorer=includes())
+"""
 HOSTILE = "x<img src=x onerror=hacked=1>${hacked=1}{{7*7}}"
 
 
@@ -176,6 +189,76 @@ def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:
     opened.page.get_by_label("Output").fill("first")
     opened.click("Merge")
     opened.page.get_by_text("first: exists").wait_for()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_scores_of_benchmarks_become_a_retention_table_and_models_answer_side_by_side(
+    opened: Visit, root: Path
+) -> None:
+    def answer(body: dict[str, Any]) -> Answer:
+        right = {"mine": "q0 q1 q2 q3", "other": "q0 q1", "merged": "q0"}.get(body["model"], "")
+        return completion("yes" if body["messages"][-1]["content"] in right.split() else f"no, {body['model']}")
+
+    (root / "mine.py").write_text(TASK)
+    page = opened.page
+    opened.tab("Choose")
+    write(opened, f"base: {AGENTS}/base\nagents: {{mine: {AGENTS}/add, other: {AGENTS}/sort}}\n")
+    opened.wait("pre", has_text="ramerge plan --method ram+")
+    opened.tab("Run")
+    page.get_by_label("Output").fill("merged")
+    opened.click("Merge")
+    opened.merged("merged")
+    opened.tab("Compare")
+    opened.fold("Score on benchmarks")
+    page.get_by_label("Tasks", exact=True).fill("mine.py@mine")
+    page.keyboard.press("Enter")
+    # the agent that is named for the task is its specialist, and another one can be chosen
+    page.get_by_text("mine=mine", exact=True).wait_for()
+    with serving(answer) as server:
+        page.get_by_label("Endpoint").first.fill(server.url)
+        opened.click("Score")
+        table = opened.wait("table.plain", seconds=120, has_text="Composite")
+        assert table.locator("td").first.inner_text().startswith("25.0")
+        opened.wait("pre", has_text="ramerge table scores --table merging --intervals --specialist mine=mine")
+        page.locator(".token", has_text="mine=mine").get_by_role("button").click()
+        opened.pick("Specialists", "mine=other")
+        opened.click("Show what the logs say")
+        opened.wait("pre", has_text="--specialist mine=other")
+        assert opened.wait("table.plain", has_text="Composite").locator("td").first.inner_text().startswith("50.0")
+        opened.fold("Score on benchmarks")
+        # one prompt for all of them
+        opened.fold("Ask side by side")
+        page.get_by_label("Prompt").fill("q3")
+        opened.click("Ask")
+        opened.wait("pre", has_text=f"curl {server.url}/chat/completions")
+        page.locator("article", has_text="merged").get_by_text("no, merged").wait_for()
+        said = [text.split("\n")[-1] for text in page.locator("article").all_inner_texts()]
+        assert said == ["no, base", "yes", "no, other", "no, merged"]
+
+
+def test_a_merge_that_was_stopped_is_completed(browser: Any, tmp_path: Path) -> None:
+    write_simple(tmp_path, {"code": 0.1, "tool": 0.2}, shape=(1024, 2048))
+    recipe = f"method: wudi\nbase: {tmp_path}/base\nagents: {{code: {tmp_path}/code, tool: {tmp_path}/tool}}\n"
+    (tmp_path / "whole.yaml").write_text(recipe)
+    with served("--root", str(tmp_path), "--threads", "1") as address, visit(browser, address) as opened:
+        opened.tab("Choose")
+        write(opened, recipe)
+        opened.wait("pre", has_text="ramerge plan --method wudi")
+        opened.tab("Run")
+        opened.click("Merge")
+        opened.wait("tr", has_text="merging").wait_for()
+        opened.click("Stop")
+        opened.wait("tr", has_text="stopped")
+        opened.wait("li", has_text="stopped by SIGINT")
+        assert not (tmp_path / "merged").exists()
+        opened.click("Resume")
+        opened.merged("merged")
+        opened.wait("li", has_text="continuing")
+    ramerge.merge(tmp_path / "whole.yaml", tmp_path / "whole")
+    files = sorted(path.name for path in (tmp_path / "whole").glob("*.safetensors"))
+    assert files
+    for name in files:
+        assert (tmp_path / "merged" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
 def test_share_shows_recipe_card_and_report(opened: Visit, root: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -19,9 +20,7 @@ from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.foundation.errors import EndpointError, EvaluationError, RecipeError
 from ramerge.selection.results import read_search
-from ramerge.ui import compare
-from ramerge.ui.desk import Desk
-from ramerge.ui.roots import Roots
+from ramerge.ui import ask, compare
 
 
 def model(name: str, **scores: float) -> Model:
@@ -99,28 +98,23 @@ def endpoint() -> Iterator[str]:
         server.shutdown()
 
 
-def test_models_of_an_endpoint_answer_side_by_side(endpoint: str, tmp_path: Path) -> None:
-    desk = Desk(Roots((tmp_path.resolve(),)))
-    answers = {}
-    for name, command, asked in compare._asked(desk, "", "an endpoint", f"{endpoint}/", "base, merged", None):
-        assert command == f"curl {endpoint}/chat/completions"
-        with asked as where:
-            answers[name] = compare._complete(where, "2 + 2?", 8)
-    html = compare._answers(answers)
-    assert "&lt;img src=x&gt;base: 2 + 2?, 8" in html and "merged: 2 + 2?, 8" in html
-    assert "<img" not in html
-    desk.queue.close()
+def test_models_of_an_endpoint_answer(endpoint: str) -> None:
+    body = {"model": "merged", "messages": [{"role": "user", "content": "2 + 2?"}], "max_tokens": 8}
+    text, command = ask.complete(ask.ENDPOINT, f" {endpoint}/", "", body)
+    assert text == "<img src=x>merged: 2 + 2?, 8"
+    assert shlex.split(command)[:2] == ["curl", f"{endpoint}/chat/completions"]
+    assert json.loads(shlex.split(command)[3]) == body
+    html = ask._answers({"<b>": text})
+    assert "&lt;img src=x&gt;merged: 2 + 2?, 8" in html and "<img" not in html and "<b>" not in html
 
 
 def test_endpoints_that_give_no_answer_are_named(endpoint: str) -> None:
     for name, url in (("broken", endpoint), ("failing", endpoint), ("x", "http://127.0.0.1:1/v1")):
         with pytest.raises(EndpointError, match=f"{name}: gave no answer"):
-            compare._complete(compare._Asked(url, name), "", 1)
+            ask.complete(ask.ENDPOINT, url, "", {"model": name, "messages": [{"content": ""}], "max_tokens": 1})
 
 
 @pytest.mark.parametrize("url", ["", "file:///etc/passwd", "http://user:secret@127.0.0.1/v1", "nowhere"])
-def test_what_is_no_endpoint_is_refused(url: str, tmp_path: Path) -> None:
-    desk = Desk(Roots((tmp_path.resolve(),)))
+def test_what_is_no_endpoint_is_refused(url: str) -> None:
     with pytest.raises(EvaluationError):
-        list(compare._asked(desk, "", "an endpoint", url, "merged", None))
-    desk.queue.close()
+        ask.check(ask.ENDPOINT, url)

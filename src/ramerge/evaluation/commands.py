@@ -205,7 +205,12 @@ def _failures(models: list[Model]) -> list[str]:
 )
 @option("models", "--base", metavar="NAME", help="The base model, where merge records do not say it.")
 @option(
-    "models", "--specialist", "specialists", metavar="TASK=NAME", multiple=True, help="The agent trained for a task."
+    "models",
+    "--specialist",
+    "specialists",
+    metavar="TASK=NAME",
+    multiple=True,
+    help="The agent trained for a task, or for all of a suite; default: the one that is named for it.",
 )
 @option(
     "models", "--merged", metavar="NAME", multiple=True, help="A model that is a merge, though it has no merge record."

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import RamergeError, RecipeError
 from ramerge.methods.registry import METHODS, complete
 from ramerge.recipe.checks import as_yaml, check
 from ramerge.recipe.document import Document, parse_document
@@ -86,6 +86,15 @@ def models_in(document: Document) -> tuple[str | None, list[str]]:
     base = document.values.get("base")
     texts = [value if isinstance(value, str) else json.dumps(value) for value in values]
     return base if isinstance(base, str) else None, texts
+
+
+def agents_in(text: str, roots: Roots) -> list[str]:
+    """The agents' names; none of a text that is no recipe."""
+    try:
+        agents = read_draft(text or EMPTY, roots).values.get("agents")
+    except RamergeError:
+        return []
+    return list(agents) if isinstance(agents, Mapping) else []
 
 
 def with_keys(text: str, keys: Mapping[str, Any], roots: Roots) -> str:

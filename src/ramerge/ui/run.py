@@ -141,3 +141,15 @@ def _state(job: Job) -> str:
 def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:
     """Folders of the merges that are complete, by name."""
     return {job.title: job.out for job in desk.jobs(request) if job.state == "done" and job.out is not None}
+
+
+def models_of(desk: Desk, text: str, request: gr.Request | None) -> dict[str, str]:
+    """Base, agents and finished merges, as names and folders or hub ids."""
+    recipe = checked_draft(text, desk.roots)
+    merges = [name for name, path in finished(desk, request).items() if (path / "config.json").is_file()]
+    found = {**({"base": recipe.base} if recipe.base else {}), **{k: v.written for k, v in recipe.agents.items()}}
+    if not merges:
+        raise RecipeError("no merge is complete yet; begin one in the tab Run")
+    if taken := [name for name in merges if name in found]:
+        raise RecipeError(f"{name}: is an agent's name, too; choose another output" for name in taken)
+    return found | {name: name for name in merges}

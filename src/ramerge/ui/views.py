@@ -75,9 +75,9 @@ def copyable(label: str, text: str) -> str:
     return block(f'<div class="copy"><p>{safe(label)}</p>{button}<pre tabindex="0">{safe(text)}</pre></div>')
 
 
-def command(words: Sequence[str]) -> str:
-    """The command line that does the same."""
-    return copyable("Command line", command_line(words))
+def command(*commands: Sequence[str]) -> str:
+    """The command lines that do the same, each given by its words."""
+    return copyable("Command line", "\n".join(map(command_line, commands)))
 
 
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

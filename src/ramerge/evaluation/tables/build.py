@@ -114,7 +114,7 @@ def _ranked(cells: pd.DataFrame, columns: Sequence[TableColumn], who: Roles) -> 
     ranks = among.rank("dense", ascending=False).where(among.transform("nunique") > 1)  # where all are equal, none is
     of_row = dict(zip(zip(cells.row, cells.place, strict=True), shown, strict=True))
     to_beat = [
-        of_row.get((who.specialists.get((family or None, columns[place].suite)), place), float("nan"))
+        of_row.get((who.specialist(family or None, (columns[place].suite, columns[place].task)), place), float("nan"))
         for family, place in zip(cells.family, cells.place, strict=True)
     ]
     return cells.assign(rank=ranks.where(ranks <= 2).fillna(0).astype("int64"), beats=merged & (shown > to_beat))

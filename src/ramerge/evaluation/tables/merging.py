@@ -59,8 +59,8 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
     Raises:
         EvaluationError: no model is known to be a merge, or no task has a specialist.
     """
-    suites = list(dict.fromkeys(task[0] for model in results for task in model.tasks))
-    who = roles.find(results, given or GivenRoles(), suites)
+    scored = dict.fromkeys(task for model in results for task in model.tasks)
+    who = roles.find(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
     models = {model.name: model for model in results}
     merges = [model for model in results if model.name in who.merged]
     if not merges:
@@ -101,7 +101,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
 def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:
     found = {}
     for task, samples in merge.tasks.items():
-        name = who.specialists.get((who.families[merge.name], task[0]))
+        name = who.specialist(who.families[merge.name], task)
         if name is None or task not in models[name].tasks:
             continue
         pair = scores.common(merge, models[name])
@@ -139,12 +139,12 @@ def _cell(value: float, drawn: Floats | None) -> Line:
 
 def _untrained(merge: Model, models: Mapping[str, Model], who: Roles) -> Line:
     """Points above the base in tasks that no agent was trained for."""
-    trained = {suite for family, suite in who.specialists if family == who.families[merge.name]}
+    family = who.families[merge.name]
     gains = []
-    if base := models.get(who.families[merge.name] or ""):
+    if base := models.get(family or ""):
         for task, samples in merge.tasks.items():
             column = TableColumn((), *task, samples.main)
             values = [scores.mean(model, [column]) for model in (merge, base)]
-            if task[0] not in trained and values[0] is not None and values[1] is not None:
+            if who.specialist(family, task) is None and values[0] is not None and values[1] is not None:
                 gains.append(values[0] - values[1])
     return scores.cell(float(np.mean(gains)) if gains else None)

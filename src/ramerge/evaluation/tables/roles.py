@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ramerge.evaluation.samples import Model
+from ramerge.evaluation.samples import Model, TaskName
 from ramerge.foundation.errors import EvaluationError
 
 _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "math": {"math", "mathematics"}}
@@ -16,7 +16,7 @@ _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "mat
 
 @dataclass(frozen=True)
 class GivenRoles:
-    """What the user says: the base of all models, an agent for each suite, and merges without a merge record."""
+    """What the user says: the base of all models, an agent for each suite or task, and merges without a record."""
 
     base: str | None = None
     specialists: Mapping[str, str] = field(default_factory=dict)
@@ -30,7 +30,7 @@ class Roles:
     Attributes:
         merged: models that are merges.
         families: what each model belongs to: the name of its base, or what its record calls it; None if unknown.
-        specialists: agents by family and suite.
+        specialists: agents by family, and suite or task.
     """
 
     merged: frozenset[str]
@@ -41,13 +41,17 @@ class Roles:
         """`base`, `agent` (or what is none of the others), or `merged`."""
         return "merged" if name in self.merged else "base" if self.families[name] == name else "agent"
 
+    def specialist(self, family: str | None, task: TaskName) -> str | None:
+        """The agent trained for a task: the one that is given for it alone, else its suite's."""
+        return self.specialists.get((family, task[1])) or self.specialists.get((family, task[0]))
 
-def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> Roles:
-    """Roles of models; `suites` are those for which specialists are looked for.
+
+def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str], tasks: Collection[TaskName] = ()) -> Roles:
+    """Roles of models; `suites` and `tasks` are those for which specialists are looked for.
 
     A model with a merge record is a merge. Its base and its agents are those among the others that have the path or hub
     id in the record, or its last part or the agent's name in the recipe as their name. An agent is a suite's specialist
-    where its name says so, as in `tool-agent`.
+    where its name says so, as in `tool-agent`, and a task's where it has the task's name.
 
     Raises:
         EvaluationError: a name that no model has.
@@ -76,6 +80,9 @@ def find(models: Sequence[Model], given: GivenRoles, suites: Sequence[str]) -> R
             if words & _WORDS.get(suite, {suite}):
                 found.setdefault((families[agent], suite), []).append(agent)
     specialists = {key: fitting[0] for key, fitting in found.items() if len(fitting) == 1}
+    specialists |= {
+        (families[name], name): name for suite, name in tasks if name in texts and suite not in given.specialists
+    }
     specialists |= {(families[name], suite): name for suite, name in given.specialists.items()}
     return Roles(frozenset({*records, *given.merged}), families, specialists)
 

@@ -1,0 +1,98 @@
+"""In the tab Compare: one prompt for base, agents and merges, answers side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import gradio as gr
+
+from ramerge.evaluation.models import ModelAccess
+from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.text import brief, shown
+from ramerge.selection.serving import ModelServer, serving
+from ramerge.ui import views
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told_often
+from ramerge.ui.run import models_of
+
+ENDPOINT = "an endpoint"
+_SECONDS = 300.0
+
+
+def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox) -> None:
+    """The part's components and events."""
+    with gr.Accordion("Ask side by side", open=False):
+        prompt = gr.Textbox("", label="Prompt", lines=3)
+        with gr.Row():
+            info = "of an endpoint, with commas between them; empty: base, agents and merges"
+            names = gr.Textbox("", label="Served names", info=info, max_lines=1)
+            most = gr.Number(256, precision=0, minimum=1, maximum=32768, label="Tokens", info="at most")
+        ask = gr.Button("Ask")
+        answers = html("Answers")
+        command = text_place("Command line")
+
+    def answer(
+        text: str, question: str, serve: str, url: str, served: str, tokens: float, request: gr.Request
+    ) -> Iterator[tuple[str, str]]:
+        found: dict[str, str] = {}
+        typed = [name.strip() for name in served.split(",") if name.strip()]
+        models = dict.fromkeys(typed, "") if typed and serve == ENDPOINT else models_of(desk, text, request)
+        check(serve, url)
+        for name, model in models.items():
+            body = {"model": name, "messages": [{"role": "user", "content": question}], "max_tokens": int(tokens)}
+            yield _answers({**found, name: "…"}), gr.skip()
+            folder = desk.roots.home / model
+            found[name], lines = complete(serve, url, str(folder) if folder.is_dir() else model, body)
+            yield _answers(found), views.copyable("Command line", lines)
+
+    inputs = [recipe, prompt, server, endpoint, names, most]
+    ask.click(told_often(answer), inputs, [answers, command], concurrency_limit=1, **PRIVATE)
+
+
+def check(server: str, url: str) -> None:
+    """Raises `EvaluationError` where no models can be asked."""
+    if server == ENDPOINT:
+        ModelAccess(endpoint=url.strip()).check()
+    elif problems := ModelServer(server).check():
+        raise EvaluationError(problems)
+
+
+def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[str, str]:
+    """A model's answer, and the command lines that ask for it; a server that is started for it ends again.
+
+    Raises:
+        EndpointError: there is no answer.
+    """
+    import httpx
+
+    key = os.environ.get(ModelAccess().key_variable) if server == ENDPOINT else None
+    with ExitStack() as running:
+        lines = []
+        if server != ENDPOINT:
+            log = Path(running.enter_context(TemporaryDirectory(prefix="ramerge-ui-"))) / "server.log"
+            body = {**body, "model": model} if server == "transformers" else body
+            url = running.enter_context(serving(ModelServer(server), model, body["model"], log))
+            lines = [shlex.join([server, "serve", model])]
+        where = f"{url.strip().rstrip('/')}/chat/completions"
+        lines += [shlex.join(["curl", where, "--json", json.dumps(body)])]
+        try:
+            headers = {"Authorization": f"Bearer {key}"} if key else {}
+            answer = httpx.post(where, json=body, headers=headers, timeout=_SECONDS, trust_env=False)
+            answer.raise_for_status()
+            return str(answer.json()["choices"][0]["message"]["content"]), "\n".join(lines)
+        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            raise EndpointError(f"{url}: {body['model']}: gave no answer ({shown(error)})") from error
+
+
+def _answers(found: Mapping[str, str]) -> str:
+    parts = [
+        f"<article><h3>{views.safe(name)}</h3>{views.safe(brief(text, 20_000))}</article>"
+        for name, text in found.items()
+    ]
+    return views.block(f'<div class="answers">{"".join(parts)}</div>')
