@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import ramerge
 from ramerge.demo.run import AGENTS, copy_models
 from tests.checkpoints import floats, write_checkpoint, write_simple
 from tests.evaluation.server import Answer, completion, serving
+from tests.storage.hub import TOKEN, standing_in
 from tests.ui.served import CHROMIUM, Visit, chromium, served, visit, write
 
 for library in ("gradio", "altair", "vl_convert", "playwright", "axe_playwright_python"):
@@ -279,6 +281,31 @@ def test_share_shows_recipe_card_and_report(opened: Visit, root: Path) -> None:
     assert popup.value.title() == "What RL changed: add, reverse, sort"
     # the report has an origin of its own
     assert popup.value.evaluate("self.origin") == "null"
+
+
+def test_an_upload_begins_once_it_is_confirmed(browser: Any, tmp_path: Path) -> None:
+    with standing_in(tmp_path / "hub", TOKEN) as hub:
+        known = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
+        root = tmp_path / "root"
+        recipe = {"base": f"{AGENTS}/base", "agents": {name: f"{AGENTS}/{name}" for name in ("add", "sort")}}
+        ramerge.merge(recipe, root / "merged")
+        with (
+            served("--root", str(root), env={**os.environ, **known}) as address,
+            visit(browser, address) as opened,
+        ):
+            opened.tab("Share")
+            opened.fold("Upload")
+            opened.page.get_by_label("Destination").fill("hub:me/mine")
+            opened.click("Upload")
+            opened.wait("pre", has_text="hub:me/mine")
+            opened.click("Cancel")
+            opened.click("Upload")
+            opened.click("Upload merged to hub:me/mine")
+            opened.wait(".state", has_text="done")
+        sent = hub.folder / "me" / "mine"
+        assert (sent / "model.safetensors").read_bytes() == (root / "merged" / "model.safetensors").read_bytes()
+        assert hub.handler.state.private == {"me/mine": True}  # type: ignore[attr-defined]
+        assert len(hub.handler.state.commits) == 1  # type: ignore[attr-defined]
 
 
 # --- strangers' names -------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -81,13 +81,14 @@ class Desk:
         """The command line of `job`, to be shown."""
         return views.command([*words, *self.limits])
 
-    def planned(self, recipe: Recipe, **more: Any) -> Plan:
-        """The plan of a merge, which may run here.
+    def planned(self, recipe: Recipe, *, public: bool = False, **more: Any) -> Plan:
+        """The plan of a merge, which may run here; other keywords are those of `ramerge.plan`.
 
         Raises:
             PlanError: it has problems, or reads more than the page allows.
         """
-        made: Plan = make_plan(recipe, options=self.options, **more)
+        options = replace(self.options, upload=replace(self.options.upload, public=public))
+        made: Plan = make_plan(recipe, options=options, **more)
         if made.problems:
             raise PlanError(made.problems)
         if self.most_bytes is not None and made.bytes_read > self.most_bytes:

@@ -40,7 +40,6 @@ class Job:
         title: what the page calls it.
         words: behind `ramerge`.
         folder: where it runs.
-        environment: variables besides those of the page, such as a token that the command line must not show.
         out: the folder that it writes, if that is one.
         state: `waiting`, `running`, `done`, `failed` or `stopped`.
         progress: the last event of the running stage; see `foundation.progress.Progress`.
@@ -53,7 +52,6 @@ class Job:
     title: str
     words: Sequence[str]
     folder: Path
-    environment: Mapping[str, str] = field(default_factory=dict)
     out: Path | None = None
     state: str = WAITING
     progress: Mapping[str, Any] = field(default_factory=dict)
@@ -77,7 +75,7 @@ class Job:
 
     def again(self) -> Job:
         """The same command once more."""
-        return Job(self.title, self.words, self.folder, self.environment, self.out)
+        return Job(self.title, self.words, self.folder, self.out)
 
     def follow(self, seconds: float = 0.4) -> Iterator[None]:
         """Give control back whenever something may have changed, until the job has ended, and once after that."""
@@ -121,7 +119,7 @@ class Job:
             stdout=output,
             stderr=subprocess.PIPE,
             cwd=self.folder,
-            env={**os.environ, **self.environment, FORM: "json", "PYTHONSAFEPATH": "1"},
+            env={**os.environ, FORM: "json", "PYTHONSAFEPATH": "1"},
             start_new_session=True,  # Ctrl-C is for the page, which stops what it runs
             preexec_fn=dies_with_parent(),
         )

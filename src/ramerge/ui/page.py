@@ -29,7 +29,7 @@ def build_page(desk: Desk) -> gr.Blocks:
             with gr.Tab("Compare", id="compare"):
                 compare.build(desk, recipe)
             with gr.Tab("Share", id="share"):
-                share.build(desk, recipe)
+                share.build(desk)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
 

@@ -19,24 +19,24 @@ from ramerge.ui.jobs import WAITING, Job
 MODEL, DELTA = "model", "delta"
 
 
-def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, **more: Any) -> Job:
-    """The command that merges a recipe into a place that `Desk.place` has checked, or a repository.
+def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool = False, public: bool = False) -> Job:
+    """The command that merges a recipe into a place that `Roots.output` has checked.
 
     Raises:
         RamergeError: the recipe cannot be merged.
     """
     recipe = checked_draft(text, desk.roots)
-    desk.planned(recipe, as_delta=kind == DELTA)
+    remote = is_remote(place)
+    desk.planned(recipe, out=place if remote else None, public=public, as_delta=kind == DELTA)
     words = ["merge", *words_of(portable_draft(recipe), start=desk.roots.home)]
-    words += ["--as-delta"] * (kind == DELTA) + ["--overwrite"] * overwrite + [place]
-    folder = None if is_remote(place) else desk.roots.home / place
-    return desk.job(place, words, out=folder, **more)
+    words += ["--as-delta"] * (kind == DELTA) + ["--overwrite"] * overwrite + ["--public"] * public + [place]
+    return desk.job(place, words, out=None if remote else desk.roots.home / place)
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
-        out = gr.Textbox("merged", label="Output", info="the name of a new folder, or hub:owner/name", max_lines=1)
+        out = gr.Textbox("merged", label="Output", info="the name of a new folder; Share uploads it", max_lines=1)
         kind = gr.Radio([MODEL, DELTA], value=MODEL, label="As", info="a delta holds only what changes of the base")
         overwrite = gr.Checkbox(False, label="Replace what is there", info="--overwrite")
     with gr.Row():
@@ -67,7 +67,10 @@ class _Runs:
 
     def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[str, str, str]:
         """Put a merge into the list, in place of one that had its name."""
-        job = merge_job(self._desk, text, self._desk.place(request, name), kind, overwrite=overwrite)
+        place = self._desk.place(request, name)
+        if is_remote(place):
+            raise RecipeError(f"{name}: must be a folder; the tab Share uploads what is merged there")
+        job = merge_job(self._desk, text, place, kind, overwrite=overwrite)
         jobs = self._desk.jobs(request)
         if any(each.active and each.out == job.out for each in jobs):
             raise RecipeError(f"{name}: is in the list already; choose another output")

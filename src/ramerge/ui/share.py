@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
 
+from ramerge.analysis.finished import open_finished
 from ramerge.foundation.errors import RecipeError
-from ramerge.storage.schemes import on_hub
+from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
 from ramerge.ui.guard import REPORT
-from ramerge.ui.jobs import DONE
-from ramerge.ui.run import MODEL, merge_job
+from ramerge.ui.jobs import DONE, Job
+from ramerge.ui.run import DELTA, MODEL, merge_job
 
-_FILES = ("ramerge.yaml", "README.md")
 _MOST_BYTES = 1 << 20
 
 
-def build(desk: Desk, recipe: gr.Code) -> None:
+def build(desk: Desk) -> None:
     """The tab's components and events."""
     with gr.Row():
         out = gr.Textbox("merged", label="Finished merge", info="its folder", max_lines=1)
@@ -30,15 +31,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     link = html("Report")
     command = text_place("Command line")
     with gr.Row():
-        text = text_place("Recipe")
+        recipe = text_place("Recipe")
         card = text_place("Model card")
 
     def show(name: str, request: gr.Request) -> tuple[str, str]:
-        place = desk.place(request, name)
-        found = [_read(desk, place, file) for file in _FILES]
-        if not any(found):
-            raise RecipeError(f"{name}: holds no finished merge")
-        return views.copyable("Recipe", found[0]), views.copyable("Model card", found[1])
+        path, _ = open_finished(desk.roots.path(desk.place(request, name)))
+        texts = (_read(desk, path), _read(desk, path.with_name("README.md")))
+        return views.copyable("Recipe", texts[0]), views.copyable("Model card", texts[1])
 
     def report(name: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
         place = desk.place(request, name)
@@ -48,31 +47,59 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         if work.state == DONE:
             yield views.progress(work), _link(place), views.command(work.words)
 
-    look.click(told(show), out, [text, card], **PRIVATE)
+    look.click(told(show), out, [recipe, card], **PRIVATE)
     write.click(told_often(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
+    if not desk.public:
+        _upload(desk, out, state, command)
+
+
+def _upload(desk: Desk, out: gr.Textbox, state: gr.HTML, command: gr.HTML) -> None:
+    """A finished merge, merged once more on its way to the hub or a bucket."""
     with gr.Accordion("Upload", open=False):
-        name = gr.Textbox("", label="Repository", info="hub:owner/name; merges the recipe into it", max_lines=1)
-        token = gr.Textbox("", label="Token", info="of the hub, with write access", type="password", max_lines=1)
-        public = gr.Checkbox(False, label="Public", info="--public; otherwise a new repository is private")
-        upload = gr.Button("Merge into the repository")
+        with gr.Row():
+            info = "hub:owner/name, or a folder in a bucket: s3://bucket/model, gs://, az://"
+            place = gr.Textbox("", label="Destination", info=info, max_lines=1)
+            public = gr.Checkbox(
+                False, label="Public", info="--public: a new repository of the hub is private otherwise"
+            )
+        upload = gr.Button("Upload")
+        with gr.Row(visible=False) as question:
+            sure = gr.Button("", variant="primary")
+            cancel = gr.Button("Cancel")
+    job = gr.State(None)
 
-    def send(written: str, place: str, secret: str, everyone: bool) -> Iterator[tuple[Any, ...]]:
-        if on_hub(place) is None:
-            raise RecipeError("Repository: must be hub:owner/name")
-        if desk.public and not secret.strip():
-            raise RecipeError("Token: give one of your own, with write access to the repository")
-        environment = {"HF_TOKEN": secret.strip()} if secret.strip() else {}
-        job = merge_job(desk, written, place, MODEL, environment=environment)
-        job.words = [*job.words, *["--public"] * everyone]
-        work = desk.queue.add(job)
-        for _ in work.follow():
-            yield views.progress(work), views.command(work.words)
+    def prepare(name: str, target: str, everyone: bool, request: gr.Request) -> tuple[Any, ...]:
+        made = upload_job(desk, desk.place(request, name), target, public=everyone)
+        return made, gr.update(visible=True), f"Upload {name} to {made.title}", views.command(made.words)
 
-    upload.click(told_often(send), [recipe, name, token, public], [state, command], concurrency_limit=None, **PRIVATE)
+    def send(made: Job) -> Iterator[tuple[Any, ...]]:
+        desk.queue.add(made)
+        for _ in made.follow():
+            yield views.progress(made), gr.update(visible=False)
+
+    upload.click(told(prepare), [out, place, public], [job, question, sure, command], **PRIVATE)
+    sure.click(told_often(send), job, [state, question], concurrency_limit=None, **PRIVATE)
+    cancel.click(lambda: gr.update(visible=False), None, question, **PRIVATE)
 
 
-def _read(desk: Desk, name: str, file: str) -> str:
-    path = desk.roots.path(f"{name}/{file}")
+def upload_job(desk: Desk, name: str, place: str, *, public: bool = False) -> Job:
+    """The command that merges a finished merge's own recipe into a remote place; nothing is sent yet.
+
+    Raises:
+        RamergeError: there is no finished merge, its recipe is not allowed here, or it cannot be merged to there.
+    """
+    place = place.strip()
+    if not is_remote(place):
+        raise RecipeError(f"Destination {place!r}: must be hub:owner/name or a folder in a bucket")
+    folder = desk.roots.path(name)
+    recipe, _ = open_finished(folder)
+    kind = MODEL if recipe.parent == folder else DELTA
+    return merge_job(desk, _read(desk, recipe), desk.roots.output(place), kind, public=public)
+
+
+def _read(desk: Desk, path: Path) -> str:
+    """The text of a small file, which no link may have led to from outside; empty without one."""
+    path = desk.roots.path(str(path))
     if not path.is_file() or path.stat().st_size > _MOST_BYTES:
         return ""
     return path.read_text(encoding="utf-8", errors="replace")

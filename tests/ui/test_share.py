@@ -1,0 +1,89 @@
+"""Uploads of finished merges: the command line's words, for places outside of this machine, and refused on a Space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import ramerge
+from ramerge.cli.main import cli
+from ramerge.demo.run import AGENTS
+from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.ui.desk import Desk
+from ramerge.ui.roots import Roots
+from ramerge.ui.run import merge_job
+from ramerge.ui.share import upload_job
+from ramerge.ui.space import space_desk
+from tests.storage.memory import Memory
+
+RECIPE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return Desk(Roots((tmp_path.resolve(), AGENTS.resolve())))
+
+
+@pytest.mark.parametrize("as_delta", [False, True])
+def test_what_is_uploaded_is_the_finished_merge(
+    as_delta: bool, desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = Memory()
+    monkeypatch.setattr("obstore.store.GCSStore", memory.open)
+    ramerge.merge(RECIPE | {"parameters": {"r": 0.3}}, tmp_path / "merged", as_delta=as_delta)
+    job = upload_job(desk, "merged", " gs://models/mine ")
+    assert job.words[-1] == "gs://models/mine"
+    assert ("--as-delta" in job.words, "parameters.r=0.3" in job.words) == (as_delta, True)
+    assert memory.files("mine") == {}, "nothing is sent before it is confirmed"
+    done = CliRunner().invoke(cli, [*job.words, "--quiet"], standalone_mode=False)
+    assert done.exit_code == 0, done.exception
+    weights = [path.read_bytes() for path in (tmp_path / "merged").glob("*.safetensors")]
+    assert weights == [data for name, data in memory.files("mine").items() if name.endswith(".safetensors")]
+
+
+@pytest.mark.parametrize(
+    "place", ["", "folder", "/tmp/x", "ftp://host/x", "s3://key:secret@bucket/x", "hub:", "hub:a:b"]
+)
+def test_other_places_are_refused(place: str, desk: Desk, tmp_path: Path) -> None:
+    ramerge.merge(RECIPE, tmp_path / "merged")
+    with pytest.raises(RamergeError) as refused:
+        upload_job(desk, "merged", place)
+    assert "secret" not in str(refused.value)
+
+
+def test_only_finished_merges_below_the_roots_are_uploaded(desk: Desk, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="is no finished merge"):
+        upload_job(desk, "nothing", "hub:me/mine")
+    with pytest.raises(RecipeError, match="may read"):
+        upload_job(desk, "..", "hub:me/mine")
+    ramerge.merge(RECIPE, tmp_path / "merged")
+    recipe = tmp_path / "merged" / "ramerge.yaml"
+    recipe.write_text(recipe.read_text().replace(str(AGENTS / "sort"), "/etc"))
+    with pytest.raises(RecipeError, match="may read"):
+        upload_job(desk, "merged", "hub:me/mine")
+    recipe.unlink()
+    recipe.symlink_to("/etc/hostname")
+    with pytest.raises(RecipeError, match="may read"):
+        upload_job(desk, "merged", "hub:me/mine")
+
+
+def test_a_space_uploads_nothing(tmp_path: Path) -> None:
+    desk = space_desk(tmp_path)
+    (tmp_path / "own").mkdir()
+    ramerge.merge(RECIPE, tmp_path / "own" / "merged")
+    for place in ("hub:me/mine", "s3://bucket/mine"):
+        with pytest.raises(RecipeError, match="outputs are folders here"):
+            upload_job(desk, "own/merged", place)
+        with pytest.raises(RecipeError, match="outputs are folders here"):
+            desk.roots.output(place)
+
+
+def test_the_command_of_a_public_repository_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = f"base: {AGENTS}/base\nagents: {{add: {AGENTS}/add, sort: {AGENTS}/sort}}\n"
+    monkeypatch.setattr("ramerge.storage.hub_upload.HubUpload.problems", lambda *_words, **_more: [])
+    job = merge_job(desk, text, "hub:me/mine", "model", public=True)
+    assert list(job.words[-2:]) == ["--public", "hub:me/mine"] and job.out is None
