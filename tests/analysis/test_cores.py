@@ -121,3 +121,17 @@ def test_the_command_shows_it_and_the_json_holds_it(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "analysis.json").read_text())["cores"]["layers"][0]["name"] == "layer 0"
     assert cores == forecast(recipe).cores
     assert ramerge.analyze(recipe).cores is None
+
+
+@pytest.mark.parametrize("forecast_asked", [True, False])
+def test_the_page_shows_it_where_it_was_asked_for(forecast_asked: bool, tmp_path: Path) -> None:
+    page_of = pytest.importorskip("ramerge.analysis.report.page", exc_type=ImportError).page
+    recipe = write(tmp_path, *({WEIGHT: tau} for tau in np.random.default_rng(6).normal(size=(3, 24, 24))))
+    found = ramerge.analyze(recipe, cores=forecast_asked)
+    page = page_of(found.to_dict(), None, None)
+    assert ("Forecast for the sum" in page) is forecast_asked
+    assert ("What core would keep" in page) is forecast_asked
+    if forecast_asked:
+        sentence = found.cores.sentence
+        assert sentence[0].upper() + sentence[1:] in page
+        assert f'<td data-label="sum&#39;s factor">{found.cores.roles[0].factor:.2f}</td>' in page

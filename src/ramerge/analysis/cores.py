@@ -103,26 +103,17 @@ class CorePart:
 
 @dataclass(frozen=True)
 class CoreForecast:
-    """The forecast for the model and its parts."""
+    """The forecast for the model and its parts.
+
+    Attributes:
+        model, layers, roles: the parts.
+        sentence: what it means for the sum of these agents.
+    """
 
     model: CorePart
     layers: tuple[CorePart, ...]
     roles: tuple[CorePart, ...]
-
-    @property
-    def sentence(self) -> str:
-        """What it means for the sum of these agents."""
-        factor = self.model.factor
-        if factor is None:
-            return "no agent moved anything, or all of them cancel out: there is no best factor of their sum"
-        if factor < _TOO_LONG:
-            why = "these agents overlap in their cores, so their sum is too long"
-        elif factor > _TOO_SHORT:
-            why = "these agents undo each other in their cores, so their sum is too short"
-        else:
-            why = "these agents hardly meet in their cores, so their plain sum is about right"
-        tried = f"--method task_arithmetic --set parameters.scale={factor:.2f}"
-        return f"{why}: a factor of {factor:.2f} is forecast to be best ({tried})"
+    sentence: str
 
 
 _TOO_LONG, _TOO_SHORT = 0.9, 1.1
@@ -163,8 +154,9 @@ def parts_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequen
     layers = sorted({layer for tensor in tensors if (layer := layer_of(tensor.name))})
     stacks = {layer.stack for layer in layers}
     roles = {role_of(tensor.name) for tensor in tensors}
+    model = part("model", sums)
     return CoreForecast(
-        part("model", sums),
+        model,
         tuple(
             part(
                 f"{layer.stack if len(stacks) > 1 else 'layer'} {layer.number}",
@@ -177,7 +169,21 @@ def parts_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequen
             for role in ROLES
             if role in roles
         ),
+        _sentence(model.factor),
     )
+
+
+def _sentence(factor: float | None) -> str:
+    if factor is None:
+        return "no agent moved anything, or all of them cancel out: there is no best factor of their sum"
+    if factor < _TOO_LONG:
+        why = "these agents overlap in their cores, so their sum is too long"
+    elif factor > _TOO_SHORT:
+        why = "these agents undo each other in their cores, so their sum is too short"
+    else:
+        why = "these agents hardly meet in their cores, so their plain sum is about right"
+    tried = f"--method task_arithmetic --set parameters.scale={factor:.2f}"
+    return f"{why}: a factor of {factor:.2f} is forecast to be best ({tried})"
 
 
 def _part(name: str, members: Sequence[Sums], agents: Sequence[str]) -> CorePart:

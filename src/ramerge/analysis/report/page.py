@@ -52,12 +52,24 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         advice=[line.partition(": ")[::2] for line in advice],
         pairs=rows.pairs(analysis),
         precision=rows.precision(analysis),
+        cores=_cores(analysis),
         record=_plain(record) if record else None,
         notes=(record or {}).get("notes", []),
         warnings=(record or {}).get("warnings", []),
         statistics=(record or {}).get("statistics", {}).get("agents", []),
         recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
     )
+
+
+def _cores(analysis: Values) -> list[list[str]]:
+    """Head and rows of the table of coefficients: the model, then roles."""
+    if (cores := analysis.get("cores")) is None:
+        return []
+    lines = [["part", *cores["model"]["coefficients"], rows.SUM]]
+    for part in (cores["model"], *cores["roles"]):
+        values = [*part["coefficients"].values(), part["factor"]]
+        lines.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
+    return lines
 
 
 def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:

@@ -175,6 +175,20 @@ def precision(analysis: Values) -> list[Row]:
     ]
 
 
+SUM = "sum's factor"
+
+
+def cores(analysis: Values) -> list[Row]:
+    """By layer, the coefficient of each agent in `core`, and the forecast best factor of the sum."""
+    parts = (analysis.get("cores") or {"layers": ()})["layers"]
+    return [
+        {"layer": part["name"].removeprefix("layer "), "agent": name, "coefficient": value}
+        for part in parts
+        for name, value in {**part["coefficients"], SUM: part["factor"]}.items()
+        if value is not None
+    ]
+
+
 def _natural(name: str) -> list[tuple[bool, int, str]]:
     """A key that sorts layer 2 before layer 10."""
     parts = re.split(r"([0-9]{1,9})", name)
