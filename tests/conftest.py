@@ -63,6 +63,8 @@ FULL_PATHS = {
     "tests/ui/test_browser.py": "Gradio, a browser",
     "tests/ui/test_compare.py": "Gradio, Optuna",
     "tests/ui/test_controls.py": "Gradio",
+    "tests/ui/test_look.py": "Gradio",
+    "tests/ui/test_share.py": "Gradio, obstore",
     "tests/ui/test_space.py": "Gradio, a browser",
     "tests/e2e/test_notebook.py": "Jupyter, torch",
 }

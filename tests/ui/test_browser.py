@@ -158,9 +158,12 @@ def test_look_shows_what_rl_changed(opened: Visit) -> None:
     opened.click(DEMO)
     opened.wait("table.plain", has_text="safetensors files")
     opened.tab("Look")
+    page.get_by_label("Forecast the sum").check()
     opened.click("Analyze")
     opened.wait("dl.advice", has_text="ramerge merge")
-    assert len(page.locator("figure svg:visible").all()) == 3
+    opened.wait("section", has_text="is forecast to be best")
+    opened.wait("pre", has_text="--cores --json")
+    assert len(page.locator("figure svg:visible").all()) == 4
     opened.wait("table.plain", has_text="cosine")
     opened.pick("Heat map of", "sort")
     opened.wait("figure", has_text="Where in the model: sort")
@@ -187,37 +190,38 @@ def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:
     opened.wait("tr", has_text="second").get_by_text("done").wait_for(timeout=60_000)
     assert (root / "first" / "model.safetensors").is_file()
     assert (root / "second" / "delta.json").is_file() or list((root / "second").glob("*.safetensors"))
-    # a second one with the same name is refused, in words
+    # a second one with the same name is refused
     opened.page.get_by_label("Output").fill("first")
     opened.click("Merge")
     opened.page.get_by_text("first: exists").wait_for()
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_scores_of_benchmarks_become_a_retention_table_and_models_answer_side_by_side(
-    opened: Visit, root: Path
-) -> None:
+def test_scores_become_a_retention_table_and_models_answer_side_by_side(browser: Any, tmp_path: Path) -> None:
     def answer(body: dict[str, Any]) -> Answer:
         right = {"mine": "q0 q1 q2 q3", "other": "q0 q1", "merged": "q0"}.get(body["model"], "")
         return completion("yes" if body["messages"][-1]["content"] in right.split() else f"no, {body['model']}")
 
-    (root / "mine.py").write_text(TASK)
-    page = opened.page
-    opened.tab("Choose")
-    write(opened, f"base: {AGENTS}/base\nagents: {{mine: {AGENTS}/add, other: {AGENTS}/sort}}\n")
-    opened.wait("pre", has_text="ramerge plan --method ram+")
-    opened.tab("Run")
-    page.get_by_label("Output").fill("merged")
-    opened.click("Merge")
-    opened.merged("merged")
-    opened.tab("Compare")
-    opened.fold("Score on benchmarks")
-    page.get_by_label("Tasks", exact=True).fill("mine.py@mine")
-    page.keyboard.press("Enter")
-    # the agent that is named for the task is its specialist, and another one can be chosen
-    page.get_by_text("mine=mine", exact=True).wait_for()
-    with serving(answer) as server:
+    (tmp_path / "mine.py").write_text(TASK)
+    with (
+        served("--root", str(tmp_path)) as address,
+        visit(browser, address) as opened,
+        serving(answer) as server,
+    ):
+        page = opened.page
+        opened.tab("Choose")
+        write(opened, f"base: {AGENTS}/base\nagents: {{mine: {AGENTS}/add, other: {AGENTS}/sort}}\n")
+        opened.wait("pre", has_text="ramerge plan --method ram+")
+        opened.tab("Run")
+        opened.click("Merge")
+        opened.merged("merged")
+        opened.tab("Compare")
         page.get_by_label("Endpoint").first.fill(server.url)
+        opened.fold("Score on benchmarks")
+        page.get_by_label("Tasks", exact=True).fill("mine.py@mine")
+        page.keyboard.press("Enter")
+        # the agent that is named for the task is its specialist, and another one can be chosen
+        page.get_by_text("mine=mine", exact=True).wait_for()
         opened.click("Score")
         table = opened.wait("table.plain", seconds=120, has_text="Composite")
         assert table.locator("td").first.inner_text().startswith("25.0")
@@ -227,7 +231,6 @@ def test_scores_of_benchmarks_become_a_retention_table_and_models_answer_side_by
         opened.click("Show what the logs say")
         opened.wait("pre", has_text="--specialist mine=other")
         assert opened.wait("table.plain", has_text="Composite").locator("td").first.inner_text().startswith("50.0")
-        opened.fold("Score on benchmarks")
         # one prompt for all of them
         opened.fold("Ask side by side")
         page.get_by_label("Prompt").fill("q3")
@@ -238,6 +241,7 @@ def test_scores_of_benchmarks_become_a_retention_table_and_models_answer_side_by
         assert said == ["no, base", "yes", "no, other", "no, merged"]
 
 
+@pytest.mark.full  # a merge that takes seconds
 def test_a_merge_that_was_stopped_is_completed(browser: Any, tmp_path: Path) -> None:
     write_simple(tmp_path, {"code": 0.1, "tool": 0.2}, shape=(1024, 2048))
     recipe = f"method: wudi\nbase: {tmp_path}/base\nagents: {{code: {tmp_path}/code, tool: {tmp_path}/tool}}\n"

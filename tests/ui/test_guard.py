@@ -38,7 +38,7 @@ def ask(path: str = "/", *, method: str = "GET", **headers: str) -> tuple[int, d
 def test_the_first_address_gives_a_cookie_that_only_this_page_gets() -> None:
     status, headers = ask(query=f"token={TOKEN}")
     assert (status, headers["location"]) == (303, "./")
-    assert headers["set-cookie"] == f"ramerge={TOKEN}; HttpOnly; SameSite=Strict; Path=/"
+    assert headers["set-cookie"] == f"ramerge={TOKEN}; HttpOnly; Path=/; SameSite=strict"
     assert ask(**COOKIE)[0] == 200
 
 

@@ -61,10 +61,13 @@ class Counted(Progress):
     Attributes:
         part: figures of the whole model, as in `AnalyzedPart`.
         cells: as `HeatCell`.
+        epsilon, relative_epsilon: as in `Analysis`.
     """
 
     part: Mapping[str, Any] = field(default_factory=dict)
     cells: Sequence[Mapping[str, Any]] = ()
+    epsilon: float | None = None
+    relative_epsilon: float | None = None
 
 
 @dataclass
@@ -112,7 +115,8 @@ class CellCounts:
         tensors = len(set().union(*(one.tensors for one in self._sums.values())))
         part = self._part(tensors, self._statistics.finish(counts, elements, None))
         cells = [asdict(cell) for cell in self.cells()]
-        return Counted("figures", elements, self._total, "elements", "", asdict(part), cells)
+        epsilons = (None, self._statistics.epsilon) if self._statistics.after else (self._statistics.epsilon, None)
+        return Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons)
 
     def _part(self, tensors: int, tally: Tally) -> AnalyzedPart:
         return part_of("model", tensors, tally, tuple(self._plan.agents), self._statistics.epsilons)

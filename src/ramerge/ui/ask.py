@@ -18,7 +18,7 @@ from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.text import brief, shown
 from ramerge.selection.serving import ModelServer, serving
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.run import models_of
 
 ENDPOINT = "an endpoint"
@@ -52,7 +52,7 @@ def build(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox
             yield _answers(found), views.copyable("Command line", lines)
 
     inputs = [recipe, prompt, server, endpoint, names, most]
-    ask.click(told_often(answer), inputs, [answers, command], concurrency_limit=1, **PRIVATE)
+    ask.click(told(answer), inputs, [answers, command], concurrency_limit=1, **PRIVATE)
 
 
 def check(server: str, url: str) -> None:

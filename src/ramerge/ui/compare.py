@@ -24,7 +24,7 @@ from ramerge.selection.results import SearchResult, read_search
 from ramerge.selection.serving import SERVERS
 from ramerge.selection.text import findings, ranking_rows
 from ramerge.ui import ask, views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.run import finished, models_of
@@ -54,7 +54,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
             kept = _demo_table(json.loads(work.output), merges)
             yield views.progress(work), retention_table(kept), views.command(work.words), None
 
-    score.click(told_often(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
+    score.click(told(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
     if not desk.public:
         with gr.Row():
@@ -140,7 +140,7 @@ def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.T
         return gr.update(choices=choices, value=[*kept, *(f"{name}={name}" for name in own)])
 
     inputs = [recipe, tasks, limit, server, endpoint, specialists, logs]
-    start.click(told_often(evaluate), inputs, outputs, concurrency_limit=None, **PRIVATE)
+    start.click(told(evaluate), inputs, outputs, concurrency_limit=None, **PRIVATE)
     look.click(told(show), [logs, specialists], outputs[1:3], **PRIVATE)
     for changed in (tasks, recipe):
         changed.change(follow, [recipe, tasks, specialists], specialists, trigger_mode="always_last", **PRIVATE)

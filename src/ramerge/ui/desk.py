@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import wraps
-from typing import Any, TypeVar
+from inspect import isgenerator
+from typing import Any
 
 import gradio as gr
 from markupsafe import escape
@@ -22,7 +23,6 @@ from ramerge.ui import views
 from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots
 
-T = TypeVar("T")
 PRIVATE: dict[str, Any] = {"api_visibility": "private", "show_progress": "hidden"}
 """Of events: they are no API, and show progress of their own."""
 
@@ -105,26 +105,17 @@ class Desk:
         shutil.rmtree(self.roots.home / own, ignore_errors=True)
 
 
-def told(action: Callable[..., T]) -> Callable[..., T]:
-    """An action of the page whose errors are shown as text."""
+def told(action: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    """An action of the page, which gives one result or several; its errors are shown as text."""
 
     @wraps(action)
-    def safe(*args: Any, **more: Any) -> T:
+    def safe(*args: Any, **more: Any) -> Iterator[Any]:
         try:
-            return action(*args, **more)
-        except (RamergeError, OSError) as error:
-            raise shown(error) from error
-
-    return safe
-
-
-def told_often(action: Callable[..., Iterator[T]]) -> Callable[..., Iterator[T]]:
-    """The same of an action that gives several results."""
-
-    @wraps(action)
-    def safe(*args: Any, **more: Any) -> Iterator[T]:
-        try:
-            yield from action(*args, **more)
+            result = action(*args, **more)
+            if isgenerator(result):
+                yield from result
+            else:
+                yield result
         except (RamergeError, OSError) as error:
             raise shown(error) from error
 

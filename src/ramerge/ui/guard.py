@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Iterable
+from urllib.parse import urlsplit
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-Application = Callable[[Scope, Receive, Send], Awaitable[None]]
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REPORT = "/report"
 # What the page of Gradio asks for: no uploads, no files, no proxy, no API by name.
@@ -46,7 +43,7 @@ class PageGuard:
 
     def __init__(
         self,
-        app: Application,
+        app: ASGIApp,
         *,
         token: str | None,
         hosts: Iterable[str] | None = None,
@@ -65,53 +62,47 @@ class PageGuard:
             await self._app(scope, receive, send)
         elif scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1008})
-        elif (refused := self._refusal(scope)) is not None:
-            await _answer(send, *refused)
-        elif self._brings_token(scope):
-            flags = "; HttpOnly; SameSite=Strict; Path=/"
-            headers = [("location", "./"), ("set-cookie", f"{self._cookie}={self._token}{flags}")]
-            await _answer(send, 303, "", headers)
+        elif (refused := self._refusal(request := Request(scope))) is not None:
+            await refused(scope, receive, send)
+        elif self._brings_token(request):
+            first = RedirectResponse("./", 303, {"cache-control": "no-store"})
+            first.set_cookie(self._cookie, str(self._token), httponly=True, samesite="strict")
+            await first(scope, receive, send)
         else:
-            await self._app(scope, receive, self._with_headers(scope, send))
+            await self._app(scope, receive, self._with_headers(request, send))
 
-    def _refusal(self, scope: Scope) -> tuple[int, str] | None:
-        """A status and why, for what is refused."""
-        host, origin = _header(scope, b"host"), _header(scope, b"origin")
-        if self._hosts is not None and host not in self._hosts:
-            return 403, "This page is not known under this name.\n"
-        if origin is not None and urlsplit(origin).netloc != host:
-            return 403, "Requests from other pages are refused.\n"
-        if self._token is not None and not self._brings_token(scope) and not self._has_cookie(scope):
-            return 403, "Open the address that ramerge ui has printed: it holds the token of this page.\n"
-        if not _ALLOWED.fullmatch(scope["path"]) or ".." in scope["path"]:
-            return 404, "There is nothing here.\n"
+    def _refusal(self, request: Request) -> PlainTextResponse | None:
+        """What is answered to a request that is refused."""
+        hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
+        path = request.scope["path"]
+        if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):
+            return _refused(403, "This page is not known under this name.")
+        if any([urlsplit(origin).netloc] != hosts for origin in origins):
+            return _refused(403, "Requests from other pages are refused.")
+        if self._token is not None and not self._brings_token(request) and not self._has_cookie(request):
+            return _refused(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
+        if not _ALLOWED.fullmatch(path) or ".." in path:
+            return _refused(404, "There is nothing here.")
         return None
 
-    def _brings_token(self, scope: Scope) -> bool:
-        if self._token is None or scope["path"] != "/" or scope["method"] != "GET":
+    def _brings_token(self, request: Request) -> bool:
+        if self._token is None or request.scope["path"] != "/" or request.method != "GET":
             return False
-        given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [])
+        given = request.query_params.getlist("token")
         return len(given) == 1 and _same(given[0], self._token)
 
-    def _has_cookie(self, scope: Scope) -> bool:
-        try:
-            given = SimpleCookie(_header(scope, b"cookie") or "").get(self._cookie)
-        except CookieError:
-            return False
-        return given is not None and self._token is not None and _same(given.value, self._token)
+    def _has_cookie(self, request: Request) -> bool:
+        return self._token is not None and _same(request.cookies.get(self._cookie, ""), self._token)
 
-    def _with_headers(self, scope: Scope, send: Send) -> Send:
-        policy = _REPORT_POLICY if scope["path"] == REPORT else self._policy
-        more = [
-            ("content-security-policy", policy),
-            ("x-content-type-options", "nosniff"),
-            ("referrer-policy", "no-referrer"),
-        ]
-
+    def _with_headers(self, request: Request, send: Send) -> Send:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if not pair[0].lower().startswith(b"access-control-")]
-                message = {**message, "headers": [*kept, *_encoded(more)]}
+                headers = MutableHeaders(scope=message)
+                for name in [name for name in headers if name.startswith("access-control-")]:
+                    del headers[name]
+                headers["content-security-policy"] = _REPORT_POLICY if request.scope["path"] == REPORT else self._policy
+                headers["x-content-type-options"] = "nosniff"
+                headers["referrer-policy"] = "no-referrer"
             await send(message)
 
         return sent
@@ -121,17 +112,5 @@ def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
-def _header(scope: Scope, name: bytes) -> str | None:
-    """A header's value; of one that is given twice, nothing that fits."""
-    found = [value.decode("latin-1") for key, value in scope["headers"] if key.lower() == name]
-    return None if not found else found[0] if len(found) == 1 else "\0"
-
-
-def _encoded(headers: Iterable[tuple[str, str]]) -> list[tuple[bytes, bytes]]:
-    return [(name.encode(), value.encode("latin-1")) for name, value in headers]
-
-
-async def _answer(send: Send, status: int, text: str, headers: Iterable[tuple[str, str]] = ()) -> None:
-    fixed = [("content-type", "text/plain; charset=utf-8"), ("cache-control", "no-store")]
-    await send({"type": "http.response.start", "status": status, "headers": _encoded([*fixed, *headers])})
-    await send({"type": "http.response.body", "body": text.encode()})
+def _refused(status: int, why: str) -> PlainTextResponse:
+    return PlainTextResponse(f"{why}\n", status, {"cache-control": "no-store"})

@@ -11,12 +11,13 @@ import gradio as gr
 from ramerge.analysis.figures import percent
 from ramerge.analysis.recommend import recommend, summary
 from ramerge.analysis.report import charts
+from ramerge.analysis.report.page import findings
 from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.recipe.document import Document
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import DONE
 
@@ -28,6 +29,8 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
+        info = "--cores: coefficients by layer and role, and the best factor of the sum; takes as long as a merge"
+        cores = gr.Checkbox(False, label="Forecast the sum", info=info)
         stop = gr.Button("Stop")
     state = html("Progress")
     command = text_place("Command line")
@@ -46,8 +49,8 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     job = gr.State(None)
 
     outputs = [state, command, said, drawn, heat, agent, found, tensors, job]
-    analyze = told_often(partial(_analyze, desk))
-    start.click(analyze, [recipe, agent, measure], outputs, concurrency_limit=None, **PRIVATE)
+    analyze = told(partial(_analyze, desk))
+    start.click(analyze, [recipe, agent, measure, cores], outputs, concurrency_limit=None, **PRIVATE)
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
     for control in (agent, measure):
         control.input(told(_heat), [found, agent, measure], heat, **PRIVATE)
@@ -56,12 +59,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     tensors.click(told(_pick_tensor), found, histogram, **PRIVATE)
 
 
-def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator[tuple[Any, ...]]:
+def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool) -> Iterator[tuple[Any, ...]]:
     """Figures while they are counted, then all of them with what they mean."""
     checked = checked_draft(text, desk.roots)
     desk.planned(checked)
     document = portable_draft(checked)
-    work = desk.queue.add(desk.job("Analysis", ["analyze", *words_of(document, start=desk.roots.home), "--json"]))
+    words = ["analyze", *words_of(document, start=desk.roots.home), *["--cores"] * cores, "--json"]
+    work = desk.queue.add(desk.job("Analysis", words))
     names = list(checked.agents)
     chosen = agent if agent in names else names[0]
     choices, live = gr.update(choices=names, value=chosen), None
@@ -69,16 +73,15 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str) -> Iterator
         shown: list[Any] = [gr.skip()] * 3
         if work.figures and work.figures is not live:
             live = work.figures
-            shown = _figures(_so_far(live), chosen, measure)
+            shown = _figures(_so_far(live), [], chosen, measure)
         yield views.progress(work), views.command(work.words), *shown, choices, gr.skip(), gr.skip(), work
     if work.state != DONE:
         yield views.progress(work), *[gr.skip()] * 7, None
         return
     analysis = analysis_of(work.output)
     values = analysis.to_dict()
-    told_of, *figures = _figures(values, chosen, measure)
-    found = views.block(_findings(values, _advice(analysis, document, desk))) + told_of
-    yield views.progress(work), views.command(work.words), found, *figures, choices, values, _tensors(values, ""), None
+    shown = _figures(values, _advice(analysis, document, desk), chosen, measure)
+    yield views.progress(work), views.command(work.words), *shown, choices, values, _tensors(values, ""), None
 
 
 def _pick_cell(event: gr.EventData) -> str:
@@ -92,15 +95,16 @@ def _pick_tensor(values: Values | None, event: gr.EventData) -> Any:
 
 
 def _so_far(live: Values) -> dict[str, Any]:
-    """An event with figures as much of an analysis as figures need."""
-    method = "ram"
-    return {"model": live["part"], "cells": live["cells"], "method": method, "rounding": {}}
+    """An event with figures as much of an analysis as what is shown of it needs."""
+    texts: dict[str, Any] = dict.fromkeys(("findings", "warnings", "notes"), ())
+    return {**live, "model": live["part"], "method": "ram", "rounding": {}, **texts}
 
 
-def _figures(values: Values, agent: str, measure: str) -> list[str]:
-    """Tables, figures, and the heat map."""
-    drawn = [charts.density_bars(values), charts.overlap_bars(values)]
-    return [views.block(views.agents(values)), views.block(views.figures(drawn)), _heat(values, agent, measure)]
+def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
+    """What was found, figures, and the heat map."""
+    drawn = [charts.density_bars(values), charts.overlap_bars(values), charts.core_lines(values)]
+    shown = views.figures(figure for figure in drawn if figure.rows)
+    return [views.block(findings(values, advice)), views.block(shown), _heat(values, agent, measure)]
 
 
 def _heat(values: Values | None, agent: str | None, measure: str) -> str:
@@ -115,22 +119,6 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> list[str]:
         return []
     words = words_of(document, method=False, start=desk.roots.home)
     return summary(recommend(analysis), words)
-
-
-def _findings(values: Values, advice: list[str]) -> str:
-    claims = "".join(
-        f'<li><p class="claim">{views.safe(one["text"])}</p><p class="reason">{views.safe(one["reason"])}</p></li>'
-        for one in values["findings"]
-    )
-    pairs = "".join(
-        f"<dt>{views.safe(key)}</dt><dd>{views.safe(value)}</dd>"
-        for key, _, value in (line.partition(": ") for line in advice)
-    )
-    return (
-        views.listing(values["warnings"], "warnings")
-        + f'<ol class="findings">{claims}</ol>'
-        + (f'<section><h3>What to try first</h3><dl class="advice">{pairs}</dl></section>' if pairs else "")
-    )
 
 
 def _tensors(values: Values | None, words: str) -> str:

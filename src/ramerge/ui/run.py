@@ -12,7 +12,7 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import WAITING, Job
 
@@ -52,7 +52,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command]
     runs = _Runs(desk)
     many: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
-    merge.click(told_often(runs.merge), inputs, outputs, **many)
+    merge.click(told(runs.merge), inputs, outputs, **many)
     add.click(told(runs.add), inputs, outputs, **many)
     for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):
         button.click(action, None, outputs, **many)

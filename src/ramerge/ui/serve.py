@@ -24,7 +24,7 @@ from ramerge.foundation.systems import NO_LINK
 from ramerge.foundation.terminal import say
 from ramerge.ui import views
 from ramerge.ui.desk import Desk
-from ramerge.ui.guard import REPORT, Application, PageGuard
+from ramerge.ui.guard import REPORT, PageGuard
 from ramerge.ui.page import build_page, theme
 
 LOOPBACK = "127.0.0.1"
@@ -45,7 +45,7 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         except RamergeError as error:
             return PlainTextResponse("\n".join(error.problems), 404)
 
-    mounted: Application = gr.mount_gradio_app(
+    mounted: FastAPI = gr.mount_gradio_app(
         app,
         build_page(desk),
         path="/",

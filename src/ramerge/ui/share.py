@@ -13,7 +13,7 @@ from ramerge.analysis.finished import open_finished
 from ramerge.foundation.errors import RecipeError
 from ramerge.storage.schemes import is_remote
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, told_often
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.guard import REPORT
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.run import DELTA, MODEL, merge_job
@@ -48,7 +48,7 @@ def build(desk: Desk) -> None:
             yield views.progress(work), _link(place), views.command(work.words)
 
     look.click(told(show), out, [recipe, card], **PRIVATE)
-    write.click(told_often(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
+    write.click(told(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
     if not desk.public:
         _upload(desk, out, state, command)
 
@@ -78,7 +78,7 @@ def _upload(desk: Desk, out: gr.Textbox, state: gr.HTML, command: gr.HTML) -> No
             yield views.progress(made), gr.update(visible=False)
 
     upload.click(told(prepare), [out, place, public], [job, question, sure, command], **PRIVATE)
-    sure.click(told_often(send), job, [state, question], concurrency_limit=None, **PRIVATE)
+    sure.click(told(send), job, [state, question], concurrency_limit=None, **PRIVATE)
     cancel.click(lambda: gr.update(visible=False), None, question, **PRIVATE)
 
 

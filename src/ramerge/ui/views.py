@@ -5,16 +5,15 @@ Everything that comes from models, recipes and commands is escaped here, or draw
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any
 
 from markupsafe import Markup, escape
 from rich.filesize import decimal
 
-from ramerge.analysis.figures import agent_figures, percent
 from ramerge.analysis.report.charts import Figure
+from ramerge.analysis.report.page import table as table
 from ramerge.foundation.styles import page_styles
 from ramerge.foundation.text import one_line
 from ramerge.planning.headers import ModelHeader
@@ -80,24 +79,6 @@ def command(*commands: Sequence[str]) -> str:
     return copyable("Command line", "\n".join(map(command_line, commands)))
 
 
-def table(label: str, head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """A table whose cells are texts."""
-    titles = "".join(f'<th scope="col">{safe(title)}</th>' for title in head)
-    lines = "".join(_row(head, row) for row in rows)
-    return (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{safe(label)}"><table class="plain">'
-        f"<thead><tr>{titles}</tr></thead><tbody>{lines}</tbody></table></div>"
-    )
-
-
-def _row(head: Sequence[str], row: Sequence[object]) -> str:
-    cells = [f'<th scope="row">{row[0] if isinstance(row[0], Markup) else safe(row[0])}</th>']
-    for title, cell in zip(head[1:], row[1:], strict=True):
-        long = ' class="long"' * (len(str(cell)) > 18)
-        cells.append(f'<td data-label="{safe(title)}"{long}>{cell if isinstance(cell, Markup) else safe(cell)}</td>')
-    return f"<tr>{''.join(cells)}</tr>"
-
-
 def button(text: str, pick: str) -> Markup:
     """A button that tells what was picked; see `PICK`."""
     return Markup('<button type="button" class="pick" data-pick="{}">{}</button>').format(pick, one_line(text))
@@ -132,25 +113,6 @@ def headers(found: Sequence[ModelHeader]) -> str:
     problems = [f"{one.name}: {text}" for one in found for text in one.problems]
     places = [(*row, one.where) for row, one in zip(rows, found, strict=True)]
     return block(table("Models", head, places) if places else "", listing(problems, "warnings"))
-
-
-def agents(analysis: Mapping[str, Any]) -> str:
-    """The figures of each agent, and of each pair."""
-    model = analysis["model"]
-    rows = [agent_figures(agent, analysis["method"], analysis.get("rounding", {})) for agent in model["agents"]]
-    pairs = [
-        (
-            " and ".join(pair["agents"]),
-            f"{pair['cosine']:.4f}",
-            f"{pair['jaccard']:.3f}",
-            percent(pair["sign_agreement"]),
-        )
-        for pair in model["pairs"]
-    ]
-    head = ("pair", "cosine", "Jaccard", "same sign")
-    return table("Agents", list(rows[0]), [list(row.values()) for row in rows]) + (
-        table("Pairs", head, pairs) if pairs else ""
-    )
 
 
 def progress(job: Job | None) -> str:

@@ -91,7 +91,7 @@ def page_figures(analysis: Values) -> list[Figure]:
         _rho(analysis),
         _lambda(analysis),
         _fates(analysis),
-        _cores(analysis),
+        core_lines(analysis),
     ]
     return [figure for figure in figures if figure.rows]
 
@@ -391,7 +391,7 @@ def _fates(analysis: Values) -> Figure:
     )
 
 
-def _cores(analysis: Values) -> Figure:
+def core_lines(analysis: Values) -> Figure:
     names, table = [*rows.agents_of(analysis), rows.SUM], rows.cores(analysis)
     lines = _on("rows").encode(
         x=alt.X("layer:O", title="layer", sort=None, axis=alt.Axis(labelAngle=0)),

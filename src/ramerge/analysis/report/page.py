@@ -35,8 +35,6 @@ _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 
 def page(analysis: Values, record: Values | None, recipe: str | None, advice: Sequence[str] = ()) -> str:
-    agents = analysis["model"]["agents"]
-    figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
     return _rendered(
         _HERE / "page.html",
         page_figures(analysis),
@@ -45,20 +43,41 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         chart_libraries() | {"tables": _TABLES.read_text(encoding="utf-8")},
         visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
         version=analysis["ramerge_version"],
-        analysis=analysis,
-        agents=agents,
-        head=[_HEADINGS.get(title, title) for title in figures[0]],
-        figures_of_agents=[list(each.values()) for each in figures],
-        advice=[line.partition(": ")[::2] for line in advice],
-        pairs=rows.pairs(analysis),
-        precision=rows.precision(analysis),
-        cores=_cores(analysis),
         record=_plain(record) if record else None,
         notes=(record or {}).get("notes", []),
         warnings=(record or {}).get("warnings", []),
         statistics=(record or {}).get("statistics", {}).get("agents", []),
         recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
+        **_found(analysis, advice),
     )
+
+
+def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
+    """The page's findings, agents, advice, forecast, dtypes and pairs, for another page with the same styles."""
+    parts = [_environment(_HERE).get_template(name) for name in ("findings.html", "pairs.html")]
+    return "".join(part.render(_found(analysis, advice), unfolded=True) for part in parts)
+
+
+def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for another page with the same styles; cells are texts, or markup."""
+    module: Any = _environment(_HERE).get_template("table.html").module
+    return str(module.table(label, head, rows))
+
+
+def _found(analysis: Values, advice: Sequence[str]) -> dict[str, Any]:
+    """What the parts of the page show that `findings` has, too."""
+    agents = analysis["model"]["agents"]
+    figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
+    return {
+        "analysis": analysis,
+        "agents": agents,
+        "head": [_HEADINGS.get(title, title) for title in figures[0]],
+        "figures_of_agents": [list(each.values()) for each in figures],
+        "advice": [line.partition(": ")[::2] for line in advice],
+        "pairs": rows.pairs(analysis),
+        "precision": rows.precision(analysis),
+        "cores": _cores(analysis),
+    }
 
 
 def _cores(analysis: Values) -> list[list[str]]:
