@@ -433,53 +433,47 @@ def _how_often(real: smollm.Real) -> str:
 
 
 def _advice(results: Results) -> str:
-    choices = dict(advice.choices(results))
+    choices = advice.choices(results)
     if not choices:
         return "## What recommend says\n\nNot measured yet."
     return f"""## What recommend says
 
-`ramerge recommend` names a candidate with fixed parameters for each of four situations. If the cosine of two agents is
-above 0.9, they are *copies*; if the mean density is 0.5 or more, the agents are *dense*; two others are a *pair*, and
-more are *sparse*. The candidates are the methods of the paper's table 1 and WUDI with default parameters, and those of
-the section on shared elements. For each situation, the settings with the most candidates are used, and the candidates
-that were measured in all of them.
+`ramerge recommend` names a rule with fixed parameters for each of five situations. If the cosine of two agents is
+above 0.9, they are *copies*; if all agents are LoRA adapters, they are *adapters*; if the mean density is 0.5 or more,
+they are *dense*; two others are a *pair*, and more are *sparse*. The candidates are the {len(advice.CANDIDATES)} rules
+of [Which rule is safe](#which-rule-is-safe), whose tiny agents are in these situations by their own densities and
+cosines, as means over seeds.
 
-If candidates were measured on the real agents of that precision, the best one there is advised; if several are within
-{advice.MARGIN:g} point of it, the best of these on the tiny agents. Otherwise the best candidate on the tiny agents is
-advised.
+If candidates were scored on [real agents](#on-more-kinds-of-real-agents) of that situation, the best one there is
+advised; if several are within {advice.MARGIN:g} point of it, the best of these on the tiny agents. Otherwise the best
+candidate on the tiny agents is advised. Real pairs are judged by four agents as long as no two were scored alone.
 {_divided(choices)}
 
 {tables.of_advice(choices)}
 
 The column *wrong* counts how often the advice would have failed: it is chosen without one training of the agents that
 decide (real ones if there are any), and fails if it is more than {advice.MARGIN:g} point below the best on that
-training. The last column is the difference from the best other merge of the real agents.{_of_how_many(results)}
-If the advice was not measured on them, its method with default parameters stands in.
+training. The last column is the difference from the best other merge of the real agents. Of their prompts only the
+first ones of each task count, which all trainings were asked. {_of_how_many(choices)}
 
 The score of a merge that was scored on fewer trainings than RAM+ is the mean of RAM+ plus the difference from it on the
-trainings that have both; this also applies to the last columns of the next table, which has all candidates as means
-over all seeds:
+trainings that have both; this also applies to the last columns of the next table:
 
 {tables.of_all_candidates(results)}"""
 
 
-def _of_how_many(results: Results) -> str:
+def _of_how_many(choices: Mapping[str, advice.Choice]) -> str:
     """How much the real agents say."""
-    real = smollm.read(results)
-    if real is None:
-        return ""
-    return (
-        f" There are {len(real.agents)} real agents in\nevery situation, each trained {real.trainings}, so this is "
-        "little evidence."
-    )
+    counts = {one.judges.name: len(one.real.seeds) for one in choices.values() if one.real is not None}
+    told = ", ".join(f'{count} of "{name}"' for name, count in counts.items())
+    return f"The trainings are few: {told}." if told else ""
 
 
 def _divided(choices: Mapping[str, advice.Choice]) -> str:
     """Where tiny agents disagree with the real ones, and what `recommend` makes of it."""
     told = []
     for name, choice in choices.items():
-        names = [one for one in (choice.name, choice.tuned, choice.best) if one is not None]
-        scores = ", ".join(f"`{advice.label(one)}` {choice.on_tiny[one]:.1f}" for one in names)
+        scores = ", ".join(f"`{advice.label(one)}` {choice.mean[one]:.1f}" for one in (choice.name, choice.best))
         if choice.divided:
             told.append(
                 f" For *{name}* agents the tiny ones disagree ({scores}), and [published "

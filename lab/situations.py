@@ -137,7 +137,11 @@ ROWS = (*COMMON, *CORE, *VARIED)
 
 
 def scores_of(work: Path, seed: int) -> dict[str, dict[str, float]]:
-    """Of each situation the per cent of right answers, as a mean over its tasks, of every rule and of the agents."""
+    """Of each situation the per cent of right answers, as a mean over its tasks, of every rule and of the agents.
+
+    With them `density` and `cosine`, by which `ramerge recommend` tells situations apart: of the agents' task vectors
+    the mean density, and the greatest cosine of two.
+    """
     torch.set_num_threads(1)
     folder = work / f"seed-{seed}"
     base = _model(folder / "base", "bfloat16", partial(school, seed, SCHOOLING, tasks=EIGHT))
@@ -146,6 +150,8 @@ def scores_of(work: Path, seed: int) -> dict[str, dict[str, float]]:
     for situation in SITUATIONS:
         path = folder / "scores" / f"{situation.name}.json"
         found[situation.name] = once(path, partial(_scores, folder, base, seed, situation, test))
+        path = folder / "geometry" / f"{situation.name}.json"
+        found[situation.name] |= once(path, partial(_geometry, folder, situation))
         print(f"seed {seed}: {situation.name}", file=sys.stderr, flush=True)
     return found
 
@@ -165,6 +171,14 @@ def _scores(
     scores = {"base": measure.mean_right(base, asked), "agents": float(np.mean(own))}
     scores |= {row.name: measure.mean_right(_merged(recipe, row), asked) for row in ROWS}
     return {name: round(100 * value, 3) for name, value in scores.items()}
+
+
+def _geometry(folder: Path, situation: Situation) -> dict[str, float]:
+    agents = {f"a{place}": str(folder / "agents" / agent.name) for place, agent in enumerate(situation.agents)}
+    recipe = {"base": str(folder / "base"), "agents": agents, "dtype": situation.dtype}
+    model = ramerge.analyze(recipe, options=ramerge.Options(threads=1, cache=False)).model
+    density = float(np.mean([agent.density for agent in model.agents]))
+    return {"density": round(density, 4), "cosine": round(max(pair.cosine for pair in model.pairs), 4)}
 
 
 def _trained(folder: Path, base: Weights, seed: int, agent: Agent) -> Weights:

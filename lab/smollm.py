@@ -21,6 +21,8 @@ from lab.results import BASE, Results
 from lab.statistics import Estimate, Floats
 
 MODEL = "SmolLM2-135M"
+AGENTS = "agents"
+"""Each agent in its own task."""
 _MERGES = Path(__file__).parent / "real" / "merges.json"
 REFERENCE, SUM, CANDIDATE = "ram+", "task_arithmetic", "ram+ shared=agree_max"
 _IN_WORDS = ("ram", REFERENCE, CANDIDATE, "linear", SUM)
@@ -139,6 +141,39 @@ def read(results: Results, kind: str = "real") -> Real | None:
     return real if real.merges else None
 
 
+def of_situation(results: Results, name: str, dtype: str) -> Real | None:
+    """What is kept of a situation of docs/decisions/035-real-agents.md; None without anything.
+
+    The four agents of `read` are in the situations `four, DTYPE`, with the first prompts of each task only, which are
+    the ones that were asked in all trainings.
+    """
+    kept = results.kept("kinds")
+    trainings = {int(seed): models for seed, models in kept.get("situations", {}).get(name, {}).items()}
+    known = {
+        seed: {model if model == AGENTS else f"{model}, {dtype}": digits for model, digits in models.items()}
+        for seed, models in trainings.items()
+    }
+    if not known:
+        return None
+    tasks = tuple(next(iter(next(iter(known.values())).values())))
+    base = {task: kept["base"][task] for task in tasks}
+    if name == f"four, {dtype}":
+        for stored in results.kept_all("real-*"):
+            if BASE in stored["models"] and set(tasks) <= set(stored["agents"]):
+                models = stored["models"]
+                known[stored["seed"]] = {model: models[model] for model in models if model.endswith(f", {dtype}")}
+    first = {task: len(digits) for task, digits in base.items()}
+    rewards, scored = {BASE: [base] * len(known)}, {BASE: tuple(known)}
+    for model in dict.fromkeys(model for models in known.values() for model in models):
+        scored[model] = tuple(seed for seed, models in known.items() if model in models)
+        rewards[model] = [known[seed][model] for seed in scored[model]]
+    arrays = {
+        model: tuple(np.array([_quarters(one[task][: first[task]]) for one in each]) for task in tasks)
+        for model, each in rewards.items()
+    }
+    return Real(tasks, kept["prompts"], arrays, scored)
+
+
 def asked_merges() -> list[str]:
     """The names of the merges that lab/real/compare.py scores."""
     return list(json.loads(_MERGES.read_text(encoding="utf-8")))
@@ -151,4 +186,8 @@ def _kind(stored: Mapping[str, Any]) -> tuple[Any, ...]:
 
 def _rewards(alike: Sequence[Mapping[str, Any]], name: str, task: str) -> Floats:
     """Of one model and task, of shape (seeds, prompts), from quarters: one digit a prompt."""
-    return np.array([[int(digit) / 4 for digit in stored["models"][name][task]] for stored in alike])
+    return np.array([_quarters(stored["models"][name][task]) for stored in alike])
+
+
+def _quarters(digits: str) -> list[float]:
+    return [int(digit) / 4 for digit in digits]

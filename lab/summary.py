@@ -42,6 +42,7 @@ def points(difference: Estimate) -> str:
 
 
 _SITUATIONS = {
+    "adapters": "LoRA adapters",
     "copies": "agents some of which are nearly copies of others",
     "dense": "agents that moved most elements",
     "pair": "two sparse agents",
@@ -66,7 +67,7 @@ def lines(results: Results) -> Iterator[str]:
 
 def _first(results: Results) -> Iterator[str]:
     """What `ramerge recommend` says in each situation."""
-    choices = dict(advice.choices(results))
+    choices = advice.choices(results)
     told = [f"`{advice.label(choice.name)}` for {_SITUATIONS[name]}" for name, choice in choices.items()]
     if told:
         yield (
@@ -80,7 +81,7 @@ def _divided(choices: Mapping[str, advice.Choice]) -> str:
     """Where what is advised is one of several equals, because the evidence is divided."""
     return "".join(
         f"For {_SITUATIONS[name]} the evidence is divided: `{advice.label(one.name)}` is the best on the real agents, "
-        f"`{advice.label(one.best)}` is {one.on_tiny[one.best] - one.on_tiny[one.name]:.1f} points better on the tiny "
+        f"`{advice.label(one.best)}` is {one.mean[one.best] - one.mean[one.name]:.1f} points better on the tiny "
         "ones, and [published tables](#what-others-have-measured) disagree. "
         for name, one in choices.items()
         if one.divided

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from lab import details, predictions, smollm
-from lab.advice import CANDIDATES, MARGIN, label, real_means
+from lab import details, predictions
+from lab.advice import CANDIDATES, MARGIN, label, real_name
 from lab.advice import Choice as Advised
+from lab.advice import choices as advised
 from lab.claims import LEVEL, RULES, Claim, beyond, signed
 from lab.published import Published
 from lab.results import BASE, Measured, Model, Results
@@ -297,7 +298,8 @@ def of_predictions(real: Real) -> str:
 
 def _label(method: str) -> str:
     """A merge of the real agents in the words of a recipe."""
-    return label(method) if method in CANDIDATES else method
+    names = {real_name(name): name for name in CANDIDATES}
+    return label(names[method]) if method in names else method
 
 
 def of_served(real: Real, served: Real) -> str:
@@ -328,32 +330,29 @@ def of_advice(choices: Mapping[str, Advised]) -> str:
     """What `ramerge recommend` says in each situation, and what it is chosen by."""
     rows = []
     for situation, choice in choices.items():
-        means = dict(zip(choice.names, choice.mean.tolist(), strict=True))
-        best = max(means, key=lambda name: means[name])
-        wrong = f"{sum(regret > MARGIN for regret in choice.regrets)} of {len(choice.regrets)}"
-        apart = choice.difference
-        own = "" if choice.on_real == choice.name else f" (measured as `{choice.on_real}`)"
+        means, best, apart = choice.mean, choice.best, choice.difference
+        weakest, behind = choice.weakest
         rows.append(
             (
                 situation,
                 f"`{label(choice.name)}`",
-                ", ".join(f"`{one.name}`" for one in choice.settings),
-                str(len(choice.names)),
+                "; ".join(one.name for one in choice.tiny),
                 f"{means[choice.name]:.1f}",
                 f"{means[REFERENCE]:.1f}",
                 f"{means[best]:.1f} (`{label(best)}`)",
-                wrong,
-                f"{signed(apart)} to `{label(choice.rival)}`, {choice.dtype}{own}" if apart is not None else "",
+                f"{behind:+.1f} ({weakest})",
+                f"{sum(regret > MARGIN for regret in choice.regrets)} of {len(choice.regrets)}",
+                f"{signed(apart)} to `{label(choice.rival)}`, {choice.judges.name}" if apart is not None else "",
             )
         )
     head = (
         "situation",
         "advice",
-        "tiny agents of",
-        "candidates",
+        "tiny agents",
         "advice, mean",
         f"{REFERENCE}, mean",
         "best, mean",
+        "advice at its worst",
         "wrong",
         "advice on the real agents",
     )
@@ -361,16 +360,18 @@ def of_advice(choices: Mapping[str, Advised]) -> str:
 
 
 def of_all_candidates(results: Results) -> str:
-    """Every candidate for advice with default or fixed parameters, on tiny agents over all seeds, and on real ones."""
-    tiny = [one for setting in SETTINGS if (one := results.setting(setting.name)) is not None]
-    real = smollm.read(results)
-    dtypes = list(real.merges) if real is not None else []
-    known = {dtype: real_means(real, dtype) for dtype in dtypes}
-    rows = []
-    for name in CANDIDATES:
-        scores = [f"{one.default[name].mean:.1f}" if name in one.default else "" for one in tiny]
-        rows.append((f"`{label(name)}`", *scores, *(_shown(known[dtype].get(name)) for dtype in dtypes)))
-    return table(("candidate", *(one.name for one in tiny), *(f"real, {dtype}" for dtype in dtypes)), rows)
+    """Every candidate for advice: means on the tiny agents of each situation, and on the real ones."""
+    choices = advised(results)
+    real = {choice.judges.name: choice for choice in choices.values() if choice.real is not None}
+    rows = [
+        (
+            f"`{label(name)}`",
+            *(f"{choice.mean[name]:.1f}" for choice in choices.values()),
+            *(_shown(choice.on_real.get(name)) for choice in real.values()),
+        )
+        for name in CANDIDATES
+    ]
+    return table(("candidate", *choices, *(f"real: {name}" for name in real)), rows)
 
 
 def _shown(score: float | None) -> str:

@@ -10,6 +10,7 @@ from lab.claims import RULES, claims, signed
 from lab.results import Results
 from lab.rows import ALL, Row
 from lab.settings import MAIN
+from lab.situations import SITUATIONS
 from lab.statistics import Estimate, nemenyi
 
 from lab import advice, details, page, predictions, published, smollm, summary, tables
@@ -154,33 +155,50 @@ def test_words_follow_the_rule_for_differences(low: float, high: float, words: s
     ],
 )
 def test_real_agents_decide_where_there_are_any(real: dict[str, float], chosen: str) -> None:
-    tiny = np.array([70.0, 69.2, 60.0])
-    assert advice.chosen_of(("first", "second", "third"), tiny, real) == chosen
+    assert advice.chosen_of({"first": 70.0, "second": 69.2, "third": 60.0}, real) == chosen
 
 
 def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> None:
     kinds = {(row.method, str(row.fixed)) for row in advice.CANDIDATES.values()}
     assert len(kinds) == len(advice.CANDIDATES)
-    assert not {"ram shared=mean", "ram+ shared=mean", "sum x 1"} & advice.CANDIDATES.keys()
-    known = dict(advice.choices(kept))
-    assert {"copies", "dense", "pair", "sparse"} == known.keys()
-    assert all(len(one.names) == one.scores.shape[1] and one.name in one.names for one in known.values())
-    assert [one.name for one in known["sparse"].settings] == ["three", "five"]  # four has fewer candidates
+    known = advice.choices(kept)
+    assert {"adapters", "copies", "dense", "pair", "sparse"} == known.keys()
+    assert all(one.mean.keys() == advice.CANDIDATES.keys() and one.name in one.mean for one in known.values())
+    assert sorted(tiny.name for one in known.values() for tiny in one.tiny) == sorted(one.name for one in SITUATIONS)
+    assert [one.name for one in known["copies"].tiny] == ["RL, one of 3 given three times"]
+    assert {one.name for one in known["adapters"].tiny} == {f"LoRA, {count} agents" for count in (2, 3, 5)}
     assert known["sparse"].real is not None and known["copies"].real is None
 
 
+def test_the_real_agents_of_both_files_are_one_table(kept: Results) -> None:
+    four = smollm.of_situation(kept, "four, bfloat16", "bfloat16")
+    first = smollm.read(kept)
+    assert four is not None and first is not None
+    assert set(first.seeds) < set(four.seeds) and set(four.prompts.values()) == {75}
+    # the same prompts in the same order: the base and RAM+ have the same rewards
+    for name, place in (("base", 0), ("ram+, bfloat16", four.scored["ram+, bfloat16"].index(1))):
+        for ours, theirs in zip(four.rewards[name], first.rewards[name], strict=True):
+            assert (ours[place] == theirs[0][:75]).all()
+    assert smollm.of_situation(kept, "nothing", "bfloat16") is None
+
+
 def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
-    known = dict(advice.choices(kept))
-    assert known["sparse"].deciding == "real" and len(known["sparse"].regrets) == 4
-    assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == 10
+    known = advice.choices(kept)
+    sparse, seeds = known["sparse"], len(kept.kept("situations"))
+    assert sparse.deciding == "real" and sparse.real is not None
+    assert 0 < len(sparse.regrets) <= len(sparse.real.seeds)
+    assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == seeds
 
 
-def test_for_several_sparse_agents_the_sum_comes_first_and_the_page_says_what_speaks_against_it(kept: Results) -> None:
-    sparse = dict(advice.choices(kept))["sparse"]
-    assert sparse.name == "task_arithmetic" and sparse.divided and sparse.tuned == "sum x 0.5"
-    text = " ".join(page.text(kept).split())
-    assert "For *sparse* agents the tiny ones disagree (`task_arithmetic` 69.0, `task_arithmetic scale=0.5`" in text
-    assert "the real agents speak against it" not in text
+def test_where_tiny_agents_disagree_with_real_ones_the_page_says_so(kept: Results) -> None:
+    sparse = advice.choices(kept)["sparse"]
+    assert not sparse.divided and page._divided({"sparse": sparse}) == ""
+    scores = np.zeros((3, len(advice.CANDIDATES)))
+    scores[:, list(advice.CANDIDATES).index("average")] = 90.0
+    other = replace(sparse, tiny=(advice.Tiny("made up", scores),))
+    assert other.divided and other.best == "average" and other.weakest == ("made up", -90.0)
+    told = page._divided({"sparse": other})
+    assert "For *sparse* agents the tiny ones disagree" in told and "`linear` 90.0" in told
 
 
 def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real) -> None:
@@ -198,7 +216,7 @@ def test_published_tables_are_counted() -> None:
 
 def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
     known = json.loads(advice.text(kept))["situations"]
-    for name, choice in advice.choices(kept):
+    for name, choice in advice.choices(kept).items():
         apart = choice.difference
         assert (apart is None) == (known[name]["real"] is None)
         if apart is not None:
@@ -217,7 +235,7 @@ def test_the_answer_comes_first_and_the_rules_last(kept: Results) -> None:
 
 def test_the_summary_begins_with_what_recommend_says(kept: Results) -> None:
     first = next(iter(summary.lines(kept)))
-    assert all(f"`{advice.label(choice.name)}`" in first for _, choice in advice.choices(kept))
+    assert all(f"`{advice.label(choice.name)}`" in first for choice in advice.choices(kept).values())
 
 
 def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> None:

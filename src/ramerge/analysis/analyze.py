@@ -170,6 +170,7 @@ def _of_plan(plan: MergePlan) -> dict[str, Any]:
         "models": {name: without_secrets(agent.written) for name, agent in plan.recipe.agents.items()},
         "method": plan.method.name,
         "input_dtypes": plan.input_dtypes,
+        "adapters": tuple(plan.adapters),
         "dtype": plan.dtype,
         "recipe": without_secrets({"method": plan.recipe.method, **recipe}),
         "bytes_read": plan.bytes_read,

@@ -1,8 +1,8 @@
 """Which merge to try first, from what `analyze` counts, with the evidence of the lab (docs/findings.md).
 
-The rule is deliberately small. Agents are in one of four situations, by their number, densities and angles; for each,
-the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often that
-was wrong on another training. Where the evidence is divided, the other methods are called equals. `lab/advice.py`
+The rule is deliberately small. Agents are in one of five situations, by their kind, number, densities and angles; for
+each, the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often
+that was wrong on another training. Where the evidence is divided, the other methods are called equals. `lab/advice.py`
 states the rule, and writes `advice.json` from kept results with the function `situation` below.
 """
 
@@ -29,25 +29,26 @@ from ramerge.recipe.checks import check
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
-COPIES, DENSE, PAIR, SPARSE = "copies", "dense", "pair", "sparse"
+ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 PAGE = "docs/findings.md"
 _COPIES_FROM = 0.9
 """Two task vectors of a greater cosine are counted as copies of one agent, or of one training."""
 _DENSE_FROM = 0.5
 _NEAR = 0.1
 """A density as near as this to the limit belongs to both sides."""
-_UNALIKE = 0.1
+_UNALIKE = 0.8
 """The agents of the lab that are no copies of each other have cosines below this."""
 _ERASED_FROM = 0.2
 _OPTIONS = Options()
 _DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
 
 _SECTION = '"What recommend says"'
-_SECTIONS = f'{_SECTION} and "On the real agents"'
+_SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
 _OTHERS = "What others have measured"
 _TIMES = {1: "once", 2: "twice"}
 _SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
+    ADAPTERS: "all agents are LoRA adapters",
     COPIES: "two agents are nearly the same",
     DENSE: "most elements of the model moved",
     PAIR: "there are two agents, and most elements of the model did not move",
@@ -60,10 +61,9 @@ class Recommendation:
     """What to try first, and why.
 
     Attributes:
-        situation: `copies`, `dense`, `pair` (two sparse agents) or `sparse` (more of them).
+        situation: `copies`, `adapters`, `dense`, `pair` (two sparse agents) or `sparse` (more of them).
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
-        tuned: other values of its parameters to compare with; empty where the lab has measured none that are better.
         compare: methods to compare with.
         equals: why those count as equally good, in one sentence; None where the evidence is not divided.
         reasons: sentences, from the counts.
@@ -84,7 +84,6 @@ class Recommendation:
     method: str
     parameters: dict[str, Any]
     rounding: str | None
-    tuned: dict[str, Any]
     compare: tuple[str, ...]
     equals: str | None
     reasons: tuple[str, ...]
@@ -114,11 +113,13 @@ class Recommendation:
         return dumped(self.to_dict())
 
 
-def situation(densities: Iterable[float], cosines: Iterable[float]) -> str:
-    """Which of the four situations agents are in."""
+def situation(densities: Iterable[float], cosines: Iterable[float], *, adapters: bool = False) -> str:
+    """Which of the five situations agents are in; `adapters` is whether all are LoRA adapters."""
     shares = list(densities)
     if max(cosines, default=0.0) > _COPIES_FROM:
         return COPIES
+    if adapters:
+        return ADAPTERS
     if shares and sum(shares) / len(shares) >= _DENSE_FROM:
         return DENSE
     return PAIR if len(shares) == 2 else SPARSE
@@ -152,7 +153,8 @@ def recommend(
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
     densities = {agent.name: agent.density for agent in agents}
-    found = situation(densities.values(), [pair.cosine for pair in analysis.model.pairs])
+    cosines = [pair.cosine for pair in analysis.model.pairs]
+    found = situation(densities.values(), cosines, adapters=set(analysis.adapters) >= densities.keys())
     mean = sum(densities.values()) / len(densities)
     advice = json.loads(files("ramerge.analysis").joinpath("advice.json").read_text(encoding="utf-8"))
     known = advice["situations"].get(found)
@@ -165,7 +167,6 @@ def recommend(
         method=chosen["method"],
         parameters=dict(chosen["parameters"]),
         rounding=rounding,
-        tuned=dict(known["tuned"]["parameters"]) if known and known["tuned"] else {},
         compare=compare,
         equals=_equals(known, measured) if known and known["divided"] else None,
         reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *why),
@@ -200,18 +201,13 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     margin = advice["margin"]
     level = abs(known["mean"] - known["ram+"]) < margin and (known["method"], known["parameters"]) != ("ram+", {})
+    best = f", the best ({known['best']}) {known['highest']:.1f} %" if known["highest"] > known["mean"] else ""
+    weakest, behind = known["weakest"]
     return (
-        *(_scored(one, known) for one in known["settings"]),
+        f"tiny agents ({'; '.join(known['agents'])}), {known['seeds']} trainings: this {known['mean']:.1f} %, RAM+ "
+        f"{known['ram+']:.1f} %{best}",
+        *([f"farthest from the best there: {weakest}, {behind:+.1f} points"] if behind < -margin else []),
         *([f"less than {margin:g} point counts as no difference: on tiny agents RAM+ is as good"] if level else []),
-        *([_longer(known)] if known["tuned"] else []),
-    )
-
-
-def _longer(known: dict[str, Any]) -> str:
-    return (
-        f"over these tiny agents {' '.join(_assigned(known['tuned']['parameters']))} is better "
-        f"({known['tuned']['mean']:.1f} % instead of {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %): compare with "
-        "it, above all for more than four agents"
     )
 
 
@@ -232,27 +228,16 @@ def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
     )
 
 
-def _scored(setting: dict[str, Any], known: dict[str, Any]) -> str:
-    own = " ".join((known["method"], *_assigned(known["parameters"])))
-    best = "" if known["best"] == own else f", the best of all ({known['best']}) {setting['best']:.1f} %"
-    return (
-        f"{setting['agents']} tiny agents ({setting['kind']}), output in {setting['output']}, {known['seeds']} "
-        f"trainings: this {setting['mean']:.1f} %, RAM+ {setting['ram+']:.1f} %{best}"
-    )
-
-
 def _real(known: dict[str, Any]) -> tuple[str, str]:
     real = known["real"]
     scores = real["scores"]
     value, low, high = real["difference"]
-    own = "this" if real["same"] else f"{real['advised']} with its defaults"
-    others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name in scores]
-    untold = "" if real["same"] else "; with the parameters above it was not measured there"
+    own = " ".join((known["method"], *_assigned(known["parameters"])))
+    others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name != own]
     return real["speaks"], (
-        f"on {real['agents']} real agents ({real['model']}, RL, agents and output in {real['dtype']}) {own} scored "
-        f"{scores[real['advised']]:.1f} %, {', '.join(others if real['advised'] != 'ram+' else others[:1])}: "
-        f"{value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{untold}. Each was trained "
-        f"{_TIMES.get(real['trainings'], str(real['trainings']) + ' times')}, so this is little evidence"
+        f"on {real['agents']} real agents ({real['model']}, {real['kind']}) this scored {scores[own]:.1f} %, "
+        f"{', '.join(others)}: {value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}. Each was "
+        f"trained {_TIMES.get(real['trainings'], str(real['trainings']) + ' times')}, so this is little evidence"
     )
 
 
@@ -274,11 +259,15 @@ def _unknown(
         yield f"a mean density of {mean:.0%} is near the limit of {_DENSE_FROM:.0%} between sparse and dense"
     cosine = max(pair.cosine for pair in analysis.model.pairs)
     if found != COPIES and cosine > _UNALIKE:
-        yield f"two agents have a cosine of {cosine:.2f}; only agents with cosines near 0, and copies, were measured"
-    measured = sorted({one["agents"] for one in known["settings"]})
-    if len(analysis.model.agents) not in measured:
-        counts = " and ".join(map(str, measured))
-        yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of {counts}"
+        yield f"two agents have a cosine of {cosine:.2f}; only lower ones, and copies, were measured"
+    most = max(known["counts"])
+    if len(analysis.model.agents) > most:
+        yield f"merges of {len(analysis.model.agents)} agents were not measured in this situation, only of up to {most}"
+    if found == DENSE and not analysis.adapters:
+        yield (
+            "if these agents are LoRA adapters that were merged into the base, name the adapters: for them other rules "
+            "were the best"
+        )
 
 
 def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = ()) -> list[str]:
@@ -307,7 +296,7 @@ def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:
     words = [*inputs, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
     words += ["--vary", f"rounding={found.rounding}"] if found.rounding else []
     fields = METHODS[found.method].parameters.model_fields
-    for name in found.parameters | found.tuned:
-        values = dict.fromkeys(each.get(name, fields[name].default) for each in (found.parameters, found.tuned, {}))
+    for name, value in found.parameters.items():
+        values = dict.fromkeys((value, fields[name].default))
         words += ["--vary", f"parameters.{name}={','.join(map(str, values))}"]
     return f"ramerge search {shlex.join(words)} --score FILE.py:FUNCTION"

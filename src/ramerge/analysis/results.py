@@ -49,6 +49,7 @@ class Analysis:
         notes: what the plan noted.
         warnings: what is probably not intended.
         cores: the forecast of `core`'s coefficients and of the best factor of the sum, if it was asked for.
+        adapters: the agents that are LoRA adapters.
         recipe: what was analyzed, as plain values.
         bytes_read: bytes of weights read.
         seconds: wall time.
@@ -87,6 +88,7 @@ class Analysis:
     relative_epsilon: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
     cores: CoreForecast | None = None
+    adapters: tuple[str, ...] = ()
 
     @property
     def agents(self) -> Mapping[str, AgentPart]:
