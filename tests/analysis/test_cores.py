@@ -123,9 +123,11 @@ def test_the_command_shows_it_and_the_json_holds_it(tmp_path: Path) -> None:
     assert ramerge.analyze(recipe).cores is None
 
 
+@pytest.mark.needs("altair", "itables", "jinja2", "vl_convert")
 @pytest.mark.parametrize("forecast_asked", [True, False])
 def test_the_page_shows_it_where_it_was_asked_for(forecast_asked: bool, tmp_path: Path) -> None:
-    page_of = pytest.importorskip("ramerge.analysis.report.page", exc_type=ImportError).page
+    from ramerge.analysis.report.page import page as page_of
+
     recipe = write(tmp_path, *({WEIGHT: tau} for tau in np.random.default_rng(6).normal(size=(3, 24, 24))))
     found = ramerge.analyze(recipe, cores=forecast_asked)
     page = page_of(found.to_dict(), None, None)
