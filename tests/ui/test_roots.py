@@ -63,6 +63,17 @@ def test_paths_outside_are_refused(roots: Roots) -> None:
         assert roots.path(text)
 
 
+def test_files_are_read_below_the_roots_only(roots: Roots) -> None:
+    (roots.home / "card.md").write_text("card")
+    (roots.home / "alias.md").symlink_to("card.md")
+    os.mkfifo(roots.home / "pipe")
+    assert (roots.read("card.md", 9), roots.read("card.md", 2), roots.read("nothing", 9)) == ("card", "ca", "")
+    for name in ("file.txt", "link/secret.txt", "../outside/secret.txt", "alias.md", "pipe", "models"):
+        with pytest.raises(RecipeError) as refused:
+            roots.read(name, 9)
+        assert "secret" not in str(refused.value).replace("secret.txt", "")
+
+
 def test_outputs_are_below_the_first_root(roots: Roots) -> None:
     for text in [*outsiders(roots), ".", str(AGENTS / "new"), str(roots.home)]:
         with pytest.raises(RecipeError):

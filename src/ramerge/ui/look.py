@@ -21,7 +21,7 @@ from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import checked_draft, portable_draft
 from ramerge.ui.jobs import DONE
 
-_MOST_TENSORS = 30
+_MOST_TENSORS = 12
 Values = Mapping[str, Any]
 
 
@@ -29,9 +29,9 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
+        stop = gr.Button("Stop")
         info = "--cores: coefficients by layer and role, and the best factor of the sum; takes as long as a merge"
         cores = gr.Checkbox(False, label="Forecast the sum", info=info)
-        stop = gr.Button("Stop")
     state = html("Progress")
     command = text_place("Command line")
     said = html("Findings")
@@ -43,8 +43,8 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         )
     heat = html("Heat map", js_on_load=views.PICK)
     search = gr.Textbox(label="Search tensors and roles", info="click on one for its histogram", max_lines=1)
-    tensors = html("Tensors", js_on_load=views.PICK)
     histogram = html("Histogram")
+    tensors = html("Tensors", js_on_load=views.PICK)
     found = gr.State(None)
     job = gr.State(None)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.formats.registry import by_priority
-from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.foundation.errors import RamergeError, RecipeError, reason
+from ramerge.foundation.systems import NO_LINK
 from ramerge.foundation.text import is_unicode, quoted
 from ramerge.recipe.document import Document
 from ramerge.recipe.paths import names_in, parts_of
@@ -52,6 +54,25 @@ class Roots:
         if not text.strip() or not inside:
             raise RecipeError(f"{quoted(text)}: is not in a folder that this page may read (ramerge ui --root FOLDER)")
         return path
+
+    def read(self, text: str, most: int) -> str:
+        """A file's text, at most so many bytes; empty if there is none.
+
+        A link is not followed, so that nothing outside is read that was put there just now.
+
+        Raises:
+            RecipeError: it is outside of the roots, or no file.
+        """
+        path = self.path(text)
+        if not path.exists():
+            return ""
+        try:
+            with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # noqa: PTH123
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise RecipeError(f"{quoted(text)}: is no file")
+                return file.read(most).decode("utf-8", "replace")
+        except OSError as error:
+            raise RecipeError(f"{quoted(text)}: cannot be read: {reason(error)}") from error
 
     def output(self, text: str) -> str:
         """The name of an output: a folder below the first root, or a remote place.

@@ -36,7 +36,7 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
-        out = gr.Textbox("merged", label="Output", info="the name of a new folder; Share uploads it", max_lines=1)
+        out = gr.Textbox("merged", label="Output", info="the name of a new folder", max_lines=1)
         kind = gr.Radio([MODEL, DELTA], value=MODEL, label="As", info="a delta holds only what changes of the base")
         overwrite = gr.Checkbox(False, label="Replace what is there", info="--overwrite")
     with gr.Row():

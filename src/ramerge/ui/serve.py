@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import stat
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +18,6 @@ from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from ramerge.foundation.errors import OutputError, RamergeError, reason
-from ramerge.foundation.systems import NO_LINK
 from ramerge.foundation.terminal import say
 from ramerge.ui import views
 from ramerge.ui.desk import Desk
@@ -71,23 +68,9 @@ def read_report(desk: Desk, out: str) -> str:
         RamergeError: there is none, or it is outside of the roots.
     """
     for name in ("report.html", "search.html"):
-        path = desk.roots.path(str(Path(out) / name))
-        with suppress(FileNotFoundError):
-            return _read_file(path)
+        if text := desk.roots.read(str(Path(out) / name), _MOST_REPORT):
+            return text
     raise OutputError(f"{out}: holds no report; write one with `ramerge report`")
-
-
-def _read_file(path: Path) -> str:
-    """A file's text; a link is not followed, so that nothing outside is read that was put there just now."""
-    try:
-        with open(os.open(path, os.O_RDONLY | NO_LINK | getattr(os, "O_NONBLOCK", 0)), "rb") as file:  # noqa: PTH123
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise OutputError(f"{path}: is no file")
-            return file.read(_MOST_REPORT).decode("utf-8", "replace")
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be read: {reason(error)}") from error
 
 
 def serve(desk: Desk, port: int) -> None:

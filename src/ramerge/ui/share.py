@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -36,7 +35,7 @@ def build(desk: Desk) -> None:
 
     def show(name: str, request: gr.Request) -> tuple[str, str]:
         path, _ = open_finished(desk.roots.path(desk.place(request, name)))
-        texts = (_read(desk, path), _read(desk, path.with_name("README.md")))
+        texts = [desk.roots.read(str(each), _MOST_BYTES) for each in (path, path.with_name("README.md"))]
         return views.copyable("Recipe", texts[0]), views.copyable("Model card", texts[1])
 
     def report(name: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
@@ -50,10 +49,10 @@ def build(desk: Desk) -> None:
     look.click(told(show), out, [recipe, card], **PRIVATE)
     write.click(told(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
     if not desk.public:
-        _upload(desk, out, state, command)
+        _upload(desk, out)
 
 
-def _upload(desk: Desk, out: gr.Textbox, state: gr.HTML, command: gr.HTML) -> None:
+def _upload(desk: Desk, out: gr.Textbox) -> None:
     """A finished merge, merged once more on its way to the hub or a bucket."""
     with gr.Accordion("Upload", open=False):
         with gr.Row():
@@ -66,6 +65,8 @@ def _upload(desk: Desk, out: gr.Textbox, state: gr.HTML, command: gr.HTML) -> No
         with gr.Row(visible=False) as question:
             sure = gr.Button("", variant="primary")
             cancel = gr.Button("Cancel")
+        state = html("Progress")
+        command = text_place("Command line")
     job = gr.State(None)
 
     def prepare(name: str, target: str, everyone: bool, request: gr.Request) -> tuple[Any, ...]:
@@ -94,15 +95,7 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False) -> Jo
     folder = desk.roots.path(name)
     recipe, _ = open_finished(folder)
     kind = MODEL if recipe.parent == folder else DELTA
-    return merge_job(desk, _read(desk, recipe), desk.roots.output(place), kind, public=public)
-
-
-def _read(desk: Desk, path: Path) -> str:
-    """The text of a small file, which no link may have led to from outside; empty without one."""
-    path = desk.roots.path(str(path))
-    if not path.is_file() or path.stat().st_size > _MOST_BYTES:
-        return ""
-    return path.read_text(encoding="utf-8", errors="replace")
+    return merge_job(desk, desk.roots.read(str(recipe), _MOST_BYTES), desk.roots.output(place), kind, public=public)
 
 
 def _link(name: str) -> str:

@@ -17,7 +17,7 @@ from ramerge.analysis.report.page import table as table
 from ramerge.foundation.styles import page_styles
 from ramerge.foundation.text import one_line
 from ramerge.planning.headers import ModelHeader
-from ramerge.ui.jobs import DONE, FAILED, Job, command_line
+from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job, command_line
 
 PICK = """
 const label = (event) => event.target.closest('[aria-label]')?.getAttribute('aria-label') ?? '';
@@ -106,13 +106,10 @@ def figures(drawn: Iterable[Figure]) -> str:
 def headers(found: Sequence[ModelHeader]) -> str:
     """The models of a recipe, with what is wrong with them."""
     head = ("model", "format", "size", "parameters", "tensors", "dtypes", "where")
-    rows = [
-        (one.name, one.form or "–", one.size or "–", one.parameters or "–", one.tensors or "–", one.dtypes or "–")
-        for one in found
-    ]
+    figures = [(one.name, one.form, one.size, one.parameters, one.tensors, one.dtypes, one.where) for one in found]
+    rows = [[text or "–" for text in row] for row in figures]
     problems = [f"{one.name}: {text}" for one in found for text in one.problems]
-    places = [(*row, one.where) for row, one in zip(rows, found, strict=True)]
-    return block(table("Models", head, places) if places else "", listing(problems, "warnings"))
+    return block(table("Models", head, rows) if rows else "", listing(problems, "warnings"))
 
 
 def progress(job: Job | None) -> str:
@@ -120,10 +117,12 @@ def progress(job: Job | None) -> str:
     if job is None:
         return ""
     event = job.figures if job.active and job.figures and not job.progress else job.progress
-    done, total = int(event.get("done", 0)), max(int(event.get("total", 0)), 1)
-    value = 1.0 if job.state == DONE else min(done / total, 1.0)
-    stage = str(event.get("stage", "starts")) if job.active else job.state
+    done, total = int(event.get("done", 0)), int(event.get("total", 0))
+    share = 1.0 if job.state == DONE else min(done / total, 1.0) if total else 0.0
+    # without a value, the bar shows that there is something to wait for
+    value = "" if job.state == RUNNING and not total else f'value="{share:.4f}"'
+    stage = str(event.get("stage", job.state)) if job.active else job.state
     amount = f"{decimal(done)} of {decimal(total)}" if event.get("unit") == "bytes" and job.active else ""
-    bar = f'<progress value="{value:.4f}" max="1" aria-label="{safe(job.title)}"></progress>'
+    bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
     said = listing(job.lines[-8:], "warnings" if job.state == FAILED else "notes")
     return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', said)
