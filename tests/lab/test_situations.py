@@ -60,7 +60,9 @@ def test_scores_resume_and_repeat_themselves(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(situations, "KINDS", {name: replace(how, steps=2) for name, how in KINDS.items()})
     first = scores_of(tmp_path / "one", 5)
     assert first == scores_of(tmp_path / "one", 5) == scores_of(tmp_path / "two", 5)
-    assert all(rules.keys() == {"base", "agents", "density", "cosine", *(row.name for row in ROWS)} for rules in first.values())
+    assert all(
+        rules.keys() == {"base", "agents", "density", "cosine", *(row.name for row in ROWS)} for rules in first.values()
+    )
     assert {agent.name for agent in (tmp_path / "one/seed-5/agents").iterdir()} == {
         agent.name for one in few for agent in one.agents
     }
