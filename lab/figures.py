@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import altair as alt
 import numpy as np
@@ -17,6 +17,7 @@ from benchmarks.timing import spread
 from lab.results import Measured, Results
 from lab.rows import ALL, FEW
 from lab.settings import MAIN
+from lab.situations import COMMON, SITUATIONS
 from lab.statistics import nemenyi
 from lab.tables import ranks_of
 
@@ -39,6 +40,10 @@ def figures(results: Results) -> Iterator[tuple[str, str]]:
     }
     if len(counts) > 1:
         yield "lab-counts.svg", _drawn(_counts(counts))
+    if kept := results.kept("situations"):
+        yield "core-situations.svg", _drawn(_situations(kept))
+    if kept := results.kept("forecasts"):
+        yield "core-forecast.svg", _drawn(_forecast(kept))
 
 
 def _drawn(chart: alt.TopLevelMixin) -> str:
@@ -148,3 +153,54 @@ def _counts(measured: dict[int, Measured]) -> Layers:
         )
     )
     return alt.layer(lines).properties(width=360, height=240, title="More agents")
+
+
+_COMPARED = ("sum", "ram+", "rms", "swudi", "core+")
+
+
+def _situations(kept: Mapping[str, Any]) -> Layers:
+    """Rules against the best of the twelve common rules in each situation of the tiny agents."""
+    rows = []
+    for situation in SITUATIONS:
+        means = {
+            name: float(np.mean([one[situation.name][name] for one in kept.values()]))
+            for name in {row.name for row in COMMON} | set(_COMPARED)
+        }
+        best = max(means[row.name] for row in COMMON)
+        rows += [{"situation": situation.name, "rule": name, "points": means[name] - best} for name in _COMPARED]
+    order = [situation.name for situation in SITUATIONS]
+    dots = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_point(filled=True, size=60, opacity=0.9)
+        .encode(
+            x=alt.X("points:Q", title="points to the best of twelve common rules, picked after the fact"),
+            y=alt.Y("situation:N", sort=order, title=None, axis=alt.Axis(grid=True, labelLimit=260)),
+            color=alt.Color(
+                "rule:N",
+                sort=list(_COMPARED),
+                title=None,
+                scale=alt.Scale(domain=list(_COMPARED), range=["#9a9a9a", "#c9803a", "#c9c08a", "#7f9fd0", _GREEN]),
+            ),
+            shape=alt.Shape("rule:N", sort=list(_COMPARED), title=None),
+        )
+    )
+    zero = alt.Chart(alt.InlineData(values=[{"x": 0}])).mark_rule(color="#555").encode(x="x:Q")
+    return alt.layer(zero, dots).properties(width=430, height=17 * len(order), title="Which rule is safe")
+
+
+def _forecast(kept: Mapping[str, Any]) -> Layers:
+    """The forecast best factor of the sum against the one that validation prompts chose."""
+    rows = [{"agents": name, **one} for each in kept.values() for name, one in each.items()]
+    dots = (
+        alt.Chart(alt.InlineData(values=rows))
+        .mark_point(filled=True, size=60, opacity=0.9)
+        .encode(
+            x=alt.X("chosen:Q", title="factor that validation prompts chose", scale=alt.Scale(domain=[0, 1.2])),
+            y=alt.Y("forecast:Q", title="factor that analyze --cores forecasts", scale=alt.Scale(domain=[0, 1.2])),
+            color=alt.Color("agents:N", title=None),
+            shape=alt.Shape("agents:N", title=None),
+        )
+    )
+    ends = alt.Chart(alt.InlineData(values=[{"chosen": one, "forecast": one} for one in (0.0, 1.2)]))
+    line = ends.mark_line(color="#555", strokeDash=[4, 4]).encode(x="chosen:Q", y="forecast:Q")
+    return alt.layer(line, dots).properties(width=300, height=300, title="The best factor of the sum")

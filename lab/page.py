@@ -85,6 +85,7 @@ def _parts(results: Results) -> Iterator[str]:
     yield sections.of_runs(results)
     yield sections.of_situations(results)
     yield sections.of_forecasts(results)
+    yield sections.of_variants(results)
     yield _advice(results)
     yield _published()
     yield _LIMITS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lab import forecasts, kinds, situations
+from lab import forecasts, kinds, situations, variants
 from lab.claims import signed
 from lab.kinds import Paired
 from lab.predictions import FAILED, NOT_SCORED
@@ -86,6 +86,30 @@ The predictions were written before any merge was scored.
 The means over seeds in each situation, in per cent:
 
 {table(("situation", *_SHOWN), list(_by_situation(kept)))}"""
+
+
+def of_variants(results: Results) -> str:
+    """Variants of `core` on the tiny agents."""
+    head = "## Variants of core"
+    kept = variants.together(results.kept("variants"), results.kept("situations"))
+    if not kept:
+        return f"{head}\n\nNo results are kept yet: `python -m lab.variants`."
+    return f"""{head}
+
+Is [`core`](methods/core.md) better with stochastic rounding, with norms and embeddings summed, shorter, with a longer
+flow, or without the agents' small moves? [Decision 037](decisions/037-variants-of-core.md) has the reasons and the
+predictions, which were written before. The agents and prompts are those of [Which rule is safe](#which-rule-is-safe),
+of the seeds {", ".join(kept)}. Intervals are over seeds only.
+
+```sh
+python -m lab.variants --seeds {" ".join(kept)}
+```
+
+{table(("variant", "mean of the 23 situations", "difference to core+"), list(variants.rows(kept)))}
+
+{_count(line[4] for line in variants.predicted(kept))}
+
+{table(_PREDICTED, variants.predicted(kept))}"""
 
 
 _SHOWN = ("agents", "sum", "sum x 0.8", "average", "ram+", "agree_max", "rms", "ties 0.2", "swudi", "core", "core+")

@@ -216,7 +216,9 @@ def measure(run: Run, task: Task, given: argparse.Namespace) -> dict[str, Any]:
         found["rows"][name] = "".join(str(round(4 * reward)) for reward in scorer.rewards(examples))
         found["used"][name] = steps
         if isinstance(weights, Relex):
-            found["first component"][name.removeprefix("relex ")] = weights.first / weights.total
+            found["first component"][name.removeprefix("relex ")] = (
+                weights.first / weights.total if weights.total else None
+            )
         print(
             f"{task.name} {given.seed}: {name}: {loaded - began:.1f} and {time.process_time() - loaded:.1f} s",
             flush=True,
