@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -404,6 +405,18 @@ def test_an_interrupt_does_not_wait_for_a_browser(browser: Any, tmp_path: Path) 
         page.goto(address)
         page.get_by_role("tab", name="Agents").wait_for()
     inside.close()
+
+
+def test_an_interrupt_does_not_wait_for_a_bucket_that_does_not_answer(browser: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        known = {"AWS_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}", "AWS_ALLOW_HTTP": "true"}
+        keys = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "y", "NO_PROXY": "127.0.0.1"}
+        inside = browser.new_context()
+        with served("--base", "s3://bucket/model", cwd=tmp_path, env={**os.environ, **known, **keys}) as address:
+            inside.new_page().goto(address)
+            silent.accept()
+        inside.close()
 
 
 # --- for everybody ----------------------------------------------------------------------------------------------------

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import threading
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 # Before Gradio is imported: it sends no telemetry.
@@ -26,6 +28,7 @@ from ramerge.ui.page import build_page, theme
 
 LOOPBACK = "127.0.0.1"
 _MOST_REPORT = 1 << 26
+_SECONDS_TO_END = 5.0
 SETTINGS: dict[str, Any] = {"log_level": "critical", "access_log": False, "timeout_graceful_shutdown": 1}
 """Of uvicorn. A browser that shows the page holds a connection, for which Ctrl-C must not wait."""
 
@@ -73,6 +76,16 @@ def read_report(desk: Desk, out: str) -> str:
     raise OutputError(f"{out}: holds no report; write one with `ramerge report`")
 
 
+class _Server(uvicorn.Server):
+    """Ends some seconds after a signal, even if a thread still waits for a bucket that does not answer."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        end = threading.Timer(_SECONDS_TO_END, os._exit, [128 + sig])
+        end.daemon = True
+        end.start()
+        super().handle_exit(sig, frame)
+
+
 def serve(desk: Desk, port: int) -> None:
     """Serve the page on this machine until a signal ends it, and print its address.
 
@@ -95,7 +108,7 @@ def serve(desk: Desk, port: int) -> None:
     click.echo(f"http://{LOOPBACK}:{port}/?token={token}")  # `say` would hide the token
     say("open this address in a browser; Ctrl-C ends the page")
     try:
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config).run(sockets=[listener])
     finally:
         desk.queue.close()
         listener.close()
