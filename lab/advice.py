@@ -192,9 +192,11 @@ def real_name(name: str) -> str:
 
 def real_means(real: Real | None, dtype: str) -> dict[str, float]:
     """Mean scores of the merges of the real agents as if all trainings had them, by the names of candidates."""
-    scored = real.scored if real is not None else ()
-    known = [name for name in CANDIDATES if f"{real_name(name)}, {dtype}" in scored]
-    return {name: real.level(real_name(name), dtype) for name in known} if real and REFERENCE in known else {}
+    if real is None:
+        return {}
+    scored = {name: set(real.scored.get(f"{real_name(name)}, {dtype}", ())) for name in CANDIDATES}
+    known = [name for name, seeds in scored.items() if seeds & scored[REFERENCE]]
+    return {name: real.level(real_name(name), dtype) for name in known}
 
 
 def chosen_of(tiny: Mapping[str, float], real: Mapping[str, float]) -> str:

@@ -447,8 +447,8 @@ cosines, as means over seeds.
 
 If candidates were scored on [real agents](#on-more-kinds-of-real-agents) of that situation, the best one there is
 advised; if several are within {advice.MARGIN:g} point of it, the best of these on the tiny agents. Otherwise the best
-candidate on the tiny agents is advised. Real pairs are judged by four agents as long as no two were scored alone.
-{_divided(choices)}
+candidate on the tiny agents is advised. Real pairs are judged by four agents as long as no two were scored
+alone.{_divided(choices)}
 
 {tables.of_advice(choices)}
 

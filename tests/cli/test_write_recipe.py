@@ -108,7 +108,8 @@ def test_the_plan_of_what_is_written_is_the_same(
 
 
 def same_places(values: dict[str, Any]) -> dict[str, Any]:
-    """A plan whose models have one name each, whichever way leads there."""
+    """A plan whose models have one name each, whichever way leads there; a written recipe names the default method."""
+    values = values | {"notes": [note for note in values["notes"] if "is the default because" not in note]}
     agents = {name: str(Path(folder).resolve()) for name, folder in values["agents"].items()}
     return {**values, "base": str(Path(values["base"]).resolve()), "agents": agents}
 
