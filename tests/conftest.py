@@ -60,6 +60,7 @@ FULL_PATHS = {
     "tests/e2e/test_launchers.py": "torch, Ray",
     "tests/e2e/test_memory.py": "checkpoints of 100 MB",
     "tests/formats/test_quantized_models.py": "torch",
+    "tests/soups/test_scores.py": "Inspect",
     "tests/ui/test_browser.py": "Gradio, a browser",
     "tests/ui/test_compare.py": "Gradio, Optuna",
     "tests/ui/test_controls.py": "Gradio",
