@@ -113,6 +113,19 @@ def test_a_merge_by_keyboard_alone(opened: Visit, root: Path) -> None:
     assert (root / "by-keyboard" / "ramerge.json").is_file()
 
 
+def test_one_stream_of_events_lasts_as_long_as_the_page(opened: Visit) -> None:
+    opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")
+    opened.tab("Run")
+    opened.page.get_by_label("Output").fill("in-the-list")
+    opened.click("Add to the list")
+    opened.wait("tr", has_text="in-the-list")
+    opened.click("Clear the list")
+    opened.page.locator("tr", has_text="in-the-list").wait_for(state="detached")
+    assert sum("/queue/join" in url for url in opened.requests) > 3
+    assert sum("/queue/data" in url for url in opened.requests) == 1
+
+
 def test_models_below_the_root_are_picked_from_lists(opened: Visit) -> None:
     opened.pick("Base model", "models/base")
     opened.pick("Agents", "models/coder")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+
 import gradio as gr
 
 from ramerge.foundation.version import __version__
 from ramerge.ui import agents, choose, compare, look, run, share
-from ramerge.ui.desk import Desk
+from ramerge.ui.desk import PRIVATE, Desk
 
 _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
 
@@ -30,8 +33,19 @@ def build_page(desk: Desk) -> gr.Blocks:
                 compare.build(desk, recipe)
             with gr.Tab("Share", id="share"):
                 share.build(desk)
+        page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
+
+
+async def _stay() -> AsyncIterator[None]:
+    """An event without end. It keeps the stream open on which the page hears of all events.
+
+    Gradio closes a stream when no event is left, and the page never hears of one that begins in this moment.
+    """
+    while True:
+        yield
+        await asyncio.sleep(60)
 
 
 def theme() -> gr.themes.Base:
