@@ -79,6 +79,7 @@ class _Endpoint(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         text = f"<img src=x>{asked['model']}: {asked['messages'][0]['content']}, {asked['max_tokens']}"
+        text += self.headers.get("Authorization", "") if asked["model"] == "keyed" else ""
         body = {"choices": [] if asked["model"] == "broken" else [{"message": {"content": text}}]}
         content = json.dumps(body).encode()
         self.send_response(500 if asked["model"] == "failing" else 200)
@@ -108,9 +109,18 @@ def test_models_of_an_endpoint_answer(endpoint: str) -> None:
     assert "&lt;img src=x&gt;merged: 2 + 2?, 8" in html and "<img" not in html and "<b>" not in html
 
 
+def test_the_key_of_an_endpoint_is_sent_and_not_shown(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAMERGE_API_KEY", "secret")
+    body = {"model": "keyed", "messages": [{"role": "user", "content": "?"}], "max_tokens": 8}
+    text, command = ask.complete(ask.ENDPOINT, endpoint, "", body)
+    assert text.endswith("Bearer secret")
+    assert "secret" not in command and command.endswith('-H "Authorization: Bearer $RAMERGE_API_KEY"')
+
+
 def test_endpoints_that_give_no_answer_are_named(endpoint: str) -> None:
     for name, url in (("broken", endpoint), ("failing", endpoint), ("x", "http://127.0.0.1:1/v1")):
-        with pytest.raises(EndpointError, match=f"{name}: gave no answer"):
+        why = "500: .*choices" if name == "failing" else ""
+        with pytest.raises(EndpointError, match=rf"{name}: gave no answer \({why}"):
             ask.complete(ask.ENDPOINT, url, "", {"model": name, "messages": [{"content": ""}], "max_tokens": 1})
 
 

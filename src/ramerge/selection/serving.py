@@ -70,7 +70,7 @@ class ModelServer:
 def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
     """The URL of a server for one model, which is stopped with all its processes when the block ends."""
     port = _free_port()
-    command = _command(server, model, name, port)
+    command = server_command(server, model, name, port)
     with log.open("wb") as output:
         process = subprocess.Popen(
             command,
@@ -96,7 +96,12 @@ def _program(kind: str) -> str | None:
     return str(installed) if installed.is_file() else shutil.which(kind)
 
 
-def _command(server: ModelServer, model: str, name: str, port: int) -> list[str]:
+def server_command(server: ModelServer, model: str, name: str, port: int) -> list[str]:
+    """The words that start a server for one model.
+
+    Raises:
+        EvaluationError: it is not installed.
+    """
     program = _program(server.kind)
     if program is None:
         raise EvaluationError(server.check())

@@ -10,13 +10,14 @@ from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import urlsplit
 
 import gradio as gr
 
 from ramerge.evaluation.models import ModelAccess
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.text import brief, shown
-from ramerge.selection.serving import ModelServer, serving
+from ramerge.selection.serving import ModelServer, server_command, serving
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.run import models_of
@@ -71,20 +72,26 @@ def complete(server: str, url: str, model: str, body: dict[str, Any]) -> tuple[s
     """
     import httpx
 
-    key = os.environ.get(ModelAccess().key_variable) if server == ENDPOINT else None
+    variable = ModelAccess().key_variable
+    key = os.environ.get(variable) if server == ENDPOINT else None
     with ExitStack() as running:
         lines = []
         if server != ENDPOINT:
+            started = ModelServer(server)
             log = Path(running.enter_context(TemporaryDirectory(prefix="ramerge-ui-"))) / "server.log"
             body = {**body, "model": model} if server == "transformers" else body
-            url = running.enter_context(serving(ModelServer(server), model, body["model"], log))
-            lines = [shlex.join([server, "serve", model])]
+            url = running.enter_context(serving(started, model, body["model"], log))
+            program, *words = server_command(started, model, body["model"], urlsplit(url).port or 0)
+            lines = [shlex.join([Path(program).name, *words])]
         where = f"{url.strip().rstrip('/')}/chat/completions"
-        lines += [shlex.join(["curl", where, "--json", json.dumps(body)])]
+        with_key = f' -H "Authorization: Bearer ${variable}"' if key else ""
+        lines += [shlex.join(["curl", where, "--json", json.dumps(body)]) + with_key]
         try:
             headers = {"Authorization": f"Bearer {key}"} if key else {}
             answer = httpx.post(where, json=body, headers=headers, timeout=_SECONDS, trust_env=False)
-            answer.raise_for_status()
+            if answer.is_error:
+                said = f"{answer.status_code}: {shown(answer.text, 500)}"
+                raise EndpointError(f"{url}: {body['model']}: gave no answer ({said})")
             return str(answer.json()["choices"][0]["message"]["content"]), "\n".join(lines)
         except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
             raise EndpointError(f"{url}: {body['model']}: gave no answer ({shown(error)})") from error
