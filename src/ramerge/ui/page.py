@@ -39,9 +39,9 @@ def build_page(desk: Desk) -> gr.Blocks:
 
 
 async def _stay() -> AsyncIterator[None]:
-    """An event without end. It keeps the stream open on which the page hears of all events.
+    """An event without end, so that the stream of all events stays open.
 
-    Gradio closes a stream when no event is left, and the page never hears of one that begins in this moment.
+    Gradio closes a stream when no event is left, and loses an event that begins at this moment.
     """
     while True:
         yield
