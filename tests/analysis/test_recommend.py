@@ -285,6 +285,19 @@ def test_sections_that_are_named_are_on_the_page() -> None:
     assert len(named) == 2 and all(f"\n## {name}\n" in page for name in named)
 
 
+def test_pages_name_what_is_advised() -> None:
+    root = Path(__file__).parents[2]
+    lines = (root / "docs/methods/index.md").read_text(encoding="utf-8").splitlines()
+    for name in (recommend.ADAPTERS, recommend.COPIES, recommend.DENSE, recommend.PAIR, recommend.SPARSE):
+        known = known_of(name)
+        (line,) = (line for line in lines if line.startswith(f"| *{name}*"))
+        tried = line.split(" | ")[1]
+        assert tried.startswith(f"[`{known['method']}`]"), line
+        assert all(f"`{key}: {value}`" in tried for key, value in known["parameters"].items()), line
+    readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
+    assert f"`ramerge recommend` names `{known_of(recommend.SPARSE)['method']}`" in readme
+
+
 def test_agents_that_point_the_same_way_were_not_measured(analysis: ramerge.Analysis) -> None:
     def unknown(cosine: float) -> str:
         pairs = tuple(replace(pair, cosine=cosine) for pair in analysis.model.pairs)
