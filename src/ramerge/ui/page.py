@@ -60,6 +60,8 @@ def theme() -> gr.themes.Base:
         block_title_text_color_dark="*neutral_200",
         body_text_color_subdued="*neutral_600",
         body_text_color_subdued_dark="*neutral_300",
+        checkbox_border_color="*neutral_500",
+        checkbox_border_color_dark="*neutral_400",
         color_accent="*primary_700",
         color_accent_soft_dark="*neutral_700",
         link_text_color="*primary_700",
