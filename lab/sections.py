@@ -188,12 +188,12 @@ def _kind(name: str, paired: Paired) -> str:
         )
         for model in models
     ]
-    seeds = ", ".join(paired.by_training)
+    seeds, plural = ", ".join(paired.by_training), "s" * (len(paired.by_training) > 1)
     left = [rule for one in paired.by_training.values() for rule in one if rule not in paired.models]
     more = f"\n\nNot scored in all of these trainings: {', '.join(map(repr, dict.fromkeys(left)))}." if left else ""
     return f"""### {name[0].upper()}{name[1:]}
 
-Trainings of seeds {seeds}:
+Training{plural} of seed{plural} {seeds}:
 
 {table(("rule", *paired.tasks, "mean", "difference to core", "p"), rows)}{more.replace("'", "`")}"""
 
