@@ -265,7 +265,7 @@ _BY_DEFAULT = (
 
 
 def _by_default(document: Document, vary: Container[str]) -> bool:
-    """Whether nobody named the method of a merge of several agents."""
+    """Whether the method of a merge of several agents was left to us."""
     return "method" not in document.values and "method" not in vary and len(document.values.get("agents") or ()) > 1
 
 
