@@ -209,9 +209,10 @@ def _interval(mean: Estimate) -> str:
 def _runs(paired: Paired) -> str:
     tasks, seeds = ", ".join(f"`{task}`" for task in paired.tasks), ", ".join(paired.by_training)
     count = len(paired.tasks) * len(paired.by_training)
-    return (
-        f"Scored so far: {tasks} of seed{'s' * (len(paired.by_training) > 1)} {seeds}, {count} of the 12 runs planned."
-    )
+    if count == kinds.ALL_RUNS:
+        return f"All {count} runs were scored: {tasks} of seeds {seeds}."
+    plural = "s" * (len(paired.by_training) > 1)
+    return f"Scored so far: {tasks} of seed{plural} {seeds}, {count} of the {kinds.ALL_RUNS} runs planned."
 
 
 def of_runs(results: Results) -> str:
