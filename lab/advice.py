@@ -1,14 +1,15 @@
 """What `ramerge recommend` knows: for each situation a rule with fixed parameters, and what speaks for or against.
 
-Real agents decide wherever they were merged: the best candidate there is taken, and of those within one point of it the
-best on the tiny agents (`lab.situations`). Where no real agents were merged, the tiny agents decide.
+Less than a point counts as no difference. Real agents decide wherever they were merged. Of the candidates that are
+level with the best there, those count that are level with the best of them on the tiny agents (`lab.situations`), and
+of these the best on the real agents is taken. Where no real agents were merged, the best on the tiny agents is.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from lab.results import Results
 from lab.rows import Row
 from lab.situations import COMMON, CORE, SITUATIONS
 from lab.smollm import Real
-from lab.statistics import Estimate, Floats
+from lab.statistics import Estimate, Floats, estimate
 from ramerge.analysis.recommend import ADAPTERS, DENSE, PAIR, SPARSE, situation
 from ramerge.methods.registry import METHODS
 
@@ -43,28 +44,33 @@ ON_REAL: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Judges:
-    """Real agents that decide.
+class Judge:
+    """Real agents of which merges were scored.
 
     Attributes:
         name: as in `lab.kinds`.
         dtype: of their merges.
-        kind: what they are, as a phrase.
+        real: what is kept of them.
     """
 
     name: str
     dtype: str
-    kind: str
+    real: Real
+
+    def means(self, left_out: int | None = None, only: int | None = None) -> dict[str, float]:
+        """Mean scores of candidates as if all trainings had them; without a training, or of one only."""
+        seeds = [seed for seed in self.real.seeds if seed != left_out and only in (None, seed)]
+        return real_means(self.real.of_seeds(seeds), self.dtype) if seeds else {}
 
 
-_FOUR = Judges("four, bfloat16", "bfloat16", "RL, agents and output in bfloat16")
-REAL: Mapping[str, Sequence[Judges]] = {
-    PAIR: (replace(_FOUR, name="two, bfloat16"), _FOUR),
-    SPARSE: (_FOUR,),
-    DENSE: (Judges("four, float32", "float32", "RL, agents and output in float32"),),
-    ADAPTERS: (Judges("LoRA", "float32", "LoRA adapters, output in float32"),),
+_TWO, _FOUR, _EIGHT = ("two, bfloat16", "bfloat16"), ("four, bfloat16", "bfloat16"), ("eight, bfloat16", "bfloat16")
+REAL: Mapping[str, Sequence[tuple[str, str]]] = {
+    PAIR: (_TWO, _FOUR),
+    SPARSE: (_FOUR, _EIGHT),
+    DENSE: (("four, float32", "float32"), ("eight, float32", "float32"), ("SFT", "bfloat16")),
+    ADAPTERS: (("LoRA", "float32"),),
 }
-"""The real agents that decide in a situation: the first of these that were scored."""
+"""The real agents that decide in a situation, and the dtypes of their merges."""
 
 
 @dataclass(frozen=True)
@@ -86,18 +92,11 @@ class Choice:
 
     Attributes:
         tiny: what was measured on tiny agents.
-        real: the real agents that were merged in this situation; None for none.
-        judges: what these are.
+        judges: the real agents that were merged in this situation.
     """
 
     tiny: tuple[Tiny, ...]
-    real: Real | None = None
-    judges: Judges = _FOUR
-
-    @property
-    def dtype(self) -> str:
-        """Of the merges of the real agents."""
-        return self.judges.dtype
+    judges: tuple[Judge, ...] = ()
 
     @cached_property
     def name(self) -> str:
@@ -126,8 +125,8 @@ class Choice:
 
     @cached_property
     def on_real(self) -> dict[str, float]:
-        """Mean scores on the real agents as if all trainings had them, of the candidates that were scored there."""
-        return real_means(self.real, self.dtype)
+        """Mean scores on the real agents, of the candidates that all of them have."""
+        return _together([judge.means() for judge in self.judges])
 
     @property
     def divided(self) -> bool:
@@ -148,21 +147,22 @@ class Choice:
     @property
     def regrets(self) -> list[float]:
         """On each training of the agents that decide, how far the choice without it is below the best candidate."""
-        if self.real is None or not self.on_real:
+        if not self.on_real:
             return [self._regret_on_tiny(seed) for seed in range(len(self.scores)) if len(self.scores) > 1]
-        known = [self._regret_on_real(self.real, seed) for seed in self.real.seeds if len(self.real.seeds) > 1]
+        seeds = sorted({seed for judge in self.judges for seed in judge.real.seeds})
+        known = [self._regret_on_real(seed) for seed in seeds if len(seeds) > 1]
         return [regret for regret in known if regret is not None]
 
     def _regret_on_tiny(self, left_out: int) -> float:
         chosen = chosen_of(_by_candidate(np.delete(self.scores, left_out, axis=0).mean(0)), {})
         return -_behind(_by_candidate(self.scores[left_out]), chosen)
 
-    def _regret_on_real(self, real: Real, left_out: int) -> float | None:
+    def _regret_on_real(self, left_out: int) -> float | None:
         """None where what would be chosen was not scored on that training."""
-        others = real.of_seeds([seed for seed in real.seeds if seed != left_out])
-        chosen = chosen_of(self.mean, real_means(others, self.dtype))
-        scores = real_means(real.of_seeds([left_out]), self.dtype)
-        return max(scores.values()) - scores[chosen] if chosen in scores else None
+        others = _together([means for judge in self.judges if (means := judge.means(left_out=left_out))])
+        scores = _together([means for judge in self.judges if (means := judge.means(only=left_out))])
+        chosen = chosen_of(self.mean, others)
+        return -_behind(scores, chosen) if chosen in scores else None
 
     @property
     def rival(self) -> str:
@@ -172,9 +172,16 @@ class Choice:
     @property
     def difference(self) -> Estimate | None:
         """On the real agents the choice less the best other merge; None without them."""
-        if self.real is None or self.name not in self.on_real:
+        if self.name not in self.on_real:
             return None
-        return self.real.difference(*(f"{real_name(name)}, {self.dtype}" for name in (self.name, self.rival)))
+        values, drawn = zip(
+            *(
+                judge.real.difference_drawn(*(f"{real_name(name)}, {judge.dtype}" for name in (self.name, self.rival)))
+                for judge in self.judges
+            ),
+            strict=True,
+        )
+        return estimate(float(np.mean(values)), np.mean(drawn, axis=0))
 
 
 def label(name: str) -> str:
@@ -190,10 +197,8 @@ def real_name(name: str) -> str:
     return ON_REAL.get(name, name)
 
 
-def real_means(real: Real | None, dtype: str) -> dict[str, float]:
+def real_means(real: Real, dtype: str) -> dict[str, float]:
     """Mean scores of the merges of the real agents as if all trainings had them, by the names of candidates."""
-    if real is None:
-        return {}
     scored = {name: set(real.scored.get(f"{real_name(name)}, {dtype}", ())) for name in CANDIDATES}
     known = [name for name, seeds in scored.items() if seeds & scored[REFERENCE]]
     return {name: real.level(real_name(name), dtype) for name in known}
@@ -207,9 +212,11 @@ def chosen_of(tiny: Mapping[str, float], real: Mapping[str, float]) -> str:
         real: mean scores on real agents, of those that were scored.
     """
     ordered = sorted(tiny, key=lambda name: -tiny[name])
-    known = [name for name in ordered if name in real] or ordered[:1]
-    top = max(real.get(name, 0.0) for name in known)
-    return next(name for name in known if real.get(name, 0.0) >= top - MARGIN)
+    if not real:
+        return ordered[0]
+    near = [name for name in ordered if name in real and real[name] >= max(real.values()) - MARGIN]
+    alike = [name for name in near if tiny[name] >= tiny[near[0]] - MARGIN]
+    return max(alike, key=lambda name: real[name])
 
 
 def choices(results: Results) -> dict[str, Choice]:
@@ -228,14 +235,21 @@ def choices(results: Results) -> dict[str, Choice]:
 
 
 def _choice(results: Results, name: str, tiny: Sequence[Tiny]) -> Choice:
-    for judges in REAL.get(name, ()):
-        if (real := smollm.of_situation(results, judges.name, judges.dtype)) is not None:
-            return Choice(tuple(tiny), real, judges)
-    return Choice(tuple(tiny))
+    known = [(judge, dtype, smollm.of_situation(results, judge, dtype)) for judge, dtype in REAL.get(name, ())]
+    return Choice(tuple(tiny), tuple(Judge(judge, dtype, real) for judge, dtype, real in known if real is not None))
 
 
 def _by_candidate(scores: Floats) -> dict[str, float]:
     return dict(zip(CANDIDATES, scores.tolist(), strict=True))
+
+
+def _together(means: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means over several real agents, of the candidates that all of these have."""
+    return {
+        name: float(np.mean([one[name] for one in means]))
+        for name in CANDIDATES
+        if means and all(name in one for one in means)
+    }
 
 
 def _behind(scores: Mapping[str, float], name: str) -> float:
@@ -277,16 +291,14 @@ def _kept(choice: Choice) -> dict[str, Any]:
 
 def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
     apart = choice.difference
-    if choice.real is None or apart is None:
+    if apart is None:
         return None
-    pair = [f"{real_name(name)}, {choice.dtype}" for name in (choice.name, choice.rival)]
+    trainings = {seed for judge in choice.judges for seed in judge.real.seeds}
     verdict = better(apart)
     return {
-        "agents": len(choice.real.agents),
+        "agents": [judge.name for judge in choice.judges],
         "model": smollm.MODEL,
-        "kind": choice.judges.kind,
-        "trainings": len(choice.real.having(*pair).seeds),
-        "prompts": sum(choice.real.prompts.values()),
+        "trainings": len(trainings),
         "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
         "rival": label(choice.rival),
         "difference": [_rounded(value) for value in (apart.value, apart.low, apart.high)],

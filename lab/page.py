@@ -445,10 +445,11 @@ they are *dense*; two others are a *pair*, and more are *sparse*. The candidates
 of [Which rule is safe](#which-rule-is-safe), whose tiny agents are in these situations by their own densities and
 cosines, as means over seeds.
 
-If candidates were scored on [real agents](#on-more-kinds-of-real-agents) of that situation, the best one there is
-advised; if several are within {advice.MARGIN:g} point of it, the best of these on the tiny agents. Otherwise the best
-candidate on the tiny agents is advised. Real pairs are judged by four agents as long as no two were scored
-alone.{_divided(choices)}
+Less than {advice.MARGIN:g} point counts as no difference. If candidates were scored on [real
+agents](#on-more-kinds-of-real-agents) of that situation, their means over these agents decide. Of the candidates that
+are level with the best there, those count that are level with the best of them on the tiny agents, and of these the
+best on the real agents is advised. Otherwise the best on the tiny agents is. Two real agents say little, so pairs are
+judged by four, too. [Decision 038](decisions/038-what-recommend-rests-on.md) has the reasons.{_divided(choices)}
 
 {tables.of_advice(choices)}
 
@@ -465,7 +466,7 @@ trainings that have both; this also applies to the last columns of the next tabl
 
 def _of_how_many(choices: Mapping[str, advice.Choice]) -> str:
     """How much the real agents say."""
-    counts = {one.judges.name: len(one.real.seeds) for one in choices.values() if one.real is not None}
+    counts = {judge.name: len(judge.real.seeds) for one in choices.values() for judge in one.judges}
     told = ", ".join(f'{count} of "{name}"' for name, count in counts.items())
     return f"The trainings are few: {told}." if told else ""
 
@@ -476,11 +477,7 @@ def _divided(choices: Mapping[str, advice.Choice]) -> str:
     for name, choice in choices.items():
         scores = ", ".join(f"`{advice.label(one)}` {choice.mean[one]:.1f}" for one in (choice.name, choice.best))
         if choice.divided:
-            told.append(
-                f" For *{name}* agents the tiny ones disagree ({scores}), and [published "
-                "tables](#what-others-have-measured) are divided, so `ramerge recommend` names "
-                f"`{advice.label(choice.name)}` first and calls the others equals."
-            )
+            told.append(f" For *{name}* agents the tiny ones disagree ({scores}), and the real ones decide.")
     return "".join(told)
 
 

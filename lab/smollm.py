@@ -103,9 +103,13 @@ class Real:
 
     def difference(self, first: str, second: str) -> Estimate:
         """The first's mean less the second's, in points, on the same trainings and prompts."""
+        return statistics.estimate(*self.difference_drawn(first, second))
+
+    def difference_drawn(self, first: str, second: str) -> tuple[float, Floats]:
+        """The first's mean less the second's, and replicates of that."""
         both = self.having(first, second) if self.scored[first] != self.scored[second] else self
         value = float((both.by_task(first) - both.by_task(second)).mean())
-        return statistics.estimate(value, both._drawn[first] - both._drawn[second])
+        return value, both._drawn[first] - both._drawn[second]
 
     @cached_property
     def _drawn(self) -> dict[str, Floats]:

@@ -78,11 +78,10 @@ def _first(results: Results) -> Iterator[str]:
 
 
 def _divided(choices: Mapping[str, advice.Choice]) -> str:
-    """Where what is advised is one of several equals, because the evidence is divided."""
+    """Where tiny agents prefer another rule."""
     return "".join(
-        f"For {_SITUATIONS[name]} the evidence is divided: `{advice.label(one.name)}` is the best on the real agents, "
-        f"`{advice.label(one.best)}` is {one.mean[one.best] - one.mean[one.name]:.1f} points better on the tiny "
-        "ones, and [published tables](#what-others-have-measured) disagree. "
+        f"For {_SITUATIONS[name]} `{advice.label(one.best)}` is {one.mean[one.best] - one.mean[one.name]:.1f} points "
+        "better on the tiny agents, and the real ones decide. "
         for name, one in choices.items()
         if one.divided
     )

@@ -342,7 +342,9 @@ def of_advice(choices: Mapping[str, Advised]) -> str:
                 f"{means[best]:.1f} (`{label(best)}`)",
                 f"{behind:+.1f} ({weakest})",
                 f"{sum(regret > MARGIN for regret in choice.regrets)} of {len(choice.regrets)}",
-                f"{signed(apart)} to `{label(choice.rival)}`, {choice.judges.name}" if apart is not None else "",
+                f"{signed(apart)} to `{label(choice.rival)}`: {'; '.join(one.name for one in choice.judges)}"
+                if apart is not None
+                else "",
             )
         )
     head = (
@@ -362,12 +364,12 @@ def of_advice(choices: Mapping[str, Advised]) -> str:
 def of_all_candidates(results: Results) -> str:
     """Every candidate for advice: means on the tiny agents of each situation, and on the real ones."""
     choices = advised(results)
-    real = {choice.judges.name: choice for choice in choices.values() if choice.real is not None}
+    real = {judge.name: judge.means() for choice in choices.values() for judge in choice.judges}
     rows = [
         (
             f"`{label(name)}`",
             *(f"{choice.mean[name]:.1f}" for choice in choices.values()),
-            *(_shown(choice.on_real.get(name)) for choice in real.values()),
+            *(_shown(means.get(name)) for means in real.values()),
         )
         for name in CANDIDATES
     ]

@@ -64,6 +64,7 @@ FULL_PATHS = {
     "tests/ui/test_browser.py": "Gradio, a browser",
     "tests/ui/test_compare.py": "Gradio, Optuna",
     "tests/ui/test_controls.py": "Gradio",
+    "tests/ui/test_guard.py": "Gradio",
     "tests/ui/test_look.py": "Gradio",
     "tests/ui/test_share.py": "Gradio, obstore",
     "tests/ui/test_space.py": "Gradio, a browser",

@@ -147,7 +147,7 @@ def test_words_follow_the_rule_for_differences(low: float, high: float, words: s
     ("real", "chosen"),
     [
         ({}, "first"),
-        ({"first": 80.0, "second": 80.9}, "first"),  # neither is better on both
+        ({"first": 80.0, "second": 80.9}, "second"),  # level on both: the real agents count more
         ({"first": 80.0, "second": 81.1}, "second"),
         ({"first": 80.0, "third": 85.0}, "third"),  # however far behind on tiny agents
         ({"second": 80.0, "third": 80.9}, "second"),
@@ -167,7 +167,8 @@ def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> No
     assert sorted(tiny.name for one in known.values() for tiny in one.tiny) == sorted(one.name for one in SITUATIONS)
     assert [one.name for one in known["copies"].tiny] == ["RL, one of 3 given three times"]
     assert {one.name for one in known["adapters"].tiny} == {f"LoRA, {count} agents" for count in (2, 3, 5)}
-    assert known["sparse"].real is not None and known["copies"].real is None
+    assert [judge.name for judge in known["dense"].judges] == ["four, float32", "eight, float32", "SFT"]
+    assert known["sparse"].judges and not known["copies"].judges
 
 
 def test_the_real_agents_of_both_files_are_one_table(kept: Results) -> None:
@@ -185,8 +186,8 @@ def test_the_real_agents_of_both_files_are_one_table(kept: Results) -> None:
 def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
     known = advice.choices(kept)
     sparse, seeds = known["sparse"], len(kept.kept("situations"))
-    assert sparse.deciding == "real" and sparse.real is not None
-    assert 0 < len(sparse.regrets) <= len(sparse.real.seeds)
+    assert sparse.deciding == "real" and sparse.judges
+    assert 0 < len(sparse.regrets) <= len(sparse.judges[0].real.seeds)
     assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == seeds
 
 
@@ -198,6 +199,7 @@ def test_where_tiny_agents_disagree_with_real_ones_the_page_says_so(kept: Result
     other = replace(sparse, tiny=(advice.Tiny("made up", scores),))
     assert other.divided and other.best == "average" and other.weakest == ("made up", -90.0)
     told = page._divided({"sparse": other})
+    assert "the real ones decide" in told
     assert "For *sparse* agents the tiny ones disagree" in told and "`linear` 90.0" in told
 
 

@@ -2,7 +2,7 @@
 
 The rule is deliberately small. Agents are in one of five situations, by their kind, number, densities and angles; for
 each, the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often
-that was wrong on another training. Where the evidence is divided, the other methods are called equals. `lab/advice.py`
+that was wrong on another training. Where tiny agents prefer another one, that is named, too. `lab/advice.py`
 states the rule, and writes `advice.json` from kept results with the function `situation` below.
 """
 
@@ -22,7 +22,7 @@ from ramerge.foundation.errors import PlanError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
 from ramerge.methods.moved import ORDERED
-from ramerge.methods.registry import FAMILIES, METHODS, listed
+from ramerge.methods.registry import METHODS, listed
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.checks import check
@@ -44,7 +44,6 @@ _DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
-_OTHERS = "What others have measured"
 _TIMES = {1: "once", 2: "twice"}
 _SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
@@ -65,7 +64,7 @@ class Recommendation:
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
         compare: methods to compare with.
-        equals: why those count as equally good, in one sentence; None where the evidence is not divided.
+        divided: the rule that tiny agents prefer by more than a point, in one sentence; None where there is none.
         reasons: sentences, from the counts.
         evidence: sentences, from the lab, about tiny agents.
         check: how often the choice was wrong on a training, of the agents that decide, that it had not seen; None
@@ -85,7 +84,7 @@ class Recommendation:
     parameters: dict[str, Any]
     rounding: str | None
     compare: tuple[str, ...]
-    equals: str | None
+    divided: str | None
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
     check: str | None
@@ -160,7 +159,6 @@ def recommend(
     known = advice["situations"].get(found)
     chosen = known or _DEFAULT
     compare = tuple(name for name, method in listed().items() if method.compared and name != chosen["method"])
-    measured = tuple(name for name in compare if METHODS[name].family in FAMILIES)
     rounding, why = _rounding(analysis)
     return Recommendation(
         situation=found,
@@ -168,7 +166,7 @@ def recommend(
         parameters=dict(chosen["parameters"]),
         rounding=rounding,
         compare=compare,
-        equals=_equals(known, measured) if known and known["divided"] else None,
+        divided=_divided(known) if known and known["divided"] else None,
         reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *why),
         evidence=_evidence(known, advice) if known else (),
         check=_check(known, advice) if known else None,
@@ -211,11 +209,10 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-def _equals(known: dict[str, Any], compare: Sequence[str]) -> str:
+def _divided(known: dict[str, Any]) -> str:
     return (
-        f"{' and '.join(compare)} count as equally good, because the evidence is divided: {known['method']} is the "
-        f"best on the real agents, {known['best']} on the tiny ones, and published tables of RL agents are divided too "
-        f'({PAGE}, "{_OTHERS}")'
+        f"on the tiny agents {known['best']} is {known['highest'] - known['mean']:.1f} points better, and the real "
+        "ones decided: compare with it"
     )
 
 
@@ -235,8 +232,8 @@ def _real(known: dict[str, Any]) -> tuple[str, str]:
     own = " ".join((known["method"], *_assigned(known["parameters"])))
     others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name != own]
     return real["speaks"], (
-        f"on {real['agents']} real agents ({real['model']}, {real['kind']}) this scored {scores[own]:.1f} %, "
-        f"{', '.join(others)}: {value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}. Each was "
+        f"on real agents ({real['model']}: {'; '.join(real['agents'])}) this scored {scores[own]:.1f} %, "
+        f"{', '.join(others)}: {value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}. These were "
         f"trained {_TIMES.get(real['trainings'], str(real['trainings']) + ' times')}, so this is little evidence"
     )
 
@@ -281,7 +278,7 @@ def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str
         f"try first: ramerge merge {shlex.join(words)} OUT",
         *([f"left out of the recipe: {', '.join(left_out)}"] if left_out else []),
         *(f"why: {reason}" for reason in found.reasons),
-        *([f"equals: {found.equals}"] if found.equals else []),
+        *([f"divided: {found.divided}"] if found.divided else []),
         *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
         *(f"evidence: {text}" for text in found.evidence),
         *([f"check: {found.check}"] if found.check else []),
