@@ -164,8 +164,8 @@ def of_situation(results: Results, name: str, dtype: str) -> Real | None:
     if name == f"four, {dtype}":
         for stored in results.kept_all("real-*"):
             if BASE in stored["models"] and set(tasks) <= set(stored["agents"]):
-                models = stored["models"]
-                known[stored["seed"]] = {model: models[model] for model in models if model.endswith(f", {dtype}")}
+                found = {model: each for model, each in stored["models"].items() if model.endswith(f", {dtype}")}
+                known |= {stored["seed"]: found} if found else {}
     first = {task: len(digits) for task, digits in base.items()}
     rewards, scored = {BASE: [base] * len(known)}, {BASE: tuple(known)}
     for model in dict.fromkeys(model for models in known.values() for model in models):

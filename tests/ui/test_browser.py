@@ -138,6 +138,7 @@ def test_models_below_the_root_are_picked_from_lists(opened: Visit) -> None:
 def test_controls_and_recipe_are_in_step(opened: Visit) -> None:
     page = opened.page
     opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")  # then the recipe is the demo's
     opened.tab("Choose")
     slider = page.get_by_role("slider", name="range slider for r")
     slider.focus()
@@ -162,6 +163,7 @@ def test_controls_and_recipe_are_in_step(opened: Visit) -> None:
 
 def test_what_is_wrong_with_a_recipe_is_said_next_to_it(opened: Visit) -> None:
     opened.click(DEMO)
+    opened.wait("table.plain", has_text="safetensors files")  # then the recipe is the demo's
     opened.tab("Choose")
     write(opened, opened.editor().replace("ram+", "ram-"))
     opened.wait(".warnings", has_text="unknown method 'ram-'")
