@@ -293,7 +293,9 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
     apart = choice.difference
     if apart is None:
         return None
-    trainings = {seed for judge in choice.judges for seed in judge.real.seeds}
+    pair = [real_name(name) for name in (choice.name, choice.rival)]
+    both = [judge.real.having(*(f"{name}, {judge.dtype}" for name in pair)) for judge in choice.judges]
+    trainings = {seed for real in both for seed in real.seeds}
     verdict = better(apart)
     return {
         "agents": [judge.name for judge in choice.judges],

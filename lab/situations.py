@@ -14,7 +14,7 @@ import argparse
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -307,6 +307,15 @@ def text(kept: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def keep(score: Callable[[int], Any], seeds: Sequence[int], jobs: int, out: Path) -> dict[str, Any]:
+    """Score seeds in so many processes, and write what is found to a file, a line for each seed."""
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        kept = {str(seed): one for seed, one in zip(seeds, pool.map(score, seeds), strict=True)}
+    lines = ",\n".join(f" {json.dumps(seed)}: {json.dumps(one)}" for seed, one in kept.items())
+    write_file(out, f"{{\n{lines}\n}}\n")
+    return kept
+
+
 def main() -> None:
     """Do what is not done yet, keep the scores, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -315,12 +324,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=KEPT, help="file for the scores")
     parser.add_argument("--jobs", type=int, default=2, help="processes, each for a seed; default: 2")
     given = parser.parse_args()
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        found = dict(zip(given.seeds, pool.map(partial(scores_of, given.work), given.seeds), strict=True))
-    kept = {str(seed): one for seed, one in found.items()}
-    lines = ",\n".join(f" {json.dumps(seed)}: {json.dumps(one)}" for seed, one in kept.items())
-    write_file(given.out, f"{{\n{lines}\n}}\n")
-    print(text(kept))
+    print(text(keep(partial(scores_of, given.work), given.seeds, given.jobs, given.out)))
 
 
 if __name__ == "__main__":

@@ -11,11 +11,9 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +26,10 @@ from lab.claims import signed
 from lab.model import Questions, Weights, read_model, write_model
 from lab.predictions import Expected
 from lab.results import RESULTS
-from lab.situations import SITUATIONS, TEST, Situation
+from lab.situations import SITUATIONS, TEST, Situation, keep
 from lab.statistics import Estimate, over_seeds
 from lab.store import once
 from lab.tasks import EIGHT, SEED, held_out
-from ramerge.foundation.files import write_file
 
 KEPT = RESULTS / "variants.json"
 
@@ -213,11 +210,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=KEPT, help="file for the scores")
     parser.add_argument("--jobs", type=int, default=2, help="processes, each for a seed; default: 2")
     given = parser.parse_args()
-    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn")) as pool:
-        found = dict(zip(given.seeds, pool.map(partial(scores_of, given.work), given.seeds), strict=True))
-    kept = {str(seed): one for seed, one in found.items()}
-    lines = ",\n".join(f" {json.dumps(seed)}: {json.dumps(one)}" for seed, one in kept.items())
-    write_file(given.out, f"{{\n{lines}\n}}\n")
+    kept = keep(partial(scores_of, given.work), given.seeds, given.jobs, given.out)
     for line in predicted(together(kept, json.loads(given.known.read_text(encoding="utf-8")))):
         print(*line, sep=" | ")
 

@@ -259,8 +259,8 @@ def plan(
 
 
 _BY_DEFAULT = (
-    f"{DEFAULT_METHOD} is the default because it is the paper's; in our measurements other methods kept more of the "
-    "agents: `--method auto` takes the one for agents like these, and `ramerge recommend` shows the evidence"
+    f"{DEFAULT_METHOD} is the default because it is the paper's; for most of the agents that we measured another "
+    "method kept more: `--method auto` takes the one for agents like these, and `ramerge recommend` shows the evidence"
 )
 
 

@@ -169,7 +169,7 @@ def recommend(
         divided=_divided(known) if known and known["divided"] else None,
         reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *why),
         evidence=_evidence(known, advice) if known else (),
-        check=_check(known, advice) if known else None,
+        check=_check(known, advice) if known and known["trainings"] else None,
         real=_real(known) if known and known["real"] else None,
         tables=f"{PAGE}, {_SECTIONS if known['real'] else _SECTION}" if known else "",
         unknown=tuple(_unknown(analysis, found, mean, known, advice)),
