@@ -846,12 +846,12 @@ def test_daemons_are_gone(sandbox: Bubblewrap) -> None:
     watcher = threading.Thread(target=look)
     watcher.start()
     outcome = run(sandbox, _DAEMON.replace("{mark}", mark), limits=Limits(seconds=100))
-    left = processes_with(f"\0{mark}\0")
     stop.set()
     watcher.join()
     assert outcome.stdout == "done\n", outcome
     assert seen, "the daemon was there while the program ran"
-    assert left == []
+    # bubblewrap ends as soon as the program's status is known, a moment before the kernel has ended the others
+    assert soon(lambda: not processes_with(f"\0{mark}\0"), seconds=10)
 
 
 def test_many_programs_leave_nothing(sandbox: Bubblewrap, monkeypatch: pytest.MonkeyPatch) -> None:
