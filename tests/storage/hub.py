@@ -69,7 +69,9 @@ class HubRequest(Request):
         if parts == ["api", "whoami-v2"]:
             return self._said({"name": "me", "auth": {"accessToken": {"role": self.state.role}}})
         if parts[:2] == ["api", "models"] and parts[4:5] == ["tree"]:
-            return self._tree("/".join(parts[2:4]))
+            return self._tree("/".join(parts[2:4]), parts[5])
+        if parts[:2] == ["api", "models"] and parts[4:] == ["refs"]:
+            return self._refs("/".join(parts[2:4]))
         if parts[:2] == ["api", "models"]:
             return self._info("/".join(parts[2:4]), parts[5] if parts[4:5] == ["revision"] else "main")
         if len(parts) > 4 and parts[2] == "resolve":
@@ -80,8 +82,9 @@ class HubRequest(Request):
     def file(self) -> Path:
         """What the server of bytes is asked for."""
         parts = urlsplit(self.path).path.strip("/").split("/")
-        inside = parts[1:] if parts[0] == "bytes" else parts[:2] + parts[4:]
-        return self.web.folder.joinpath(*inside)
+        if parts[0] == "bytes":
+            return self.web.folder.joinpath(*parts[1:])
+        return self._folder("/".join(parts[:2]), parts[3]).joinpath(*parts[4:])
 
     def _said(self, body: object) -> bool:
         return self.say(200, json.dumps(body).encode(), Content_Type="application/json")
@@ -148,8 +151,9 @@ class HubRequest(Request):
         return self._said({"commitUrl": f"{self.web.url}/{name}/commit/{commit}", "commitOid": commit})
 
     def _folder(self, name: str, revision: str) -> Path:
-        known = ("main", COMMIT, self.state.heads.get((name, "main")))
-        return self.web.folder / (name if revision in known else f"{name}@{revision}")
+        branches = {commit: branch for (repository, branch), commit in self.state.heads.items() if repository == name}
+        branch = "main" if revision == COMMIT else branches.get(revision, revision)
+        return self.web.folder / (name if branch == "main" else f"{name}@{branch}")
 
     def _info(self, name: str, revision: str) -> bool:
         if not (self.web.folder / name).is_dir():
@@ -164,8 +168,21 @@ class HubRequest(Request):
             {"_id": "1", "id": name, "modelId": name, "sha": sha, "siblings": siblings, "private": private}
         )
 
-    def _tree(self, name: str) -> bool:
-        folder = self.web.folder / name
+    def _refs(self, name: str) -> bool:
+        home = self.web.folder / name
+        branches = ["main", *(path.name.partition("@")[2] for path in sorted(home.parent.glob(f"{home.name}@*")))]
+        refs = [
+            {
+                "name": branch,
+                "ref": f"refs/heads/{branch}",
+                "targetCommit": self.state.heads.get((name, branch), COMMIT),
+            }
+            for branch in branches
+        ]
+        return self._said({"branches": refs, "converts": [], "tags": []})
+
+    def _tree(self, name: str, revision: str) -> bool:
+        folder = self._folder(name, revision)
         listed = []
         for path in sorted(folder.rglob("*.*")):
             known = about(path, path.relative_to(folder).as_posix())
@@ -173,7 +190,8 @@ class HubRequest(Request):
         return self.say(200, json.dumps(listed).encode(), Content_Type="application/json")
 
     def _resolve(self, name: str, revision: str, key: str) -> bool:
-        path = self.web.folder / name / key
+        folder = self._folder(name, revision)
+        path = folder / key
         if not path.is_file():
             return self.say(404, X_Error_Code="EntryNotFound")
         known, commit = about(path, key), COMMIT if revision == "main" else revision
@@ -184,7 +202,7 @@ class HubRequest(Request):
             "X-Repo-Commit": commit,
             "X-Linked-Etag": f'"{hashlib.sha256(path.read_bytes()).hexdigest()}"',
             "X-Linked-Size": str(path.stat().st_size),
-            "Location": f"{self.web.url.replace('127.0.0.1', 'localhost')}/bytes/{name}/{key}?sig={self.signature}",
+            "Location": f"{self.web.url.replace('127.0.0.1', 'localhost')}/bytes/{folder.relative_to(self.web.folder)}/{key}?sig={self.signature}",
             "Content-Length": "0",
         }.items():
             self.send_header(header, value)

@@ -14,6 +14,7 @@ from rich.filesize import decimal
 import ramerge
 from ramerge.foundation.errors import DownloadNote
 from ramerge.storage.hub import said
+from ramerge.soups.run import agents_of, checkpoints_of
 from ramerge.storage.models import resolve
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
@@ -223,3 +224,18 @@ def test_a_token_goes_to_the_hub_only(
     assert TOKEN not in repr(record) + "".join(
         path.read_text(errors="replace") for path in (tmp_path / "out").iterdir()
     )
+
+
+def test_a_run_with_a_branch_for_each_step(hub: WebServer, tmp_path: Path) -> None:
+    steps = {f"step-{step}": write_checkpoint(hub.folder / f"{NAME}@step-{step}", simple(step)) for step in (10, 20)}
+    write_checkpoint(hub.folder / f"{NAME}@other", simple(3))
+    hub.handler.state.heads.update(  # type: ignore[attr-defined]
+        {(NAME, name): f"{place:040x}" for place, name in enumerate(("step-10", "step-20", "other"), 1)}
+    )
+    run = checkpoints_of([NAME])
+    assert [(one.step, one.model) for one in run] == [(10, f"{NAME}@step-10"), (20, f"{NAME}@step-20")]
+    ramerge.merge({"method": "uniform", "agents": agents_of(run, run, None)}, tmp_path / "out")
+    agents = {name: str(folder) for name, folder in steps.items()}
+    ramerge.merge({"method": "uniform", "agents": agents}, tmp_path / "here")
+    assert (tmp_path / "out/model.safetensors").read_bytes() == (tmp_path / "here/model.safetensors").read_bytes()
+    assert not any(name.endswith(".safetensors") for name in cached_files(hub))
