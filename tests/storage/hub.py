@@ -197,12 +197,13 @@ class HubRequest(Request):
         known, commit = about(path, key), COMMIT if revision == "main" else revision
         if path.suffix not in _LARGE:
             return super().give(tag=f'"{known["blobId"]}"', X_Repo_Commit=commit)
+        held = f"bytes/{folder.relative_to(self.web.folder)}/{key}"
         self.send_response(302)
         for header, value in {
             "X-Repo-Commit": commit,
             "X-Linked-Etag": f'"{hashlib.sha256(path.read_bytes()).hexdigest()}"',
             "X-Linked-Size": str(path.stat().st_size),
-            "Location": f"{self.web.url.replace('127.0.0.1', 'localhost')}/bytes/{folder.relative_to(self.web.folder)}/{key}?sig={self.signature}",
+            "Location": f"{self.web.url.replace('127.0.0.1', 'localhost')}/{held}?sig={self.signature}",
             "Content-Length": "0",
         }.items():
             self.send_header(header, value)

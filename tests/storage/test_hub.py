@@ -13,8 +13,8 @@ from rich.filesize import decimal
 
 import ramerge
 from ramerge.foundation.errors import DownloadNote
-from ramerge.storage.hub import said
 from ramerge.soups.run import agents_of, checkpoints_of
+from ramerge.storage.hub import said
 from ramerge.storage.models import resolve
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
