@@ -1,4 +1,4 @@
-"""Averaging 64 checkpoints of a run: a chain of deltas, and whole checkpoints, next to reading and writing files."""
+"""Averaging 64 checkpoints of a run, a chain of deltas or whole ones, and RELEX on 16, next to reading and writing."""
 
 from __future__ import annotations
 
@@ -12,22 +12,30 @@ from typing import Any
 
 from benchmarks import machine, merging
 from benchmarks.checkpoints import Family, family, moved_weights
-from benchmarks.report import Bar, Options, Section, Stored, bars, table
+from benchmarks.report import SMALL, Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import ratios, run, script, shown, spread, tell
 
 _LINKS = 64
+_PREDICTING = 16
 _MOVED = 0.05
-_MOST_MEMORY = 400e6
+_MOST_MEMORY = {"chain": 400e6, "whole": 400e6, "relex": 500e6}
 _FLOOR = 1.2
 _STRATEGIES = ("uniform", "ema")
+_KINDS = {"chain": "a chain of deltas", "whole": "whole checkpoints", "relex": f"{_PREDICTING} whole checkpoints"}
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """The soup of a chain, and of as many whole checkpoints that are links to a few, each next to its floor."""
-    base, chain = _chain(options.size, options.work)
-    linked = _linked(family(options.size, options.work), options.work / f"linked-{options.size.lower()}")
-    commands = _commands(base, chain, linked, options.work)
+    """The soup of a chain, of as many whole checkpoints that are links to a few, and RELEX, each next to its floor.
+
+    At the larger size RELEX only, because a chain takes an hour to make.
+    """
     _compile(options.work)
+    if options.size == SMALL:
+        base, chain = _chain(options.size, options.work)
+        commands = _of_chain(base, chain, options.work) | _of_whole(options.size, options.work)
+        bytes_of_chain = sum(path.stat().st_size for path in chain.rglob("*.safetensors"))
+    else:
+        commands, bytes_of_chain = _predicting(options.size, options.work), 0
     taken: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
     for turn in range(options.runs):
         for name, command in commands.items():
@@ -36,31 +44,49 @@ def measure(options: Options) -> dict[str, Any]:
             finished = run(command, watch="floor" not in name)
             taken[name].append(finished.to_dict())
             tell(f"soups {options.size}: run {turn + 1}, {name}: {finished.seconds:.2f} s")
-    bytes_of_chain = sum(path.stat().st_size for path in chain.rglob("*.safetensors"))
     return {
         "size": options.size,
         "links": _LINKS,
         "chain": bytes_of_chain,
-        "model": _size(base),
+        "model": _size(family(options.size, options.work).base),
         "commands": {name: shown(command) for name, command in commands.items() if "floor" not in name},
         "taken": taken,
     }
 
 
-def _commands(base: Path, chain: Path, linked: Path, work: Path) -> dict[str, list[str]]:
-    out, copy = work / "merged", work / "copy.safetensors"
-    deltas = sorted(chain.rglob("*.safetensors"))
-    models = sorted(path for folder in linked.iterdir() for path in folder.glob("*.safetensors"))
-
-    def floor(files: Sequence[Path]) -> list[str]:
-        return ["sh", "-c", merging.copying(files, _size(base), copy)]
-
-    found = {"chain, floor": floor([*base.glob("*.safetensors"), *deltas])}
+def _of_chain(base: Path, chain: Path, work: Path) -> dict[str, list[str]]:
+    found = {"chain, floor": _floor([*base.glob("*.safetensors"), *sorted(chain.rglob("*.safetensors"))], base, work)}
     for strategy in _STRATEGIES:
-        found[f"chain, {strategy}"] = _soup(chain, out, "--base", str(base), "--strategy", strategy)
-    found["whole, floor"] = floor(models)
-    found["whole, uniform"] = _soup(linked, out)
+        found[f"chain, {strategy}"] = _soup(chain, work / "merged", "--base", str(base), "--strategy", strategy)
     return found
+
+
+def _of_whole(size: str, work: Path) -> dict[str, list[str]]:
+    files = family(size, work)
+    linked = _linked(files, work / f"linked-{size.lower()}")
+    floor = _floor(_weights(linked, _LINKS), files.base, work)
+    return {"whole, floor": floor, "whole, uniform": _soup(linked, work / "merged"), **_predicting(size, work)}
+
+
+def _predicting(size: str, work: Path) -> dict[str, list[str]]:
+    """RELEX, which reads the checkpoints and the base twice."""
+    files = family(size, work)
+    linked = _linked(files, work / f"linked-{size.lower()}")
+    once = [*files.base.glob("*.safetensors"), *_weights(linked, _PREDICTING)]
+    flags = ("--base", str(files.base), "--strategy", "relex", "--last", str(_PREDICTING), "--set", f"at={2 * _LINKS}")
+    return {
+        "relex, floor": _floor([*once, *once], files.base, work),
+        "relex, relex": _soup(linked, work / "merged", *flags),
+    }
+
+
+def _floor(files: Sequence[Path], base: Path, work: Path) -> list[str]:
+    return ["sh", "-c", merging.copying(files, _size(base), work / "copy.safetensors")]
+
+
+def _weights(linked: Path, last: int) -> list[Path]:
+    folders = [linked / f"step_{step}" for step in range(_LINKS - last + 1, _LINKS + 1)]
+    return [path for folder in folders for path in sorted(folder.glob("*.safetensors"))]
 
 
 def _soup(run_folder: Path, out: Path, *flags: str) -> list[str]:
@@ -73,9 +99,7 @@ def _size(folder: Path) -> int:
 
 def _compile(work: Path) -> None:
     """Run every command once on small models, so that no kernel is compiled while it is measured."""
-    base, chain = _chain("tiny", work)
-    linked = _linked(family("tiny", work), work / "linked-tiny")
-    for name, command in _commands(base, chain, linked, work).items():
+    for name, command in (_of_chain(*_chain("tiny", work), work) | _of_whole("tiny", work)).items():
         if "floor" not in name:
             run(command)
 
@@ -129,26 +153,34 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
         kind, _, strategy = name.partition(", ")
         took, floor = ([one["seconds"] for one in taken[each]] for each in (name, f"{kind}, floor"))
         memory = spread([one["anonymous"] for one in taken[name]])
-        what = f"{strategy}, {'a chain of deltas' if kind == 'chain' else 'whole checkpoints'}"
+        what = f"{strategy}, {_KINDS[kind]}"
         over = ratios(took, floor)
         shown_memory = replace(memory, **{key: value / 1e6 for key, value in vars(memory).items()}).text(0)
         rows.append((what, spread(took).text(), spread(floor).text(), over.text(), shown_memory))
+        key, most = f"soups.{data['size']}.{kind}", _MOST_MEMORY[kind]
         if strategy == "uniform":
-            key = f"soups.{data['size']}.{kind}"
             held.append(Bar(key, f"{data['size']}: {what}, over the floor", over, _FLOOR))
-            held.append(
-                Bar(f"{key}.memory", f"{data['size']}: {what}, bytes of memory", memory, _MOST_MEMORY, digits=0)
-            )
+        if strategy in ("uniform", "relex"):
+            held.append(Bar(f"{key}.memory", f"{data['size']}: {what}, bytes of memory", memory, most, digits=0))
     return [
         f"### Qwen2.5-{data['size']}",
-        f"{data['links']} checkpoints: a chain of deltas of {data['chain'] / 1e9:.2f} GB, in which each link moved "
-        f"{_MOVED:.0%} at random places, on a model of {data['model'] / 1e9:.2f} GB; and whole checkpoints, which are "
-        "links to three. The floor reads all files and writes one model to the disk. Caches are warm as far as memory "
-        "allows.",
+        _about(data),
         "\n".join(f"    {command}" for command in data["commands"].values()),
         table(("soup", "seconds", "floor", "ratio", "memory, MB"), rows),
         bars(held),
     ]
+
+
+def _about(data: Mapping[str, Any]) -> str:
+    chain = (
+        f"{data['links']} checkpoints: a chain of deltas of {data['chain'] / 1e9:.2f} GB, in which each link moved "
+        f"{_MOVED:.0%} at random places, on a model of {data['model'] / 1e9:.2f} GB; and whole checkpoints, which are "
+        "links to three. "
+    )
+    return (
+        f"{chain if data['chain'] else ''}RELEX reads the base and {_PREDICTING} of such whole checkpoints twice. The "
+        "floor reads all files as often and writes one model to the disk. Caches are warm as far as memory allows."
+    )
 
 
 SECTION = Section("soups", "Averages of checkpoints", sized=True, measure=measure, render=render, fewest=3)

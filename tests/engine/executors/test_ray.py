@@ -26,6 +26,7 @@ from ramerge.foundation.errors import ContinueNote, RayError
 from ramerge.methods.registry import METHODS
 from ramerge.output.staging import StagingDir, hidden_folder
 from ramerge.output.write import Writer, lay_out
+from ramerge.soups.recipe import read_request
 from ramerge.tensors.identity import identify
 from ramerge.tensors.reader import Files
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
@@ -33,6 +34,7 @@ from tests.conformance.test_merge import plain
 from tests.engine.executors.cluster import merge, second_of
 from tests.engine.executors.test_threads import Blocks, runs
 from tests.plans import planned
+from tests.soups.test_soup import write_run
 from tests.storage import seaweed
 
 
@@ -82,6 +84,16 @@ def test_sweeps_analyses_and_relative_names(connected: Any, tmp_path: Path, monk
         ramerge.analyze(source, options=ramerge.Options(cache=False, ray=each)) for each in (None, ramerge.Ray())
     )
     assert here.tables() == there.tables()
+
+
+@pytest.mark.parametrize(("run", "flags"), [("chain", {}), ("run", {"strategy": "relex", "settings": ("at=80",)})])
+def test_soups(run: str, flags: dict[str, Any], connected: Any, tmp_path: Path) -> None:
+    write_run(tmp_path, 4)
+    wanted = {"strategy": "ema", "settings": (), "base": str(tmp_path / "base"), "last": None, "steps": None}
+    wanted |= {"scores": None, "choose": None, "dtype": None, "rounding": None, "shard_size": None, "as_delta": False}
+    source = read_request([str(tmp_path / run)], wanted | flags).recipe
+    ramerge.merge(source, tmp_path / "ray", options=ramerge.Options(cache=False, ray=ramerge.Ray()))
+    assert weights(tmp_path / "ray") == by_threads(source, tmp_path / "threads")
 
 
 def test_a_process_that_ends_does_no_task() -> None:
