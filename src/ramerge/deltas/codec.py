@@ -37,6 +37,8 @@ COLUMNS = 8
 """Numbers of a row, uint64: see `BlockRow`."""
 
 NOTHING, GAPS, BITMAP = range(3)
+MIXED = -1
+"""Instead of a form, of several blocks that have several forms."""
 _PLANES, _PACKED = 16, 256
 
 # There is nothing in blocks that repeats, except zeros. So the search for what does is made as short as can be: files
@@ -157,18 +159,21 @@ class BlockRow(NamedTuple):
 
 @dataclass(frozen=True)
 class BlockTable:
-    """Rows of blocks that follow one another in a tensor, accepted by `BlockRow.check`, column by column.
+    """Rows of blocks that follow one another in a tensor, of one delta or of several for the same blocks, accepted by
+    `BlockRow.check`, column by column.
 
     Attributes:
-        numbers: uint64 of shape (blocks, COLUMNS).
-        values: int64: bytes of each block's values.
+        numbers: uint64 of shape (deltas, blocks, COLUMNS).
+        values: int64 of shape (deltas, blocks): bytes of each block's values.
     """
 
     numbers: NDArray[np.uint64]
     values: NDArray[np.int64]
 
     @staticmethod
-    def accepted(numbers: NDArray[np.uint64], first: int, elements: int, width: int, data_bytes: int) -> BlockTable:
+    def accepted(
+        numbers: NDArray[np.uint64], first: int, elements: int, width: int, data_bytes: Sequence[int]
+    ) -> BlockTable:
         """Check all rows at once, which takes as long as checking two.
 
         Args:
@@ -176,13 +181,13 @@ class BlockTable:
             first: which block of the tensor the first is.
             elements: of the tensor.
             width: bytes of an element.
-            data_bytes: bytes of the tensor's data.
+            data_bytes: bytes of the tensor's data in each delta.
 
         Raises:
-            DamagedError: a row holds numbers that no block has.
+            DamagedError: a row holds numbers that no block has. Its index counts the blocks of all deltas.
         """
-        begin, stored, moved, escaped, form = (np.minimum(numbers[:, k], _HUGE).astype(np.int64) for k in range(5))
-        sizes = np.minimum(elements - BLOCK * np.arange(first, first + len(numbers)), BLOCK)
+        begin, stored, moved, escaped, form = (np.minimum(numbers[..., k], _HUGE).astype(np.int64) for k in range(5))
+        sizes = np.minimum(elements - BLOCK * np.arange(first, first + numbers.shape[1]), BLOCK)
         kind, planes = form % _PLANES, form % _PACKED // _PLANES
         values = moved * planes + escaped * width
         bitmap = 8 * (-(-sizes // 64))
@@ -194,37 +199,48 @@ class BlockTable:
         fine &= (moved <= sizes) & (escaped <= np.where(planes < width, moved, 0))
         fine &= (form == 0) | ((planes >= 1) & (planes <= width))
         fine &= (stored <= most) & (fewest <= bitmap + width * sizes) & (stored <= bitmap + width * sizes)
-        fine &= (stored >= np.where(form >= _PACKED, 1, fewest)) & (begin + stored <= data_bytes)
-        for index in np.flatnonzero(~fine).tolist():
+        fine &= stored >= np.where(form >= _PACKED, 1, fewest)
+        fine &= begin + stored <= np.array(data_bytes, np.int64)[:, np.newaxis]
+        for delta, block in np.argwhere(~fine).tolist():
             try:
-                BlockRow.of(numbers[index]).check(int(sizes[index]), width, data_bytes)
+                BlockRow.of(numbers[delta, block]).check(int(sizes[block]), width, data_bytes[delta])
             except DamagedError as error:
-                raise DamagedError(str(error), index) from None
+                raise DamagedError(str(error), delta * len(sizes) + block) from None
         return BlockTable(numbers, values)
 
-    def part(self, first: int, last: int) -> BlockTable:
+    def blocks(self, first: int, last: int) -> BlockTable:
         """Some of the blocks."""
-        return BlockTable(self.numbers[first:last], self.values[first:last])
+        return BlockTable(self.numbers[:, first:last], self.values[:, first:last])
 
-    @property
-    def rows(self) -> list[BlockRow]:
+    def deltas(self, numbers: Sequence[int]) -> BlockTable:
+        """Some of the deltas."""
+        return BlockTable(self.numbers[numbers], self.values[numbers])
+
+    def rows(self, delta: int) -> list[BlockRow]:
         """The same, row by row."""
-        return [BlockRow.of(each) for each in self.numbers]
+        return [BlockRow.of(each) for each in self.numbers[delta]]
 
     @property
-    def changes(self) -> bool:
-        """Whether anything differs from the base."""
-        return bool(self.numbers[:, 2].any())
+    def stored(self) -> NDArray[np.int64]:
+        """Bytes of each block, of shape (deltas, blocks)."""
+        return self.numbers[:, :, 1].astype(np.int64)
 
     @property
-    def packed(self) -> bool:
-        """Whether bytes of a block are a zstd frame."""
-        return bool((self.numbers[:, 4] >= _PACKED).any())
+    def forms(self) -> list[int]:
+        """Of each delta the form of all its blocks that differ from the base's; `MIXED` if they have several, or are
+        packed."""
+        forms = self.numbers[:, :, 4].astype(np.int64)
+        highest = forms.max(axis=1)
+        alike = ((forms == NOTHING) | (forms == highest[:, np.newaxis])).all(axis=1)
+        found: list[int] = np.where(alike & (highest < _PACKED), highest, MIXED).tolist()
+        return found
 
     @property
-    def forms(self) -> set[int]:
-        """The forms of the blocks, before compression."""
-        return set((self.numbers[:, 4] % _PACKED).tolist())
+    def gapless(self) -> list[bool]:
+        """Of each delta whether the bytes of its blocks follow one another in the file."""
+        begins = self.numbers[:, :, 0].astype(np.int64)
+        found: list[bool] = (begins[:, 1:] == (begins + self.stored)[:, :-1]).all(axis=1).tolist()
+        return found
 
 
 _HUGE = np.uint64(1 << 48)
@@ -353,7 +369,7 @@ def _patch(form: int, base: Words, spans: patches.Spans, data: Bytes, out: Words
 
 
 def fold(
-    tables: Sequence[BlockTable],
+    table: BlockTable,
     payload: Bytes,
     format: str,
     held: Bytes,
@@ -364,7 +380,7 @@ def fold(
     """Change the words of an agent's blocks in place, one change after another, and add up the differences of numbers.
 
     Args:
-        tables: of each change, for the same blocks; several only where none is packed, and all have one form.
+        table: of the changes, for the same blocks; several only where all have one form, and not `MIXED`.
         payload: uint8: the blocks' bytes in the files, change after change.
         format: dtype of the numbers, such as `BF16`.
         held: uint8: the base's words; become the agent's.
@@ -376,30 +392,18 @@ def fold(
         DamagedError: the bytes are not what a table says; `held` and `total` hold anything then. Its index counts the
             blocks of all changes.
     """
-    words = held.view(f"u{held.size // total.size}")
-    if tables[0].packed:
-        data, spans = _contents(tables[0].rows, payload, words, take)
-    else:
-        data, spans = payload, _spans(tables, payload)
-    first, forms = 0, [form for form, _ in groupby((tables[0].numbers[:, 4] % _PACKED).tolist())]
-    if len(tables) > 1 or len({*forms} - {NOTHING}) < 2:
-        _fold(
-            max(set().union(*(table.forms for table in tables))),
-            words,
-            spans,
-            data,
-            format,
-            weights,
-            total,
-            len(tables),
-        )
+    words, form = held.view(f"u{held.size // total.size}"), table.forms[0]
+    if form != MIXED:
+        _fold(form, words, _spans(table, payload), payload, format, weights, total)
         return
-    for form, alike in groupby((tables[0].numbers[:, 4] % _PACKED).tolist()):
+    rows, first = table.rows(0), 0
+    data, spans = _contents(rows, payload, words, take)
+    for form, alike in groupby(row.form % _PACKED for row in rows):
         stop = first + len(list(alike))
         place = slice(first * BLOCK, stop * BLOCK)
         if form:
             try:
-                _fold(form, words[place], spans[first:stop], data, format, weights, total[place], 1)
+                _fold(form, words[place], spans[first:stop], data, format, weights, total[place])
             except DamagedError as error:
                 raise DamagedError(str(error), first + error.index) from None
         first = stop
@@ -413,31 +417,26 @@ def _fold(
     format: str,
     weights: Sequence[float],
     total: NDArray[Any],
-    changes: int,
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
     patch = patches.fold_gaps if form % _PLANES == GAPS else patches.fold_bitmaps
     done = patch(format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if done < len(spans):
-        row, change = divmod(done, changes)
-        index = change * (len(spans) // changes) + row
+        block, change = divmod(done, len(weights))
+        index = change * (len(spans) // len(weights)) + block
         raise DamagedError("its positions lie outside of it, or are not as many as its values", index)
 
 
-def _spans(tables: Sequence[BlockTable], payload: Bytes) -> patches.Spans:
+def _spans(table: BlockTable, payload: Bytes) -> patches.Spans:
     """Where positions and values lie, after all bytes were held against their checksums; none are packed."""
-    numbers = np.stack([table.numbers for table in tables])
-    stored, moved = numbers[:, :, 1].astype(np.int64), numbers[:, :, 2].astype(np.int64)
+    stored, moved = table.stored, table.numbers[:, :, 2].astype(np.int64)
     ends = np.cumsum(stored.reshape(-1)).reshape(stored.shape)
     view = payload.data
-    pieces = zip(
-        ends.reshape(-1).tolist(), stored.reshape(-1).tolist(), numbers[:, :, 5].reshape(-1).tolist(), strict=True
-    )
-    for index, (end, size, checksum) in enumerate(pieces):
+    pieces = (column.reshape(-1).tolist() for column in (ends, stored, table.numbers[:, :, 5]))
+    for index, (end, size, checksum) in enumerate(zip(*pieces, strict=True)):
         if size and xxhash.xxh3_64_intdigest(view[end - size : end]) != checksum:
             raise DamagedError("its bytes have another checksum", index)
-    values = np.stack([table.values for table in tables])
-    spans = np.stack([ends - stored, ends - values, ends, moved], axis=2).swapaxes(0, 1)
+    spans = np.stack([ends - stored, ends - table.values, ends, moved], axis=2).swapaxes(0, 1)
     return np.ascontiguousarray(spans.reshape(-1, 4), np.uint64)
 
 

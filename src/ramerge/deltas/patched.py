@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 from ramerge.deltas.codec import (
     BLOCK,
     COLUMNS,
+    MIXED,
+    NOTHING,
     BlockRow,
     BlockTable,
     DamagedError,
@@ -148,7 +150,7 @@ class Patched(Origin):
     def _apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
         """Fill `out` with whole blocks, given the base's."""
         width, first = itemsize(tensor.dtype), low // BLOCK
-        rows = self._table(reader, tensor, first, blocks_of(high)).rows
+        rows = _table(reader, tensor, [self], first, blocks_of(high)).rows(0)
         for number, row in enumerate(rows, first):
             self._check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
         if any(row.moved for row in rows):
@@ -171,43 +173,19 @@ class Patched(Origin):
 
         Changes are xors with the base, so what is wrong in one link stays wrong in all that follow.
         """
+        belows = [other, *(tensor for tensor, _ in chain)]
+        steps = [
+            (_links_over(tensor.origin, below), weight)
+            for below, (tensor, weight) in zip(belows, chain, strict=False)
+            if isinstance(tensor.origin, Patched)
+        ]
         links = _Links(reader, chain[0][0], start, stop, held, total)
-        for place, (tensor, weight) in enumerate(chain):
-            link = tensor.origin
-            assert isinstance(link, Patched)
-            if link.base is not other:
-                links.add_together(_links_over(link, other), weight)
-            else:
-                links.add(link, weight, verify=place in (0, len(chain) - 1))
-            other = tensor
-        links.finish()
-
-    def _table(self, reader: Reader, tensor: Tensor, first: int, last: int) -> BlockTable:
-        """What the delta says of the blocks from `first` up to `last`.
-
-        It is read and checked for many blocks at a time, and kept until others are asked for.
-        """
-        begin = first // _WINDOW * _WINDOW
-        if last > begin + _WINDOW:
-            return self._accepted(reader, tensor, first, last)
-        key = id(self), begin
-        table = reader.kept.get(key)
-        if table is None:
-            table = self._accepted(reader, tensor, begin, min(begin + _WINDOW, blocks_of(tensor.elements)))
-            while len(reader.kept) >= MOST_KEPT:
-                del reader.kept[next(iter(reader.kept))]
-            reader.kept[key] = table
-        part: BlockTable = table.part(first - begin, last - begin)
-        return part
-
-    def _accepted(self, reader: Reader, tensor: Tensor, first: int, last: int) -> BlockTable:
-        numbers = np.empty((last - first, COLUMNS), np.uint64)
-        reader.fill(self.table.path, self.table.offset + first * _ROW, numbers.view(np.uint8).reshape(-1))
-        data_bytes = self.data.nbytes if self.data is not None else 0
-        try:
-            return BlockTable.accepted(numbers, first, tensor.elements, itemsize(tensor.dtype), data_bytes)
-        except DamagedError as error:
-            raise self._damaged(tensor, first + error.index, error) from error
+        for is_single, together in groupby(steps, lambda step: len(step[0]) == 1):
+            if is_single:
+                links.add([(link, weight) for (link,), weight in together])
+                continue
+            for several, weight in together:
+                links.add_together(several, weight)
 
     def _check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
         """Refuse a block of the base that is not the one that was meant."""
@@ -233,9 +211,14 @@ class Patched(Origin):
         self._fill(reader, begins, sizes, payload)
         return payload
 
-    def _fill(self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes) -> None:
+    def _fill(
+        self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
+    ) -> None:
         """Read the bytes of blocks, one after another; those that lie so in the file are read at once."""
         assert self.data is not None
+        if gapless:
+            reader.fill(self.data.path, self.data.offset + begins[0], payload)
+            return
         stored = [(begin, size) for begin, size in zip(begins, sizes, strict=True) if size]
         stops = list(accumulate(size for _, size in stored))
         # where a block lies in the file, less its place here, is the same for all that follow each other in both
@@ -259,34 +242,44 @@ class _Links:
         self._reader, self._tensor, self._held, self._total = reader, tensor, held, total
         self._start, self._stop, self._first = start, stop, start // BLOCK
         self._room = reader.arena.take(_TOGETHER + most_stored(stop - start, itemsize(tensor.dtype)))
-        self._waiting: list[tuple[Patched, BlockTable, float]] = []
-        self._used = 0
 
-    def add(self, link: Patched, weight: float, *, verify: bool) -> None:
-        """The changes of one link."""
-        table = link._table(self._reader, self._tensor, self._first, blocks_of(self._stop))
-        if verify:
-            self.finish()
-            size = BLOCK * itemsize(self._tensor.dtype)
-            for index, row in enumerate(table.rows):
-                number = self._first + index
-                link._check_base(self._reader, self._tensor, number, row, self._held[index * size :][:size])
-        if not table.changes:
-            return
-        alone = table.packed or len(table.forms) > 1
-        if alone or (self._waiting and table.forms != self._waiting[-1][1].forms) or self._used > _TOGETHER:
-            self.finish()
-        begins, sizes = table.numbers[:, 0].tolist(), table.numbers[:, 1].tolist()
-        stored = sum(sizes)
-        link._fill(self._reader, begins, sizes, self._room[self._used : self._used + stored])
-        self._used += stored
-        self._waiting.append((link, table, weight))
-        if alone:
-            self.finish()
+    def add(self, links: Sequence[tuple[Patched, float]]) -> None:
+        """The changes of links that follow one another, with their weights."""
+        chain = [link for link, _ in links]
+        table = _table(self._reader, self._tensor, chain, self._first, blocks_of(self._stop))
+        *before, last = range(len(links))
+        for places in (before, [last]):
+            if places:
+                self._check(chain[places[0]], table.rows(places[0]))
+                for together in _that_fit(table, places):
+                    self._add(links, table, together)
+
+    def _check(self, link: Patched, rows: Sequence[BlockRow]) -> None:
+        """Refuse the base's blocks if they are not those that a link is for."""
+        size = BLOCK * itemsize(self._tensor.dtype)
+        for index, row in enumerate(rows):
+            block = self._held[index * size :][:size]
+            link._check_base(self._reader, self._tensor, self._first + index, row, block)
+
+    def _add(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
+        """The changes of some links at once."""
+        part = table.deltas(places)
+        begins, sizes, used = part.numbers[:, :, 0].tolist(), part.stored.tolist(), 0
+        for place, begin, size, gapless in zip(places, begins, sizes, part.gapless, strict=True):
+            room = self._room[used : used + sum(size)]
+            links[place][0]._fill(self._reader, begin, size, room, gapless=gapless)
+            used += room.size
+        weights = [links[place][1] for place in places]
+        try:
+            with self._reader.arena.scratch():
+                take = self._reader.arena.take
+                fold(part, self._room[:used], self._tensor.dtype, self._held, weights, self._total, take)
+        except DamagedError as error:
+            number, block = divmod(error.index, len(sizes[0]))
+            raise links[places[number]][0]._damaged(self._tensor, self._first + block, error) from error
 
     def add_together(self, links: Sequence[Patched], weight: float) -> None:
         """What several links change, the last one first."""
-        self.finish()
         with self._reader.arena.scratch():
             old = self._reader.arena.take(self._held.size)
             old[:] = self._held
@@ -295,20 +288,53 @@ class _Links:
                     link._apply(self._reader, self._tensor, self._start, self._stop, self._held, self._held)
             add_changes(self._tensor.dtype, [old, self._held], [weight], self._total)
 
-    def finish(self) -> None:
-        """Make the changes that wait."""
-        if not self._waiting:
-            return
-        links, tables, weights = zip(*self._waiting, strict=True)
-        payload = self._room[: self._used]
-        self._waiting, self._used = [], 0
-        try:
-            with self._reader.arena.scratch():
-                take = self._reader.arena.take
-                fold(tables, payload, self._tensor.dtype, self._held, weights, self._total, take)
-        except DamagedError as error:
-            link, block = divmod(error.index, len(tables[0].numbers))
-            raise links[link]._damaged(self._tensor, self._first + block, error) from error
+
+def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
+    """Those links of a table that change something, in runs that one call adds: of one form, and of few bytes."""
+    forms, sizes = table.forms, table.stored.sum(axis=1).tolist()
+    together, used = list[int](), 0
+    for place in places:
+        if forms[place] == NOTHING:
+            continue
+        if together and (
+            MIXED in (forms[place], forms[together[-1]]) or forms[place] != forms[together[-1]] or used > _TOGETHER
+        ):
+            yield together
+            together, used = [], 0
+        together.append(place)
+        used += sizes[place]
+    if together:
+        yield together
+
+
+def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
+    """What links say of the blocks from `first` up to `last`.
+
+    It is read and checked for many blocks at a time, and kept until others are asked for.
+    """
+    begin = first // _WINDOW * _WINDOW
+    if last > begin + _WINDOW:
+        return _accepted(reader, tensor, links, first, last)
+    key = id(links[0]), len(links), begin
+    table: BlockTable | None = reader.kept.get(key)
+    if table is None:
+        table = _accepted(reader, tensor, links, begin, min(begin + _WINDOW, blocks_of(tensor.elements)))
+        while reader.kept and sum(len(each.numbers) for each in reader.kept.values()) + len(links) > MOST_KEPT:
+            del reader.kept[next(iter(reader.kept))]
+        reader.kept[key] = table
+    return table.blocks(first - begin, last - begin)
+
+
+def _accepted(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
+    numbers = np.empty((len(links), last - first, COLUMNS), np.uint64)
+    for link, rows in zip(links, numbers, strict=True):
+        reader.fill(link.table.path, link.table.offset + first * _ROW, rows.view(np.uint8).reshape(-1))
+    data_bytes = [link.data.nbytes if link.data is not None else 0 for link in links]
+    try:
+        return BlockTable.accepted(numbers, first, tensor.elements, itemsize(tensor.dtype), data_bytes)
+    except DamagedError as error:
+        place, block = divmod(error.index, last - first)
+        raise links[place]._damaged(tensor, first + block, error) from error
 
 
 def _links(origin: Patched) -> Iterator[Patched]:

@@ -158,7 +158,7 @@ def _contents(
     checks.note_templates(inputs, recipe, findings, speaker)
     if not observed:
         checks.note_tokenizer(companions, inputs, findings)
-    digest = cached_counts.digest_of(tensors, inputs.files) if cache else None
+    digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
     known = cached_counts.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
     reads = [*([tensors[index] for index in wanted] for wanted in counted), tensors]

@@ -32,8 +32,13 @@ SETTLED_SECONDS = 2.0
 Totals = NDArray[np.int64]
 
 
-def digest_of(tensors: Sequence[TensorPlan], files: Mapping[Location, Identity]) -> bytes | None:
-    """A digest of everything that counts of these tensors depend on; None if a file was written too recently."""
+def digest_of(
+    tensors: Sequence[TensorPlan], files: Mapping[Location, Identity], points: Sequence[Point]
+) -> bytes | None:
+    """A digest of everything that counts of these tensors depend on; None if the merges at these points need none, or a
+    file was written too recently."""
+    if not _wanted(points):
+        return None
     read: dict[Location, tuple[str, Identity]] = {}
 
     def named(path: Location) -> tuple[str, Identity]:

@@ -272,7 +272,7 @@ class Reader:
         self._start = self._stop = 0
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}
-        self.kept: dict[tuple[int, int], Any] = {}
+        self.kept: dict[tuple[int, ...], Any] = {}
         self._streams: dict[tuple[int, int], Stream] = {}
         self._ahead: dict[Location, _Ahead] = {}
 
