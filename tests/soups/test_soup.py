@@ -171,6 +171,8 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "out", "--steps", "70"], "must be A:B"),
         (["run", "out", "--set", "half_life=3"], "unknown parameter of uniform 'half_life'"),
         (["run/global_step_10", "chain/step_10", "out"], "are both of step 10"),
+        (["run/global_step_10", "lost", "out"], "lost: no such folder"),
+        (["run", "out", "--write-recipe", "-"], "out: no such folder; --write-recipe and --analyze merge nothing"),
     ):
         done = command("soup", *words)
         assert done.returncode != 0

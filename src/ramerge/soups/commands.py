@@ -125,11 +125,14 @@ def soup(
     from ramerge.foundation.progress import shown
     from ramerge.recipe.checks import check
     from ramerge.soups.recipe import GREEDY, read_request
+    from ramerge.soups.run import is_missing
 
     merges = recipe_file is None and not flags["analyze"]
     if len(words) < 1 + merges:
         raise click.UsageError("two names are needed at least: RUN, and OUT, the folder to write")
     run, out = (words[:-1], words[-1]) if merges else (words, None)
+    if not merges and len(words) > 1 and is_missing(words[-1]):
+        raise RecipeError(f"{words[-1]}: no such folder; --write-recipe and --analyze merge nothing, so give no OUT")
     if flags["analyze"]:
         _analyze(run, flags, options, quiet=quiet, as_json=as_json)
         return

@@ -77,6 +77,11 @@ def checkpoints_of(words: Sequence[str]) -> list[RunCheckpoint]:
     return found
 
 
+def is_missing(word: str) -> bool:
+    """Whether a word can only mean something on this machine, and there is no such thing."""
+    return not is_remote(word) and not is_hub_id(word) and not Path(word).expanduser().exists()
+
+
 def chosen(
     found: Sequence[RunCheckpoint], last: int | None, first_step: int | None, last_step: int | None
 ) -> list[RunCheckpoint]:
@@ -160,6 +165,8 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
     found = []
     for place, word in enumerate(words, 1):
         path = Path(word).expanduser()
+        if is_missing(word):
+            raise RecipeError(f"{word}: no such folder")
         if not is_remote(word) and path.is_dir() and not _is_model(path):
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else _last_number(word.rpartition("@")[2])
