@@ -19,8 +19,8 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
 from ramerge.foundation.progress import Listener
 from ramerge.planning.inputs import tensors_of_base
+from ramerge.recipe.dialects import dialect_of
 from ramerge.recipe.document import Document
-from ramerge.recipe.mergekit.translate import is_mergekit
 from ramerge.recipe.read import open_recipe
 
 # Keys of a recipe that may fit no other method.
@@ -30,7 +30,7 @@ _OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 def recommended(found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], document: Document) -> list[str]:
     """The lines of a recommendation, with commands that name the inputs as these words do."""
     own = open_recipe(document, tensors_of_base)
-    inputs, left_out = named_inputs(paths, flags, own, translated=is_mergekit(document.values))
+    inputs, left_out = named_inputs(paths, flags, own, translated=dialect_of(document.values) is not None)
     return summary(found, inputs, left_out)
 
 
@@ -147,13 +147,13 @@ def named_inputs(
 ) -> tuple[list[str], list[str]]:
     """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
 
-    They name the recipe itself where every key that stays goes with any method. A recipe in mergekit's form takes no
+    They name the recipe itself where every key that stays goes with any method. A recipe in another form takes no
     other method, and rules, presets and importances are those of one method: then they name base and agents.
 
     Args:
         paths, options: of the command line, as for `read_recipe`.
         recipe: what was read, in ramerge's own form.
-        translated: whether it was written in mergekit's form.
+        translated: whether it was written in another form, such as mergekit's.
     """
     present = _keys(recipe)
     own: list[str] = [key for key in _OF_A_METHOD if key in present]

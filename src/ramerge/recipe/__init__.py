@@ -1,7 +1,7 @@
 """What to merge, and how: from YAML, flags or Python to a checked `Recipe`. Opens no checkpoint.
 
 document     the text as plain values, with the line of each
-mergekit/    translates recipes from mergekit's form
+dialects     forms of recipes of other programs, found by entry point
 model        the structure of a recipe
 checks       checks beyond the structure: methods, parameters, names of agents
 layers       what a layer is

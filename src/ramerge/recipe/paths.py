@@ -1,12 +1,11 @@
-"""Relative paths in recipes: at which folder they start, and where else a model would be found."""
+"""Paths in recipes: the parts of a model's name, and how they are written for a recipe in another folder."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ramerge.recipe.document import Document
 from ramerge.recipe.model import Agent, Recipe
 
 
@@ -19,30 +18,6 @@ def parts_of(model: str, folder: Path) -> list[Path | str]:
     except (ValueError, RuntimeError, OSError):
         return [model]
     return [part for name in model.split("+") for part in parts_of(name, folder)] if "+" in model else [model]
-
-
-def is_under(model: str, folder: Path) -> bool:
-    """Whether a model, or one of the parts that are added up, exists under a folder."""
-    return any(isinstance(part, Path) for part in parts_of(model, folder))
-
-
-def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:
-    """The folder at which paths of a recipe in mergekit's form start, and a note if there was a choice.
-
-    mergekit starts at the working directory, and recipes are often kept next to their models or in a folder of their
-    own there. All paths start at the same folder: the first of these under which most of the models exist.
-    """
-    if document.source is None:
-        return document.folder, None
-    folders = [Path(), document.folder, document.folder.absolute().parent]
-    relative = [model for model in models if not Path(model).is_absolute()]
-    counts = [sum(is_under(model, folder) for model in relative) for folder in folders]
-    chosen = folders[counts.index(max(counts))]
-    here, start = Path().resolve(), chosen.resolve()
-    if not any(counts) or here == start == document.folder.resolve():
-        return chosen, None
-    why = "as in mergekit" if here == start else f"because fewer of the models are under {here}"
-    return chosen, f"relative paths start at {start}, {why}"
 
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:

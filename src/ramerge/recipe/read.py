@@ -8,8 +8,8 @@ from typing import Any, TypeAlias
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted
+from ramerge.recipe.dialects import Look, blind, dialect_of
 from ramerge.recipe.document import Document, read_document
-from ramerge.recipe.mergekit.translate import Look, blind, is_mergekit, translate
 from ramerge.recipe.model import Recipe
 
 AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
@@ -19,14 +19,15 @@ def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:
     """The document of a recipe, in ramerge's own form. Its values are not checked yet.
 
     Args:
-        source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's or in mergekit's form.
-        look: gives the names of the base's tensors, on which values in mergekit's form may depend.
+        source: a `Recipe`, a mapping, a document, or the path of a YAML file, in ramerge's form or that of a `Dialect`.
+        look: gives the names of the base's tensors, on which values in another form may depend.
 
     Raises:
-        RecipeError: it cannot be read, or it is in mergekit's form and asks for something that ramerge does not have.
+        RecipeError: it cannot be read, or it is in another form and asks for something that ramerge does not have.
     """
     document = _written(source)
-    return translate(document, look) if is_mergekit(document.values) else document
+    dialect = dialect_of(document.values)
+    return document if dialect is None else dialect.translate(document, look)
 
 
 def _written(source: AnyRecipe) -> Document:

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.foundation.errors import RecipeError
+from ramerge.mergekit.translate import DIALECT, translate
 from ramerge.methods.registry import METHODS
 from ramerge.recipe.checks import check
+from ramerge.recipe.dialects import dialect_of
 from ramerge.recipe.document import Document, read_document
-from ramerge.recipe.mergekit.translate import is_mergekit, translate
 from ramerge.recipe.read import open_recipe
 from tests.checkpoints import floats, write_checkpoint
 
@@ -43,8 +44,8 @@ def read(folder: Path, text: str) -> Document:
 
 @pytest.mark.parametrize("key", ["merge_method", "models", "slices", "modules"])
 def test_the_form_is_told_by_its_keys(key: str) -> None:
-    assert is_mergekit({key: None})
-    assert not is_mergekit({"method": "ram", "base": "b", "agents": {}, "parameters": {}, "dtype": "float32"})
+    assert dialect_of({key: None}) is DIALECT
+    assert dialect_of({"method": "ram", "base": "b", "agents": {}, "parameters": {}, "dtype": "float32"}) is None
 
 
 WEIGHTS = {"weights": {"code": 0.5, "tool": 1.0}}

@@ -14,16 +14,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import CheckpointError, RecipeError
 from ramerge.foundation.text import unknown
-from ramerge.recipe.document import Document, Key
-from ramerge.recipe.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
-from ramerge.recipe.mergekit.values import (
+from ramerge.mergekit.folders import choose_folder
+from ramerge.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
+from ramerge.mergekit.values import (
     ANYWHERE,
     Given,
     NamedTensor,
@@ -36,10 +36,8 @@ from ramerge.recipe.mergekit.values import (
     tensors_of,
     varies,
 )
-from ramerge.recipe.paths import choose_folder
-
-# names of the floating-point tensors of a recipe's base, which may be in ramerge's form by half
-Look = Callable[[Document], Sequence[str]]
+from ramerge.recipe.dialects import Dialect, Look, blind
+from ramerge.recipe.document import Document, Key
 
 _MARKS = frozenset({"merge_method", "models", "slices", "modules"})
 _KEYS = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype")
@@ -61,16 +59,6 @@ _COMPUTES = (
 )
 _ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules")
 _WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
-
-
-def is_mergekit(values: Mapping[str, Any]) -> bool:
-    """Whether a recipe's values have mergekit's form: they have one of merge_method, models, slices, modules."""
-    return not _MARKS.isdisjoint(values)
-
-
-def blind(_document: Document) -> Sequence[str]:
-    """Stands for a look at models where there is none."""
-    raise CheckpointError("the model's tensors are not known here")
 
 
 def translate(document: Document, look: Look = blind) -> Document:
@@ -518,3 +506,6 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
         inside = found.setdefault(slot.key[0], {}) if len(slot.key) > 1 else found
         inside[slot.key[-1]] = case.at(tensor.place)
     return {**method.join(found), **method.fixed}
+
+
+DIALECT = Dialect(_MARKS, translate)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.foundation.errors import RecipeError
+from ramerge.mergekit.translate import translate
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
-from ramerge.recipe.mergekit.translate import translate
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.reference import Stored
 
