@@ -164,6 +164,7 @@ def test_steps_come_from_names_or_the_trainers_state(tmp_path: Path) -> None:
 def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 3)
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "final").symlink_to(tmp_path / "run/global_step_30")
     for words, text in (
         (["chain", "out"], "give the model that it is for with --base MODEL"),
         (["base", "out"], "holds no checkpoints with a step in their names"),
@@ -172,6 +173,14 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "out", "--set", "half_life=3"], "unknown parameter of uniform 'half_life'"),
         (["run/global_step_10", "chain/step_10", "out"], "are both of step 10"),
         (["run/global_step_10", "lost", "out"], "lost: no such folder"),
+        (["run/global_step_10", "final", "out"], "final: has no step in its name, as others have"),
+        (["run", "out", "--score", "x.py:f"], "--score: is for --strategy greedy, and this is uniform"),
+        (["run", "out", "--strategy", "scored"], "give the logs of `ramerge eval` with --scores LOGS"),
+        (["run", "out", "--strategy", "relex"], "give it with --base MODEL"),
+        (["run", "out", "--html", "x.html"], "--html: is for --analyze"),
+        (["run", "--analyze", "--base", "base", "--html", "base/config.json"], "it is a file of a checkpoint"),
+        (["run", "--strategy", "greedy", "--write-recipe", "-"], "greedy writes its own recipe"),
+        (["run", "out", "--strategy", "greedy", "--score", "x.py:f", "--as-delta"], "greedy writes a whole model"),
         (["run", "out", "--write-recipe", "-"], "out: no such folder; --write-recipe and --analyze merge nothing"),
     ):
         done = command("soup", *words)
@@ -180,9 +189,31 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "chain/step_20").rename(tmp_path / "gone")
     done = command("soup", "chain", "out", "--base", "base")
     assert "the deltas do not form a chain" in done.stderr
+    assert "step_30 are for different models" in " ".join(done.stderr.split())
     recipe = {"base": "base", "agents": {"b": {"delta": "chain/step_30", "over": "a"}, "a": "run/global_step_20"}}
     with pytest.raises(RecipeError, match="unknown agent listed earlier 'a'"):
         ramerge.read_recipe(recipe)
+
+
+def test_what_is_left_out_of_a_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 3)
+    monkeypatch.chdir(tmp_path)
+    command("soup", "run", "run/last_5")
+    command("merge", "--method", "passthrough", "--agent", "a=run/global_step_30", "run/copy_40")
+    next(Path("run/global_step_20").glob("*.safetensors")).unlink()
+    Path("run/global_step_30").rename("run/final")
+    found = command("soup", "run", "--write-recipe", "-")
+    said = " ".join(found.stderr.split())
+    assert "last_5: is left out of the run, because it is a soup itself" in said
+    assert "final: is left out of the run, because neither its name nor a trainer's state says" in said
+    assert "step-10" in found.stdout and "step-40" in found.stdout and "step-5:" not in found.stdout
+
+
+def test_a_recipe_may_allow_what_a_soup_would_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 2)
+    monkeypatch.chdir(tmp_path)
+    done = command("soup", "run", "--set", "allow.extra_tensors=true", "--write-recipe", "-")
+    assert "extra_tensors: true" in done.stdout
 
 
 def test_other_methods_say_their_limit(tmp_path: Path) -> None:

@@ -45,6 +45,8 @@ def test_a_straight_run_and_one_that_turns(turn: bool, tmp_path: Path, monkeypat
     text = command("soup", "run", "--base", "base", "--analyze").stdout
     assert ("the run is straight" in text) == (not turn)
     assert "whole model" in text
+    text = command("soup", "run", "--base", "base", "--analyze", "--last", "2").stdout
+    assert "can be told from 3 different checkpoints on" in text
 
 
 def test_the_share_is_that_of_the_decomposition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

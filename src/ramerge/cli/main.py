@@ -18,7 +18,6 @@ from typing import Any, NoReturn
 
 import click
 
-from ramerge.cli.mergekit_flags import hint
 from ramerge.foundation.errors import (
     ContinueNote,
     DownloadNote,
@@ -126,7 +125,7 @@ def _run(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            complain("error", f"{error.format_message()}{hint(error)}")
+            complain("error", f"{error.format_message()}{_hint(error)}")
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -136,6 +135,13 @@ def _run(session: Session) -> int:
         if session.debug:
             say(traceback.format_exc().splitlines(), err=True)
         return fail(*_in_words(error))
+
+
+def _hint(error: click.ClickException) -> str:
+    """What to do instead, if the error is about an option of another program."""
+    from ramerge.recipe.dialects import hint
+
+    return hint(error.option_name) if isinstance(error, click.NoSuchOption) else ""
 
 
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:

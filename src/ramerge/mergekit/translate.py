@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import CheckpointError, RecipeError
 from ramerge.foundation.text import unknown
+from ramerge.mergekit.flags import FLAGS
 from ramerge.mergekit.folders import choose_folder
 from ramerge.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
 from ramerge.mergekit.values import (
@@ -508,4 +509,4 @@ def _parameters(method: MergekitMethod, slots: Sequence[_Slot], tensor: NamedTen
     return {**method.join(found), **method.fixed}
 
 
-DIALECT = Dialect(_MARKS, translate)
+DIALECT = Dialect(_MARKS, translate, FLAGS)

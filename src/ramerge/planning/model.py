@@ -452,6 +452,15 @@ class MergePlan(PlannedContents):
         config = self.companions.get("config.json")
         return config is not None and all(leaf.path.parent == config.parent for leaf in tensor.base.origin.leaves())
 
+    def _stored_as(self, source: Source) -> list[tuple[str, Tensor]]:
+        """The inputs that a source is made of, by label. Of a mean that leaves out agents, each has all dtypes."""
+        if source.owner != ALL_AGENTS:
+            return [(source.label, source.tensor)]
+        parts = source.tensor.origin.parts or (source.tensor,)
+        if len(parts) == len(self.agents):
+            return list(zip(self.agents, parts, strict=True))
+        return [(agent, part) for agent in self.agents for part in parts]
+
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
@@ -464,9 +473,9 @@ class MergePlan(PlannedContents):
             for source in tensor.sources:
                 # if an agent lacks a tensor, the base's is used instead
                 borrowed = self.recipe.base is not None and source.tensor is tensor.base
-                for label in self.agents if source.owner == ALL_AGENTS else [source.label]:
+                for label, stored in self._stored_as(source):
                     if label != "base" and source.tensor.is_float and not borrowed:
-                        found[label][_stored_dtype(source.tensor)] += source.tensor.elements
+                        found[label][_stored_dtype(stored)] += stored.elements
         return {
             owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
             for owner, counts in found.items()

@@ -4,7 +4,7 @@ group `ramerge.recipes`."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ramerge.foundation.errors import CheckpointError
@@ -25,10 +25,12 @@ class Dialect:
         translate: gives the document in ramerge's form, whose messages still show the lines and flags of the original.
             It is also given a look at the models, on whose tensors values may depend. Raises RecipeError: something is
             wrong or not supported.
+        flags: what replaces the options of the other program's command line, by name.
     """
 
     marks: frozenset[str]
     translate: Callable[[Document, Look], Document]
+    flags: Mapping[str, str] = field(default_factory=dict)
 
 
 DIALECTS: Registry[Dialect] = Registry("ramerge.recipes", Dialect, versioned=False)
@@ -40,6 +42,12 @@ def dialect_of(values: Mapping[str, Any]) -> Dialect | None:
         return None
     found = (dialect for dialect in DIALECTS.usable().values() if not dialect.marks.isdisjoint(values))
     return next(found, None)
+
+
+def hint(option: str) -> str:
+    """What to do instead, if an option is one of another program; otherwise nothing."""
+    found = {name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags}
+    return "".join(f" {name}'s {option} {instead}." for name, instead in found.items())
 
 
 def blind(_document: Document) -> Sequence[str]:

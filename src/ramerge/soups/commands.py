@@ -87,7 +87,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     help="Seconds that scoring a soup may take.",
 )
 @option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
-@option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file.")
+@option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, AS_DELTA)
 @option(
     "output",
@@ -133,12 +133,18 @@ def soup(
     run, out = (words[:-1], words[-1]) if merges else (words, None)
     if not merges and len(words) > 1 and is_missing(words[-1]):
         raise RecipeError(f"{words[-1]}: no such folder; --write-recipe and --analyze merge nothing, so give no OUT")
+    if flags["html"] is not None and not flags["analyze"]:
+        raise RecipeError("--html: is for --analyze")
+    if recipe_file is not None and (flags["analyze"] or flags["strategy"] == GREEDY):
+        raise RecipeError("--write-recipe: is not for --analyze, and greedy writes its own recipe, OUT/recipe.yaml")
     if flags["analyze"]:
         _analyze(run, flags, options, quiet=quiet, as_json=as_json)
         return
     request = read_request(run, flags)
     document = request.recipe
     if flags["strategy"] == GREEDY and out is not None:
+        if as_delta:
+            raise RecipeError("--as-delta: greedy writes a whole model; merge OUT/recipe.yaml with --as-delta then")
         _find_greedy(request, Path(out), flags, options, quiet=quiet, as_json=as_json)
         return
     if recipe_file is not None:
@@ -156,8 +162,8 @@ def soup(
 
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
-    from ramerge.analysis.report.write import require_extra
-    from ramerge.foundation.files import write_file
+    from ramerge.analysis.outputs import check_outputs, models_of
+    from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
     from ramerge.foundation.progress import shown
     from ramerge.soups.recipe import read_request
     from ramerge.soups.straightness import lines_of, straightness
@@ -166,20 +172,22 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
         raise RecipeError(
             "--analyze: task vectors are changes of a base; give the model that the run began with: --base"
         )
-    if flags["html"] is not None:
-        require_extra()
+    page: Path | None = flags["html"]
     request = read_request(run, {**flags, "strategy": "relex"})
+    check_outputs(
+        {"as_json": as_json, "html": page, "json_file": None, "csv": None, "figures": None}, models_of(request.recipe)
+    )
     with shown(quiet=quiet or as_json) as listen:
         found = straightness(request.recipe, options, listen)
     warn(found.warnings)
     if as_json:
         click.echo(found.to_json(), nl=False)
-    elif not quiet:
+    elif not quiet and page != STANDARD_OUTPUT:
         say(lines_of(found))
-    if flags["html"] is not None:
+    if page is not None:
         from ramerge.soups.report.write import render
 
-        write_file(flags["html"], render(found))
+        write_texts([(page, render(found))])
 
 
 def _find_greedy(
@@ -187,7 +195,7 @@ def _find_greedy(
 ) -> None:
     from ramerge.foundation.progress import shown
     from ramerge.selection.search import objective_of, scorer_of
-    from ramerge.soups.greedy import greedy_soup, lines_of
+    from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:
         raise RecipeError("greedy: needs --score, which says how a soup is scored")
@@ -203,6 +211,7 @@ def _find_greedy(
             options=options,
             listen=listen,
         )
+    warn(failures_of(result))
     if as_json:
         click.echo(result.to_json(), nl=False)
     elif not quiet:

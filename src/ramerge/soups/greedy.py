@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,7 @@ class _Greedy:
     objective: Objective
     options: Options
     listen: Listener
+    _figures: list[str] = field(default_factory=list)
 
     def find(self) -> GreedyResult:
         trials = [self._try(number, [one]) for number, one in enumerate(self.taken)]
@@ -144,11 +145,19 @@ class _Greedy:
                 with closing(self.scorer.parts(self.folder.candidate, "validation")) as parts:
                     scores = joined(parts)
                 self.folder.keep(number, scores)
+            self._check_alike(names, scores)
             tried = Tried(names, self._value(scores, "validation"), self._value(scores, "test"), True)
         except ScoreFailedError as error:
             tried = Tried(names, None, None, False, str(error))
         self.listen(Progress("greedy soup", number + 1, 2 * len(self.taken) - 1, "soups"))
         return tried
+
+    def _check_alike(self, members: Sequence[str], scores: Scores) -> None:
+        """Refuse figures of other names than those before: means of other things cannot be compared."""
+        self._figures = self._figures or sorted(scores)
+        if self._figures != sorted(scores):
+            one, other = ", ".join(self._figures), ", ".join(sorted(scores))
+            raise EvaluationError(f"{members[-1]} was scored by {other}, and those before by {one}; score all alike")
 
     def _value(self, scores: Scores, split: Any) -> float | None:
         """The score on one half of the items; without items, all that is known is what it was judged by."""
@@ -173,6 +182,15 @@ class _Greedy:
         self.folder.write("recipe.yaml", portable(check(document), self.folder.root).to_yaml())
         self.folder.write("soup.json", result.to_json())
         return result
+
+
+def failures_of(result: GreedyResult) -> list[str]:
+    """What could not be scored, as warnings."""
+    return [
+        f"{' + '.join(tried.members)}: could not be scored, and is left out: {tried.failure}"
+        for tried in result.trials
+        if tried.failure
+    ]
 
 
 def lines_of(result: GreedyResult, out: Path) -> list[str]:

@@ -45,6 +45,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         CheckpointError: the run cannot be read.
         EvaluationError: the logs with scores cannot be read.
     """
+    _check_flags(flags)
     found = checkpoints_of(run)
     taken = chosen(found, flags["last"], *_range(flags["steps"]))
     known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
@@ -60,6 +61,18 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
     return SoupRequest(document, tuple(found), tuple(taken))
 
 
+def _check_flags(flags: Mapping[str, Any]) -> None:
+    """Refuse options that would have no effect, and what a strategy lacks."""
+    strategy = flags["strategy"]
+    for name in ("score", "reward", "serve"):
+        if strategy != GREEDY and flags.get(name) is not None:
+            raise RecipeError(f"--{name}: is for --strategy {GREEDY}, and this is {strategy}")
+    if strategy == "scored" and flags["scores"] is None and not any("scores" in word for word in flags["settings"]):
+        raise RecipeError("scored: weights checkpoints by scores; give the logs of `ramerge eval` with --scores LOGS")
+    if strategy == "relex" and flags["base"] is None:
+        raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
+
+
 def _document(flags: Mapping[str, Any], found: Sequence[RunCheckpoint], taken: Sequence[RunCheckpoint]) -> Document:
     base = from_here(flags["base"]) if flags["base"] is not None else None
     method = "uniform" if flags["strategy"] == GREEDY else flags["strategy"]
@@ -70,7 +83,8 @@ def _document(flags: Mapping[str, Any], found: Sequence[RunCheckpoint], taken: S
     if parameters := _parameters(method, taken):
         document.set(("parameters",), parameters, "the run")
     for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
-        path = ("parameters", *key.removeprefix("parameters.").split("."))
+        home = () if key.startswith("allow.") else ("parameters",)
+        path = (*home, *key.removeprefix("parameters.").split("."))
         document.set(path, parse_scalar(value), f"--set {key}={value}")
     return document
 

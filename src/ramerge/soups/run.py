@@ -8,6 +8,7 @@ the checkpoint before it, which is a chain.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,11 +17,12 @@ from typing import Any
 
 from ramerge.flags.read import from_here
 from ramerge.formats.registry import by_priority
-from ramerge.foundation.errors import CheckpointError, RecipeError, reason
+from ramerge.foundation.errors import CheckpointError, OutputWarning, RecipeError, reason
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.methods.base import MANY
+from ramerge.methods.registry import METHODS
 from ramerge.storage.models import is_hub_id
-from ramerge.storage.own_files import INDEX
+from ramerge.storage.own_files import INDEX, RECORDS
 from ramerge.storage.schemes import is_remote, on_hub
 
 _NUMBER = re.compile(r"\d+")
@@ -120,9 +122,10 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
     deltas = [one for one in run if one.is_delta]
     bottom = {one.below for one in deltas} - {one.result for one in deltas}
     if len(bottom) > 1:
+        lost = [one.model for one in deltas if one.below in bottom]
         raise RecipeError(
-            f"the deltas do not form a chain: {len(bottom)} of them are for models that no other one gives; is one "
-            "missing? Name those that belong together one after another"
+            f"the deltas do not form a chain: {lost[0]} and {lost[1]} are for different models that no other one "
+            "gives; is one missing? Name those that belong together one after another"
         )
     agents: dict[str, Any] = {}
     made: dict[str, str] = {}
@@ -152,8 +155,7 @@ def _in_run(run: str) -> list[RunCheckpoint]:
     folder = Path(run).expanduser()
     if not is_remote(run) and folder.is_dir():
         inside = sorted(path for path in folder.iterdir() if path.is_dir())
-        steps = [(path, _step_of_folder(path)) for path in inside]
-        return [_checkpoint(str(path.absolute()), step) for path, step in steps if step is not None and _is_model(path)]
+        return [found for path in inside if (found := _inside(path)) is not None]
     if is_remote(run) and on_hub(run) is None:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
     if not is_remote(run) and not is_hub_id(run):
@@ -161,8 +163,35 @@ def _in_run(run: str) -> list[RunCheckpoint]:
     return _branches(on_hub(run) or run)
 
 
+def _inside(folder: Path) -> RunCheckpoint | None:
+    """A checkpoint in the folder of a run; None for other folders, with a note where it might be thought to be one."""
+    step, is_model = _step_of_folder(folder), _is_model(folder)
+    if step is not None and is_model and not _is_soup(folder):
+        return _checkpoint(str(folder.absolute()), step)
+    if is_model and step is not None:
+        _note(f"{folder}: is left out of the run, because it is a soup itself; to take it, name all checkpoints")
+    elif is_model:
+        _note(f"{folder}: is left out of the run, because neither its name nor a trainer's state says which step it is")
+    elif step is not None and (folder / "config.json").exists():
+        _note(f"{folder}: is left out of the run, because it holds no weights, or not all of them")
+    return None
+
+
+def _is_soup(folder: Path) -> bool:
+    """Whether a model was merged of checkpoints of a run."""
+    try:
+        name = read(folder / RECORDS[0], _STATE_LIMITS).get("method")
+    except (OSError, ValueError):
+        return False
+    return isinstance(name, str) and name in METHODS and METHODS[name].along_run
+
+
+def _note(text: str) -> None:
+    warnings.warn(OutputWarning(text), stacklevel=2)
+
+
 def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
-    found = []
+    found, places = [], list[str]()
     for place, word in enumerate(words, 1):
         path = Path(word).expanduser()
         if is_missing(word):
@@ -170,7 +199,10 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
         if not is_remote(word) and path.is_dir() and not _is_model(path):
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else _last_number(word.rpartition("@")[2])
+        places += [word] if step is None else []
         found.append(_checkpoint(from_here(word), place if step is None else step))
+    if 0 < len(places) < len(words):
+        raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
     return found
 
 

@@ -134,6 +134,8 @@ def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
 
 def judged(found: RunStraightness) -> str:
     """What the numbers mean for a prediction, in one sentence."""
+    if len({round(each, _DIGITS) for each in found.model.coordinates}) < _FEWEST:
+        return f"whether the run is straight can be told from {_FEWEST} different checkpoints on"
     share, fit = found.model.share, found.model.fit
     numbers = f"the first component holds {share:.1%} of the run, and R^2 of its line over the steps is {fit:.3f}"
     if share >= _STRAIGHT and fit >= _EVEN:
@@ -142,6 +144,8 @@ def judged(found: RunStraightness) -> str:
 
 
 _STRAIGHT, _EVEN = 0.8, 0.95
+# With fewer checkpoints, or places on the line, every run is straight.
+_FEWEST, _DIGITS = 3, 6
 
 
 def lines_of(found: RunStraightness) -> list[str]:

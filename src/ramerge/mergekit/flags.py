@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import click
-
 _UNNEEDED = "is not needed here; leave it out"
 
 FLAGS: Mapping[str, str] = {
@@ -23,9 +21,3 @@ FLAGS: Mapping[str, str] = {
     "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",
     "--write-threads": f"{_UNNEEDED}: writing always overlaps with computing",
 }
-
-
-def hint(error: click.ClickException) -> str:
-    """What to do instead, if the error is about an option that is one of mergekit's; otherwise nothing."""
-    name = error.option_name if isinstance(error, click.NoSuchOption) else ""
-    return f" mergekit's {name} {FLAGS[name]}." if name in FLAGS else ""
