@@ -65,6 +65,11 @@ REASONS: dict[str, str] = {
     ),
     "delta_merges.0.5B.cold.analyze": "nearly all of the time is the analysis kernel, which processes whole blocks",
     "delta_merges.0.5B.warm.analyze": "nearly all of the time is the analysis kernel, which processes whole blocks",
+    "soups.0.5B.chain": (
+        "adding the 1.6 billion elements that the links moved takes 3.3 s of processor time at 2 ns each, opening 64 "
+        "deltas with 37,000 tensors 1.4 s, and reading them into memory as long as the floor takes for it. The floor "
+        "varies with the disk: writing and synchronizing 1 GB takes 1 to 4 s of it"
+    ),
     "lora.0.5B.warm": (
         "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for "
         "each agent and pass, of which RAM+ has two; the kernel does 35 to 40 GFLOP/s on a core"

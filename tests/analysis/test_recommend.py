@@ -166,10 +166,12 @@ def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pyte
     monkeypatch.chdir(tmp_path)
     last = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"]).stdout.splitlines()[-1]
     command = last.partition("on your own tasks: ramerge search ")[2]
-    compared = ",".join(("core", "ram+", "task_arithmetic", "ties"))
-    assert command == f"r.yaml SEARCH --vary method={compared} --score FILE.py:FUNCTION"
+    named = known_of(recommend.SPARSE)["method"]
+    compared = ",".join((named, *(name for name in ("ram+", "task_arithmetic", "ties", "core") if name != named)))
+    assert command.startswith(f"r.yaml SEARCH --vary method={compared} ")
+    assert command.endswith(" --score FILE.py:FUNCTION")
     varied = read_varied([value for flag, value in pairwise(shlex.split(command)) if flag == "--vary"])
-    assert vary_space(read_document(tmp_path / "r.yaml"), varied).size == 4
+    assert vary_space(read_document(tmp_path / "r.yaml"), varied).size >= 4
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--dtype", "float32", "--no-cache"]).stdout.splitlines()[-1]
     words = shlex.split(told.partition("on your own tasks: ramerge search ")[2])
     assert words[: words.index("SEARCH")] == [*SHIPPED, "--dtype", "float32"]
@@ -179,8 +181,9 @@ def test_what_real_agents_say_comes_before_the_tiny_ones() -> None:
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout.splitlines()
     kinds = list(dict.fromkeys(line.partition(":")[0] for line in told[:-1]))
     speaks = recommend._SPEAKS[known_of(recommend.SPARSE)["real"]["speaks"]]
-    assert kinds == ["try first", "why", speaks, "evidence", "check", "tables", "not known"]
     known = known_of(recommend.SPARSE)
+    divided = ["divided"] if known["divided"] else []
+    assert kinds == ["try first", "why", *divided, speaks, "evidence", "check", "tables", "not known"]
     times = known["trainings"]
     check = f"one training of the real agents was left out and the choice made again, {times} times; in"
     assert any(f"{check} {known['errors']} of {times} it was more than" in line for line in told)

@@ -192,8 +192,9 @@ def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
 
 
 def test_where_tiny_agents_disagree_with_real_ones_the_page_says_so(kept: Results) -> None:
-    sparse = advice.choices(kept)["sparse"]
-    assert not sparse.divided and page._divided({"sparse": sparse}) == ""
+    known = advice.choices(kept)
+    assert not known["adapters"].divided and page._divided({"adapters": known["adapters"]}) == ""
+    sparse = known["sparse"]
     scores = np.zeros((3, len(advice.CANDIDATES)))
     scores[:, list(advice.CANDIDATES).index("average")] = 90.0
     other = replace(sparse, tiny=(advice.Tiny("made up", scores),))

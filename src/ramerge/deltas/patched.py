@@ -173,10 +173,10 @@ class Patched(Origin):
 
         Changes are xors with the base, so what is wrong in one link stays wrong in all that follow.
         """
-        belows = [other, *(tensor for tensor, _ in chain)]
+        bases = [other, *(tensor for tensor, _ in chain)]
         steps = [
             (_links_over(tensor.origin, below), weight)
-            for below, (tensor, weight) in zip(belows, chain, strict=False)
+            for below, (tensor, weight) in zip(bases, chain, strict=False)
             if isinstance(tensor.origin, Patched)
         ]
         links = _Links(reader, chain[0][0], start, stop, held, total)

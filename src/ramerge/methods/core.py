@@ -145,6 +145,7 @@ def _flow(layer: Layer, parameters: CoreParameters, agents: int) -> tuple[float,
 CORE = Method(
     name="core",
     family="spectral",
+    compared=True,
     title="Core coefficients",
     source="not published; docs/methods/core.md derives it",
     formula="scale * sum_j w_j tau_j, with coefficients that keep what each agent does in its leading directions",
@@ -159,6 +160,7 @@ CORE = Method(
 CORE_PLUS = replace(
     CORE,
     name="core+",
+    compared=False,
     title="Core coefficients and a step of the flow",
     source="not published; docs/methods/core.md derives it; the flow: SWUDI, arXiv 2606.07289",
     formula="as core; in linear weights then WUDI's flow from there, for a short time",
