@@ -59,6 +59,7 @@ class Situation:
         tasks: of the agents.
         rules: names in `MERGES`, in the order in which they are scored.
         twice: whether the agents of another training are merged, too.
+        rounding: of the merged model.
     """
 
     folder: str
@@ -66,8 +67,10 @@ class Situation:
     tasks: tuple[str, ...] = tuple(TASKS)
     rules: tuple[str, ...] = _FIRST
     twice: bool = False
+    rounding: str = "nearest"
 
 
+_MENDED = ("task_arithmetic", "core", "sum x 0.8")
 SITUATIONS = {
     "four, bfloat16": Situation("agents", "bfloat16", rules=(*_FIRST, "ram")),
     "four, float32": Situation("agents-float32", "float32"),
@@ -77,6 +80,12 @@ SITUATIONS = {
     "eight, bfloat16": Situation("agents", "bfloat16", rules=(*_FIRST, "ram"), twice=True),
     "two, bfloat16": Situation(
         "agents", "bfloat16", ("sum", "needle"), (*(rule for rule in _FIRST if rule != "sum x 0.5"), "ram")
+    ),
+}
+SITUATIONS |= {
+    "eight, bfloat16, written in float32": Situation("agents", "float32", rules=_MENDED, twice=True),
+    "eight, bfloat16, rounded stochastically": Situation(
+        "agents", "bfloat16", rules=_MENDED, twice=True, rounding="stochastic"
     ),
 }
 Rewards = dict[str, str]
@@ -128,7 +137,13 @@ def recipe(work: Path, situation: Situation, seed: int, rule: str) -> dict[str, 
         for one in seeds
         for task in situation.tasks
     }
-    return {"base": str((work / "base").resolve()), "agents": agents, "dtype": situation.dtype, **MERGES[rule]}
+    return {
+        "base": str((work / "base").resolve()),
+        "agents": agents,
+        "dtype": situation.dtype,
+        "rounding": situation.rounding,
+        **MERGES[rule],
+    }
 
 
 def wanted(name: str, seeds: list[int], known: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
