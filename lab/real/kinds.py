@@ -82,12 +82,14 @@ SITUATIONS = {
         "agents", "bfloat16", ("sum", "needle"), (*(rule for rule in _FIRST if rule != "sum x 0.5"), "ram")
     ),
 }
-SITUATIONS |= {
+MENDED = {
     "eight, bfloat16, written in float32": Situation("agents", "float32", rules=_MENDED, twice=True),
     "eight, bfloat16, rounded stochastically": Situation(
         "agents", "bfloat16", rules=_MENDED, twice=True, rounding="stochastic"
     ),
 }
+"""Those of docs/decisions/039-core-in-bfloat16.md, kept in a file of their own."""
+ALL = SITUATIONS | MENDED
 Rewards = dict[str, str]
 """Of each task, the rewards of its prompts in quarters: one digit a prompt."""
 
@@ -148,7 +150,7 @@ def recipe(work: Path, situation: Situation, seed: int, rule: str) -> dict[str, 
 
 def wanted(name: str, seeds: list[int], known: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Training and model of all that is not scored yet: agents, then rule after rule."""
-    for model in ("agents", *SITUATIONS[name].rules):
+    for model in ("agents", *ALL[name].rules):
         for seed in seeds:
             if model not in known.get(str(seed), {}):
                 yield seed, model
@@ -156,7 +158,7 @@ def wanted(name: str, seeds: list[int], known: Mapping[str, Any]) -> Iterator[tu
 
 def measure(given: argparse.Namespace, name: str) -> None:
     """Score what is not scored yet of one situation."""
-    situation, scorer = SITUATIONS[name], Scorer(given.work / "base", given.prompts, given.batch)
+    situation, scorer = ALL[name], Scorer(given.work / "base", given.prompts, given.batch)
     kept: dict[str, Any] = {"prompts": given.prompts, "base": {}, "situations": {}}
     if given.out.exists():
         kept = json.loads(given.out.read_text(encoding="utf-8"))
@@ -184,7 +186,7 @@ def main() -> None:
     """Score situations one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--work", type=Path, default=Path(".real"), help="folder of the base and of trainings by seed")
-    parser.add_argument("--situation", choices=SITUATIONS, nargs="+", default=list(SITUATIONS))
+    parser.add_argument("--situation", choices=ALL, nargs="+", default=list(SITUATIONS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[5, 6, 7])
     parser.add_argument("--prompts", type=int, default=75, help="test prompts a task")
     parser.add_argument("--batch", type=int, default=75)
