@@ -217,7 +217,7 @@ class BlockTable:
         return BlockTable(self.numbers[numbers], self.values[numbers])
 
     def rows(self, delta: int) -> list[BlockRow]:
-        """The same, row by row."""
+        """The rows of one of the deltas."""
         return [BlockRow.of(each) for each in self.numbers[delta]]
 
     @property

@@ -173,12 +173,12 @@ class Patched(Origin):
 
         Changes are xors with the base, so what is wrong in one link stays wrong in all that follow.
         """
-        bases = [other, *(tensor for tensor, _ in chain)]
-        steps = [
-            (_links_over(tensor.origin, below), weight)
-            for below, (tensor, weight) in zip(bases, chain, strict=False)
-            if isinstance(tensor.origin, Patched)
-        ]
+        steps: list[tuple[list[Patched], float]] = []
+        for tensor, weight in chain:
+            link = tensor.origin
+            assert isinstance(link, Patched)
+            steps.append((_links_over(link, other), weight))
+            other = tensor
         links = _Links(reader, chain[0][0], start, stop, held, total)
         for is_single, together in groupby(steps, lambda step: len(step[0]) == 1):
             if is_single:

@@ -122,7 +122,7 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
     deltas = [one for one in run if one.is_delta]
     bottom = {one.below for one in deltas} - {one.result for one in deltas}
     if len(bottom) > 1:
-        lost = [one.model for one in deltas if one.below in bottom]
+        lost = list({one.below: one.model for one in deltas if one.below in bottom}.values())
         raise RecipeError(
             f"the deltas do not form a chain: {lost[0]} and {lost[1]} are for different models that no other one "
             "gives; is one missing? Name those that belong together one after another"
