@@ -68,7 +68,7 @@ REASONS: dict[str, str] = {
     "soups.0.5B.chain": (
         "adding the 1.6 billion elements that the links moved takes 3.3 s of processor time at 2 ns each, opening 64 "
         "deltas with 37,000 tensors 1.4 s, and reading them into memory as long as the floor takes for it. The floor "
-        "varies with the disk, by a factor of three in these runs, and tests ran beside two of the five"
+        "varies with the disk, by a factor of three in these runs, and tests ran during two of the five"
     ),
     "lora.0.5B.warm": (
         "with warm caches reading whole agents costs next to nothing, and the products of rank 64 are 46 GFLOP for "
