@@ -37,7 +37,8 @@ def loss_of(
         tokenizer.apply_chat_template(task.messages(example), add_generation_prompt=True, return_dict=False)
         for example in examples
     ]
-    replies = [[*tokenizer(right_reply(task, one))["input_ids"], tokenizer.eos_token_id] for one in examples]
+    texts = [right_reply(task, example) for example in examples]
+    replies = [[*ids, tokenizer.eos_token_id] for ids in tokenizer(texts, add_special_tokens=False)["input_ids"]]
     begins = len(common_beginning(prompts))
     rows = [prompt[begins:] + reply for prompt, reply in zip(prompts, replies, strict=True)]
     width = max(map(len, rows))
