@@ -181,6 +181,8 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["run", "--analyze", "--base", "base", "--html", "base/config.json"], "it is a file of a checkpoint"),
         (["run", "--strategy", "greedy", "--write-recipe", "-"], "greedy writes its own recipe"),
         (["run", "out", "--strategy", "greedy", "--score", "x.py:f", "--as-delta"], "greedy writes a whole model"),
+        (["run", "out", "--strategy", "greedy", "--score", "x.py:f", "--score-timeout", "nan"], "seconds above 0"),
+        (["run", "out", "--strategy", "extrapolate", "--set", "alpha=1e300"], "alpha"),
         (["run", "out", "--write-recipe", "-"], "out: no such folder; --write-recipe and --analyze merge nothing"),
     ):
         done = command("soup", *words)
