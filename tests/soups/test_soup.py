@@ -197,6 +197,20 @@ def test_messages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ramerge.read_recipe(recipe)
 
 
+def test_the_checkpoint_that_diverged_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = np.ones((4, 8))
+    for step in range(1, 21):
+        values[1, 2] = np.nan if step >= 14 else step
+        write_checkpoint(Path(f"run/step_{step}"), {"w": floats(values, "F32")})
+    done = command("soup", "run", "out")
+    expected = "step_14/model.safetensors: step-14, and perhaps others: tensor 'w' holds 1 NaN or Inf"
+    assert expected in " ".join(done.stderr.split())
+    done = command("soup", "run", "out", "--strategy", "extrapolate")
+    assert "step_20/model.safetensors: the agents: tensor 'w' holds 1 NaN" in " ".join(done.stderr.split())
+    assert not Path("out").exists()
+
+
 def test_what_is_left_out_of_a_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_run(tmp_path, 3)
     monkeypatch.chdir(tmp_path)

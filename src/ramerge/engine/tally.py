@@ -16,13 +16,16 @@ from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.engine.worker import Message, Solving
 from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.progress import Listener, Progress
+from ramerge.kernels.convert import count_non_finite
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.findings import listed
-from ramerge.planning.model import Block, MergePlan, Source, TensorPlan, share_of
+from ramerge.planning.model import ALL_AGENTS, Block, MergePlan, Source, TensorPlan, share_of
 from ramerge.tensors.identity import check_unchanged
+from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Tensor
 
 _LOG = logging.getLogger("ramerge")
+_ELEMENTS_AT_ONCE = 1 << 20
 _BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
 
 
@@ -220,7 +223,7 @@ class Refusals:
                     yield tensor, source, count
 
     def _bad_values(self) -> Iterator[str]:
-        groups: dict[tuple[str, str, str], list[tuple[Tensor, int]]] = {}
+        groups: dict[tuple[str, str, str], list[tuple[Source, int]]] = {}
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
                 continue
@@ -230,9 +233,13 @@ class Refusals:
                 if source.is_importance
                 else ("NaN or Inf", f"{codes}the training diverged or the file is damaged ({_allowed(tensor)})")
             )
-            groups.setdefault((source.owner, what, why), []).append((source.tensor, count))
+            groups.setdefault((source.owner, what, why), []).append((source, count))
         for (owner, what, why), found in groups.items():
-            yield f"{found[0][0].place}: {owner}: {_counted(found, what, len(self._plan.tensors))}; {why}"
+            tensors = [(source.tensor, count) for source, count in found]
+            place = tensors[0][0].place
+            if owner == ALL_AGENTS and (first := _first_non_finite(self._plan, found[0][0])) is not None:
+                place, owner = first
+            yield f"{place}: {owner}: {_counted(tensors, what, len(self._plan.tensors))}; {why}"
 
     def overflowing(self) -> tuple[str, ...]:
         """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
@@ -255,6 +262,24 @@ class Refusals:
                 "base's; tensors that are not floating point cannot be merged and must be equal"
             )
         return problems
+
+
+def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
+    """Files and owner of the first input of a mean that holds NaN or Inf; None where only their sum does."""
+    parts = mean.tensor.origin.parts or (mean.tensor,)
+    named = [f"{name}, and perhaps others" for name in plan.agents]
+    owners = named if len(named) == len(parts) else [mean.owner] * len(parts)  # those of weight 0 are left out
+    with Files(plan.files) as files:
+        reader = Reader(files)
+        for owner, tensor in zip(owners, parts, strict=True):
+            grain = tensor.origin.grain
+            step = -(-_ELEMENTS_AT_ONCE // grain) * grain
+            for start in range(0, tensor.elements, step):
+                stop = min(start + step, tensor.elements)
+                reader.begin(start, stop)
+                if count_non_finite(tensor.dtype, reader.block(tensor), stop - start):
+                    return tensor.place, owner
+    return None
 
 
 def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> str:
