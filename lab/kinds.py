@@ -1,6 +1,6 @@
 """More kinds of real agents, and checkpoints along their runs: what lab/real/kinds.py and lab/real/runs.py keep.
 
-Predictions are those of docs/decisions/035-real-agents.md.
+Predictions are those of docs/decisions/035-real-agents.md, and of 040-a-second-base.md for agents of a second base.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ def _digits(text: str) -> list[int]:
     return [int(digit) for digit in text]
 
 
-def situations(results: Results) -> dict[str, Paired]:
-    """Situations of which anything is kept."""
-    kept: dict[str, Any] = results.kept("kinds").get("situations", {})
+def situations(results: Results, kept_as: str = "kinds") -> dict[str, Paired]:
+    """Situations of which anything is kept in a file of results."""
+    kept: dict[str, Any] = results.kept(kept_as).get("situations", {})
     found = {}
     for name, trainings in kept.items():
         if trainings:
@@ -187,6 +187,15 @@ KINDS = (
     OfKinds("R22", "two, bfloat16", CORE, SUM, Expected(-1.5, 1.5)),
 )
 WORST = (("R23", CORE_PLUS, Expected(-4, 0)), ("R24", SUM, Expected(-math.inf, -10)))
+SECOND_BASE = "second-base"
+"""Where results of a second base are kept."""
+OF_SECOND_BASE = (
+    OfKinds("G1", "SFT", CORE_PLUS, SUM, Expected(-3, 2)),
+    OfKinds("G2", "SFT", CORE_PLUS, "ram+", Expected(3, 15, 1)),
+    OfKinds("G4", "LoRA", CORE_PLUS, SUM, Expected(1, 15, 1)),
+    OfKinds("G5", "LoRA", CORE_PLUS, RMS, Expected(-2, 3)),
+)
+BEST_OF_SECOND_BASE = (("G3", "SFT", CORE_PLUS, Expected(-3, 0)), ("G6", "LoRA", RMS, Expected(-4, 0)))
 COMPONENT = Expected(0.75, 0.95)
 TRAININGS, ALL_RUNS, ALL_KINDS = 3, 12, 7
 """How many trainings, runs and situations the predictions are about; with fewer, verdicts are preliminary."""
@@ -214,15 +223,33 @@ def of_kinds(results: Results) -> Iterator[Line]:
     """Each prediction about situations, what was measured, and whether it came true."""
     known = situations(results)
     for one in KINDS:
-        both = known[one.situation].having(one.first, one.second) if one.situation in known else None
-        found = both.difference(one.first, one.second) if both is not None else None
-        whole = both is not None and len(both.by_training) == TRAININGS
-        yield _line(one.name, f"{one.situation}: `{one.first}` minus `{one.second}`", one.expected, found, whole)
+        yield _difference(one, known)
     for name, rule, expected in WORST:
         worst = behind(known, rule) if len(known) == ALL_KINDS else None
         told = f"{worst[1]:+.1f} in {worst[0]}" if worst else ""
         verdict = expected.verdict(worst[1]) if worst else NOT_SCORED
         yield name, f"`{rule}` against the best other rule in its worst situation", expected.range, told, verdict
+
+
+def of_second_base(results: Results) -> Iterator[Line]:
+    """Each prediction about agents of a second base, what was measured, and whether it came true."""
+    known = situations(results, SECOND_BASE)
+    for one in OF_SECOND_BASE:
+        yield _difference(one, known)
+    for name, situation, rule, expected in BEST_OF_SECOND_BASE:
+        paired = known.get(situation)
+        found = behind({situation: paired}, rule) if paired is not None else None
+        told = f"{found[1]:+.1f}" if found else ""
+        whole = paired is not None and len(paired.by_training) == TRAININGS
+        verdict = _preliminary(expected.verdict(found[1]), whole) if found else NOT_SCORED
+        yield name, f"{situation}: `{rule}` against the best other rule", expected.range, told, verdict
+
+
+def _difference(one: OfKinds, known: Mapping[str, Paired]) -> Line:
+    both = known[one.situation].having(one.first, one.second) if one.situation in known else None
+    found = both.difference(one.first, one.second) if both is not None else None
+    whole = both is not None and len(both.by_training) == TRAININGS
+    return _line(one.name, f"{one.situation}: `{one.first}` minus `{one.second}`", one.expected, found, whole)
 
 
 def _line(name: str, what: str, expected: Expected, found: Estimate | None, whole: bool) -> Line:

@@ -82,6 +82,7 @@ def _parts(results: Results) -> Iterator[str]:
     yield _better_rule(results)
     yield _real(results)
     yield sections.of_kinds(results)
+    yield sections.of_second_base(results)
     yield sections.of_runs(results)
     yield sections.of_situations(results)
     yield sections.of_forecasts(results)

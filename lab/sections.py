@@ -150,8 +150,8 @@ def of_kinds(results: Results) -> str:
 Four GRPO agents are one situation. [Decision 035](decisions/035-real-agents.md) has more, with new trainings of
 SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct replies (SFT), and LoRA.
 Each model was scored once, on {results.kept("kinds")["prompts"]} held-out prompts a task. {_scope(known.values())}
-Differences are to `core`; p-values have Holm's correction over the rules of a situation. All agents start from
-one base, because no other instruction-tuned weights could be had.
+Differences are to `core`; p-values have Holm's correction over the rules of a situation. These agents start from one
+base; the next section has another.
 
 ```sh
 python lab/real/kinds.py --work .real --seeds {" ".join(_trainings(known))}
@@ -165,6 +165,30 @@ The predictions were written before any of these agents was scored.
 {table(_PREDICTED, kinds.of_kinds(results))}"""
 
 
+def of_second_base(results: Results) -> str:
+    """The same rules on agents of another base."""
+    head, known = "## On agents of a second base", kinds.situations(results, kinds.SECOND_BASE)
+    if not known:
+        return f"{head}\n\nNo results are kept yet: `python lab/real/build_base.py --model gemma3-270m`."
+    parts = "\n\n".join(_kind(name, paired, "second base") for name, paired in known.items())
+    return f"""{head}
+
+Gemma 3 270M, fine-tuned on the same four tasks: all weights (SFT), or LoRA adapters. Prompts have no solved example
+here, so the formats must be learned. [Decision 040](decisions/040-a-second-base.md) says why there are no agents
+trained by reinforcement learning. {_scope(known.values())} Differences are to `core`, with Holm's correction.
+
+```sh
+python lab/real/build_base.py --model gemma3-270m --out .gemma/base --work .gemma/work
+python lab/real/kinds.py --work .gemma --situation SFT LoRA --out lab/results/{kinds.SECOND_BASE}.json
+```
+
+{parts}
+
+The predictions were written before any merge was scored. {_count(line[4] for line in kinds.of_second_base(results))}
+
+{table(_PREDICTED, kinds.of_second_base(results))}"""
+
+
 def _scope(known: Iterable[Paired]) -> str:
     """What intervals are over."""
     if all(len(paired.by_training) == 1 for paired in known):
@@ -176,7 +200,7 @@ def _trainings(known: dict[str, Paired]) -> list[str]:
     return sorted({seed for paired in known.values() for seed in paired.by_training})
 
 
-def _kind(name: str, paired: Paired) -> str:
+def _kind(name: str, paired: Paired, of: str = "") -> str:
     differences = kinds.adjusted(paired, kinds.CORE) if kinds.CORE in paired.models else {}
     models = sorted(paired.models, key=lambda model: -paired.by_task(model).mean())
     rows = [
@@ -191,7 +215,7 @@ def _kind(name: str, paired: Paired) -> str:
     seeds, plural = ", ".join(paired.by_training), "s" * (len(paired.by_training) > 1)
     left = [rule for one in paired.by_training.values() for rule in one if rule not in paired.models]
     more = f"\n\nNot scored in all of these trainings: {', '.join(map(repr, dict.fromkeys(left)))}." if left else ""
-    return f"""### {name[0].upper()}{name[1:]}
+    return f"""### {name[0].upper()}{name[1:]}{f" of a {of}" if of else ""}
 
 Training{plural} of seed{plural} {seeds}:
 

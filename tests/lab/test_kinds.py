@@ -75,15 +75,34 @@ def test_verdicts_are_final_once_all_trainings_are_scored(results: Results, tmp_
     assert lines["R1"][4] == FAILED and lines["R5"][4] == CAME_TRUE and lines["R17"][4].endswith(kinds.SO_FAR)
 
 
+def predicted_in(decision: str) -> dict[str, str]:
+    """Ranges by the names of predictions."""
+    text = (Path(kinds.__file__).parents[1] / "docs/decisions" / decision).read_text(encoding="utf-8")
+    rows = [line.split("|") for line in text.partition("## Outcome")[0].splitlines()]
+    return {cells[1].strip(): cells[-2].strip().replace("the interval", "interval") for cells in rows if len(cells) > 3}
+
+
 def test_every_prediction_is_in_the_decision() -> None:
-    written = (Path(kinds.__file__).parents[1] / "docs/decisions/035-real-agents.md").read_text(encoding="utf-8")
-    predicted = written.partition("## Outcome")[0].splitlines()
-    rows = {cells[1].strip(): cells for line in predicted if len(cells := line.split("|")) > 3}
+    said = predicted_in("035-real-agents.md")
     expected = {one.name: one.expected for one in (*kinds.RUNS, *kinds.KINDS)} | {name: e for name, _, e in kinds.WORST}
     for name, one in expected.items():
-        said = rows[name][-2].strip().replace("the interval", "interval")
-        assert said == one.range, name
-    assert f"{kinds.COMPONENT.low:g} to {kinds.COMPONENT.high:g}" in rows["S11"][-2]
+        assert said[name] == one.range, name
+    assert f"{kinds.COMPONENT.low:g} to {kinds.COMPONENT.high:g}" in said["S11"]
+    said = predicted_in("040-a-second-base.md")
+    of_second = {one.name: one.expected for one in kinds.OF_SECOND_BASE}
+    for name, one in (of_second | {name: e for name, _, _, e in kinds.BEST_OF_SECOND_BASE}).items():
+        assert said[name] == one.range, name
+
+
+def test_a_second_base_has_a_section_of_its_own(results: Results, tmp_path: Path) -> None:
+    kept = results.kept("kinds")
+    sft = kept["situations"]["SFT"]["5"] | {"core+": kept["situations"]["four, bfloat16"]["5"]["core+"]}
+    second = write(tmp_path, kinds.SECOND_BASE, {"prompts": 20, "base": {}, "situations": {"SFT": {"5": sft}}})
+    lines = {line[0]: line for line in kinds.of_second_base(second)}
+    assert lines["G1"][3].startswith("+50.0") and lines["G1"][4] == FAILED + kinds.SO_FAR
+    assert lines["G3"][3] == "+0.0" and lines["G3"][4] == CAME_TRUE + kinds.SO_FAR
+    assert lines["G4"][4] == lines["G6"][4] == NOT_SCORED
+    assert "### SFT of a second base" in sections.of_second_base(second)
 
 
 def test_a_range_may_be_open_below() -> None:
@@ -98,5 +117,5 @@ def test_sections_have_tables_and_failed_predictions(results: Results, tmp_path:
     assert "Not scored in all of these trainings: `core`." in told and FAILED in told
     assert "| uniform 3 | mean of the last three" in sections.of_runs(results)
     empty = Results(tmp_path / "nothing")
-    for section in (sections.of_kinds, sections.of_runs, sections.of_situations):
+    for section in (sections.of_kinds, sections.of_second_base, sections.of_runs, sections.of_situations):
         assert "No results are kept yet" in section(empty)
