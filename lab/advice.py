@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from lab.model import fresh
 from lab.results import Results
 from lab.rows import Row
 from lab.situations import COMMON, CORE, SITUATIONS
-from lab.smollm import Real
+from lab.smollm import FIRST_BASE, MODELS, SECOND_BASE, Real
 from lab.statistics import Estimate, Floats, estimate
 from ramerge.analysis.recommend import ADAPTERS, DENSE, PAIR, SPARSE, situation
 from ramerge.methods.registry import METHODS
@@ -43,34 +43,64 @@ ON_REAL: Mapping[str, str] = {
 """What candidates are called in the results of the real agents, where that is another name."""
 
 
+Training = tuple[str, int]
+"""Where it is kept, and its seed."""
+
+
+class Kind(NamedTuple):
+    """Real agents that were merged: a situation of `lab.kinds`, the dtype of the merges, and where they are kept."""
+
+    situation: str
+    dtype: str
+    kept_as: str = FIRST_BASE
+
+    @property
+    def name(self) -> str:
+        """The situation, with the base if that is the second one."""
+        return self.situation if self.kept_as == FIRST_BASE else f"{self.situation} of {MODELS[self.kept_as]}"
+
+
+_TWO, _FOUR, _EIGHT = (Kind(f"{count}, bfloat16", "bfloat16") for count in ("two", "four", "eight"))
+REAL: Mapping[str, Sequence[Kind]] = {
+    PAIR: (_TWO, _FOUR),
+    SPARSE: (_FOUR, _EIGHT, Kind("SFT", "bfloat16", SECOND_BASE)),
+    DENSE: (Kind("four, float32", "float32"), Kind("eight, float32", "float32"), Kind("SFT", "bfloat16")),
+    ADAPTERS: (Kind("LoRA", "float32"), Kind("LoRA", "float32", SECOND_BASE)),
+}
+"""The real agents that decide in a situation. Of the second base, a quarter of each agent's elements moved by SFT."""
+
+
 @dataclass(frozen=True)
 class Judge:
     """Real agents of which merges were scored.
 
     Attributes:
-        name: as in `lab.kinds`.
-        dtype: of their merges.
+        kind: which they are.
         real: what is kept of them.
     """
 
-    name: str
-    dtype: str
+    kind: Kind
     real: Real
 
-    def means(self, left_out: int | None = None, only: int | None = None) -> dict[str, float]:
+    @property
+    def name(self) -> str:
+        """As in `lab.kinds`, with the base if that is the second one."""
+        return self.kind.name
+
+    @property
+    def dtype(self) -> str:
+        """Of their merges."""
+        return self.kind.dtype
+
+    @property
+    def trainings(self) -> list[Training]:
+        """Those that were scored."""
+        return [(self.kind.kept_as, seed) for seed in self.real.seeds]
+
+    def means(self, left_out: Training | None = None, only: Training | None = None) -> dict[str, float]:
         """Mean scores of candidates as if all trainings had them; without a training, or of one only."""
-        seeds = [seed for seed in self.real.seeds if seed != left_out and only in (None, seed)]
+        seeds = [one[1] for one in self.trainings if one != left_out and only in (None, one)]
         return real_means(self.real.of_seeds(seeds), self.dtype) if seeds else {}
-
-
-_TWO, _FOUR, _EIGHT = ("two, bfloat16", "bfloat16"), ("four, bfloat16", "bfloat16"), ("eight, bfloat16", "bfloat16")
-REAL: Mapping[str, Sequence[tuple[str, str]]] = {
-    PAIR: (_TWO, _FOUR),
-    SPARSE: (_FOUR, _EIGHT),
-    DENSE: (("four, float32", "float32"), ("eight, float32", "float32"), ("SFT", "bfloat16")),
-    ADAPTERS: (("LoRA", "float32"),),
-}
-"""The real agents that decide in a situation, and the dtypes of their merges."""
 
 
 @dataclass(frozen=True)
@@ -145,19 +175,28 @@ class Choice:
         return min(behind.items(), key=lambda item: item[1])
 
     @property
+    def weakest_on_real(self) -> tuple[str, str, float]:
+        """The real agents for which the choice is farthest from the best candidate, that candidate, and how far."""
+        found = []
+        for judge in self.judges:
+            means = judge.means()
+            found.append((judge.name, max(means, key=lambda name: means[name]), _behind(means, self.name)))
+        return min(found, key=lambda one: one[2])
+
+    @property
     def regrets(self) -> list[float]:
         """On each training of the agents that decide, how far the choice without it is below the best candidate."""
         if not self.on_real:
             return [self._regret_on_tiny(seed) for seed in range(len(self.scores)) if len(self.scores) > 1]
-        seeds = sorted({seed for judge in self.judges for seed in judge.real.seeds})
-        known = [self._regret_on_real(seed) for seed in seeds if len(seeds) > 1]
+        trainings = sorted({one for judge in self.judges for one in judge.trainings})
+        known = [self._regret_on_real(one) for one in trainings if len(trainings) > 1]
         return [regret for regret in known if regret is not None]
 
     def _regret_on_tiny(self, left_out: int) -> float:
         chosen = chosen_of(_by_candidate(np.delete(self.scores, left_out, axis=0).mean(0)), {})
         return -_behind(_by_candidate(self.scores[left_out]), chosen)
 
-    def _regret_on_real(self, left_out: int) -> float | None:
+    def _regret_on_real(self, left_out: Training) -> float | None:
         """None where what would be chosen was not scored on that training."""
         others = _together([means for judge in self.judges if (means := judge.means(left_out=left_out))])
         scores = _together([means for judge in self.judges if (means := judge.means(only=left_out))])
@@ -235,8 +274,8 @@ def choices(results: Results) -> dict[str, Choice]:
 
 
 def _choice(results: Results, name: str, tiny: Sequence[Tiny]) -> Choice:
-    known = [(judge, dtype, smollm.of_situation(results, judge, dtype)) for judge, dtype in REAL.get(name, ())]
-    return Choice(tuple(tiny), tuple(Judge(judge, dtype, real) for judge, dtype, real in known if real is not None))
+    known = [(kind, smollm.of_situation(results, *kind)) for kind in REAL.get(name, ())]
+    return Choice(tuple(tiny), tuple(Judge(kind, real) for kind, real in known if real is not None))
 
 
 def _by_candidate(scores: Floats) -> dict[str, float]:
@@ -294,15 +333,19 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
     if apart is None:
         return None
     pair = [real_name(name) for name in (choice.name, choice.rival)]
-    both = [judge.real.having(*(f"{name}, {judge.dtype}" for name in pair)) for judge in choice.judges]
-    trainings = {seed for real in both for seed in real.seeds}
+    both = [
+        Judge(judge.kind, judge.real.having(*(f"{name}, {judge.dtype}" for name in pair))) for judge in choice.judges
+    ]
+    trainings = {one for judge in both for one in judge.trainings}
     verdict = better(apart)
+    weakest, best, behind = choice.weakest_on_real
     return {
         "agents": [judge.name for judge in choice.judges],
         "model": smollm.MODEL,
         "trainings": len(trainings),
         "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
         "rival": label(choice.rival),
+        "weakest": [weakest, label(best), _rounded(behind)],
         "difference": [_rounded(value) for value in (apart.value, apart.low, apart.high)],
         "scores": {label(name): _rounded(value) for name, value in choice.on_real.items()},
     }

@@ -16,6 +16,7 @@ from lab import statistics
 from lab.claims import signed
 from lab.predictions import NOT_SCORED, Expected
 from lab.results import Results
+from lab.smollm import FIRST_BASE, SECOND_BASE
 from lab.statistics import Estimate, Floats, holm
 
 SUM, CORE, CORE_PLUS, RMS, TIMES = "task_arithmetic", "core", "core+", "ram+ shared=rms", "sum x 0.8"
@@ -79,7 +80,7 @@ def _digits(text: str) -> list[int]:
     return [int(digit) for digit in text]
 
 
-def situations(results: Results, kept_as: str = "kinds") -> dict[str, Paired]:
+def situations(results: Results, kept_as: str = FIRST_BASE) -> dict[str, Paired]:
     """Situations of which anything is kept in a file of results."""
     kept: dict[str, Any] = results.kept(kept_as).get("situations", {})
     found = {}
@@ -187,8 +188,6 @@ KINDS = (
     OfKinds("R22", "two, bfloat16", CORE, SUM, Expected(-1.5, 1.5)),
 )
 WORST = (("R23", CORE_PLUS, Expected(-4, 0)), ("R24", SUM, Expected(-math.inf, -10)))
-SECOND_BASE = "second-base"
-"""Where results of a second base are kept."""
 OF_SECOND_BASE = (
     OfKinds("G1", "SFT", CORE_PLUS, SUM, Expected(-3, 2)),
     OfKinds("G2", "SFT", CORE_PLUS, "ram+", Expected(3, 15, 1)),

@@ -20,7 +20,10 @@ from lab import statistics
 from lab.results import BASE, Results
 from lab.statistics import Estimate, Floats
 
-MODEL = "SmolLM2-135M"
+FIRST_BASE, SECOND_BASE = "kinds", "second-base"
+MODELS = {FIRST_BASE: "SmolLM2-135M", SECOND_BASE: "Gemma 3 270M"}
+"""The bases, by where results of their agents are kept."""
+MODEL = MODELS[FIRST_BASE]
 AGENTS = "agents"
 """Each agent in its own task."""
 _MERGES = Path(__file__).parent / "real" / "merges.json"
@@ -145,13 +148,13 @@ def read(results: Results, kind: str = "real") -> Real | None:
     return real if real.merges else None
 
 
-def of_situation(results: Results, name: str, dtype: str) -> Real | None:
-    """What is kept of a situation of docs/decisions/035-real-agents.md; None without anything.
+def of_situation(results: Results, name: str, dtype: str, kept_as: str = FIRST_BASE) -> Real | None:
+    """What is kept of a situation of docs/decisions/035-real-agents.md, or of a second base; None without anything.
 
     The four agents of `read` are in the situations `four, DTYPE`, with the first prompts of each task only, which are
     the ones that were asked in all trainings.
     """
-    kept = results.kept("kinds")
+    kept = results.kept(kept_as)
     trainings = {int(seed): models for seed, models in kept.get("situations", {}).get(name, {}).items()}
     known = {
         seed: {model if model == AGENTS else f"{model}, {dtype}": digits for model, digits in models.items()}

@@ -284,6 +284,8 @@ def test_what_real_agents_say_is_shown() -> None:
     assert f"{recommend._SPEAKS[real['speaks']]}: {agents} this scored" in told
     assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
     assert f"ram+ {real['scores']['ram+']:.1f} %" in told
+    weakest, best, behind = real["weakest"]
+    assert f"; at its worst, in {weakest}, {behind:+.1f} points to {best}. These were trained" in told
     assert 'tables: docs/findings.md, "What recommend says" and "On more kinds of real agents"' in told
 
 

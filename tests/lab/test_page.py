@@ -187,14 +187,25 @@ def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
     known = advice.choices(kept)
     sparse, seeds = known["sparse"], len(kept.kept("situations"))
     assert sparse.deciding == "real" and sparse.judges
-    assert 0 < len(sparse.regrets) <= len(sparse.judges[0].real.seeds)
+    assert 0 < len(sparse.regrets) <= len({one for judge in sparse.judges for one in judge.trainings})
     assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == seeds
+
+
+def test_agents_of_both_bases_decide(kept: Results) -> None:
+    sparse = advice.choices(kept)["sparse"]
+    assert [judge.name for judge in sparse.judges] == ["four, bfloat16", "eight, bfloat16", "SFT of Gemma 3 270M"]
+    first, *_, second = sparse.judges
+    assert second.trainings == [(smollm.SECOND_BASE, seed) for seed in (5, 6, 7)]
+    assert second.means(left_out=("kinds", 5)) == second.means() != second.means(left_out=second.trainings[0])
+    assert first.means(only=second.trainings[0]) == {}
+    weakest, best, behind = sparse.weakest_on_real
+    assert weakest in {judge.name for judge in sparse.judges} and behind < 0 and best != sparse.name
 
 
 def test_where_tiny_agents_disagree_with_real_ones_the_page_says_so(kept: Results) -> None:
     known = advice.choices(kept)
-    assert not known["adapters"].divided and page._divided({"adapters": known["adapters"]}) == ""
     sparse = known["sparse"]
+    assert not sparse.divided and page._divided({"sparse": sparse}) == ""
     scores = np.zeros((3, len(advice.CANDIDATES)))
     scores[:, list(advice.CANDIDATES).index("average")] = 90.0
     other = replace(sparse, tiny=(advice.Tiny("made up", scores),))

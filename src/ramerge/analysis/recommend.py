@@ -231,10 +231,13 @@ def _real(known: dict[str, Any]) -> tuple[str, str]:
     value, low, high = real["difference"]
     own = " ".join((known["method"], *_assigned(known["parameters"])))
     others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name != own]
+    weakest, best, behind = real["weakest"]
+    worst = f"; at its worst, in {weakest}, {behind:+.1f} points to {best}" if len(real["agents"]) > 1 else ""
+    times = _TIMES.get(real["trainings"], f"{real['trainings']} times")
     return real["speaks"], (
         f"on real agents ({real['model']}: {'; '.join(real['agents'])}) this scored {scores[own]:.1f} %, "
-        f"{', '.join(others)}: {value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}. These were "
-        f"trained {_TIMES.get(real['trainings'], str(real['trainings']) + ' times')}, so this is little evidence"
+        f"{', '.join(others)}: {value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{worst}. These "
+        f"were trained {times}, so this is little evidence"
     )
 
 
