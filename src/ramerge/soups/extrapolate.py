@@ -18,7 +18,11 @@ class ExtrapolateParameters(SteppedParameters):
     """Parameters of `extrapolate`."""
 
     alpha: float = Field(
-        0.3, ge=-1e6, le=1e6, allow_inf_nan=False, description="how far beyond the last agent, in distances of the first from the last"
+        0.3,
+        ge=-1e6,
+        le=1e6,
+        allow_inf_nan=False,
+        description="how far beyond the last agent, in distances of the first from the last",
     )
     at: float | None = Field(
         None,
