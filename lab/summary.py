@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from lab import advice, rules, smollm
+from lab import advice, kinds, rules, smollm
 from lab.claims import DOES_NOT, HOLDS, LEVEL, better, beyond
 from lab.results import Measured, Results
 from lab.rows import ALL
@@ -57,6 +57,7 @@ def lines(results: Results) -> Iterator[str]:
         return
     yield from _first(results)
     yield from _real(results)
+    yield from _second_base(results)
     yield _best(main)
     yield _ram(main)
     yield from _when(results, main)
@@ -95,6 +96,29 @@ def _real(results: Results) -> Iterator[str]:
         apart = {dtype: real.difference(f"{smollm.SUM}, {dtype}", f"ram+, {dtype}") for dtype in real.merges}
         told = "; ".join(f"in {dtype} {points(one)} ({judged(one)})" for dtype, one in apart.items())
         yield f"**Real agents.** {scores_of_real(real)} The sum minus RAM+: {told}."
+
+
+def _second_base(results: Results) -> Iterator[str]:
+    """Which rules hold on agents of another base."""
+    known = kinds.situations(results, smollm.SECOND_BASE)
+    told = [_of_kind(_KINDS[name], paired) for name, paired in known.items()]
+    if told:
+        yield (
+            f"**Another base.** On {smollm.MODELS[smollm.SECOND_BASE]}, {'; '.join(told)}. So rules that were judged on "
+            "one base may fail on another ([figures](#on-agents-of-a-second-base))."
+        )
+
+
+_KINDS = {"SFT": "four fine-tuned agents", "LoRA": "four LoRA adapters"}
+
+
+def _of_kind(words: str, paired: kinds.Paired) -> str:
+    """The best rule, and those that were expected to be good."""
+    means = {model: float(paired.by_task(model).mean()) for model in paired.models if model != smollm.AGENTS}
+    best = max(means, key=lambda model: means[model])
+    others = [name for name in (smollm.REFERENCE, kinds.CORE_PLUS, smollm.SUM) if name in means and name != best]
+    told = ", ".join(f"`{name}` has {means[name]:.1f} %" for name in others)
+    return f"for {words} `{best}` is the best rule ({means[best]:.1f} %); {told}"
 
 
 def _best(main: Measured) -> str:

@@ -41,6 +41,7 @@ PAGES = [
 ]
 
 EXISTING = {
+    "ai.google.dev",  # terms of Gemma
     "arxiv.org",
     "bford.info",
     "git-lfs.github.com",
