@@ -103,9 +103,10 @@ def _second_base(results: Results) -> Iterator[str]:
     known = kinds.situations(results, smollm.SECOND_BASE)
     told = [_of_kind(_KINDS[name], paired) for name, paired in known.items()]
     if told:
+        model = smollm.MODELS[smollm.SECOND_BASE]
         yield (
-            f"**Another base.** On {smollm.MODELS[smollm.SECOND_BASE]}, {'; '.join(told)}. So rules that were judged on "
-            "one base may fail on another ([figures](#on-agents-of-a-second-base))."
+            f"**Another base.** On {model}, {'; '.join(told)}. So rules that were judged on one base may fail on "
+            "another ([figures](#on-agents-of-a-second-base))."
         )
 
 
