@@ -20,10 +20,10 @@ import ramerge
 from lab import smollm
 from lab.claims import DOES_NOT, HOLDS, better
 from lab.model import fresh
-from lab.results import Results
+from lab.results import FIRST_BASE, MODELS, SECOND_BASE, Results
 from lab.rows import Row
 from lab.situations import COMMON, CORE, SITUATIONS
-from lab.smollm import FIRST_BASE, MODELS, SECOND_BASE, Real
+from lab.smollm import Real
 from lab.statistics import Estimate, Floats, estimate
 from ramerge.analysis.recommend import ADAPTERS, DENSE, PAIR, SPARSE, situation
 from ramerge.methods.registry import METHODS
@@ -333,10 +333,11 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
     if apart is None:
         return None
     pair = [real_name(name) for name in (choice.name, choice.rival)]
-    both = [
-        Judge(judge.kind, judge.real.having(*(f"{name}, {judge.dtype}" for name in pair))) for judge in choice.judges
-    ]
-    trainings = {one for judge in both for one in judge.trainings}
+    trainings = {
+        (judge.kind.kept_as, seed)
+        for judge in choice.judges
+        for seed in judge.real.having(*(f"{name}, {judge.dtype}" for name in pair)).seeds
+    }
     verdict = better(apart)
     weakest, best, behind = choice.weakest_on_real
     return {

@@ -15,8 +15,7 @@ import numpy as np
 from lab import statistics
 from lab.claims import signed
 from lab.predictions import NOT_SCORED, Expected
-from lab.results import Results
-from lab.smollm import FIRST_BASE, SECOND_BASE
+from lab.results import FIRST_BASE, SECOND_BASE, Results
 from lab.statistics import Estimate, Floats, holm
 
 SUM, CORE, CORE_PLUS, RMS, TIMES = "task_arithmetic", "core", "core+", "ram+ shared=rms", "sum x 0.8"

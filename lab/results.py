@@ -31,6 +31,9 @@ from ramerge.foundation.files import write_file
 RESULTS = Path(__file__).with_name("results")
 Right = NDArray[np.bool_]
 BASE = "base"
+FIRST_BASE, SECOND_BASE = "kinds", "second-base"
+MODELS = {FIRST_BASE: "SmolLM2-135M", SECOND_BASE: "Gemma 3 270M"}
+"""Bases of real agents, by where results of `lab/real/kinds.py` are kept."""
 
 # --- keeping ---
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from lab import forecasts, kinds, situations, smollm, variants
+from lab import forecasts, kinds, situations, variants
 from lab.claims import signed
 from lab.kinds import Paired
 from lab.predictions import FAILED, NOT_SCORED
-from lab.results import Results
+from lab.results import SECOND_BASE, Results
 from lab.statistics import Estimate
 from lab.tables import table
 
@@ -167,7 +167,7 @@ The predictions were written before any of these agents was scored.
 
 def of_second_base(results: Results) -> str:
     """The same rules on agents of another base."""
-    head, known = "## On agents of a second base", kinds.situations(results, smollm.SECOND_BASE)
+    head, known = "## On agents of a second base", kinds.situations(results, SECOND_BASE)
     if not known:
         return f"{head}\n\nNo results are kept yet: `python lab/real/build_base.py --model gemma3-270m`."
     parts = "\n\n".join(_kind(name, paired, "second base") for name, paired in known.items())
@@ -179,7 +179,7 @@ trained by reinforcement learning. {_scope(known.values())} Differences are to `
 
 ```sh
 python lab/real/build_base.py --model gemma3-270m --out .gemma/base --work .gemma/work
-python lab/real/kinds.py --work .gemma --situation SFT LoRA --out lab/results/{smollm.SECOND_BASE}.json
+python lab/real/kinds.py --work .gemma --situation SFT LoRA --out lab/results/{SECOND_BASE}.json
 ```
 
 {parts}

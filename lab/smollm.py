@@ -17,12 +17,9 @@ from typing import Any
 import numpy as np
 
 from lab import statistics
-from lab.results import BASE, Results
+from lab.results import BASE, FIRST_BASE, MODELS, Results
 from lab.statistics import Estimate, Floats
 
-FIRST_BASE, SECOND_BASE = "kinds", "second-base"
-MODELS = {FIRST_BASE: "SmolLM2-135M", SECOND_BASE: "Gemma 3 270M"}
-"""The bases, by where results of their agents are kept."""
 MODEL = MODELS[FIRST_BASE]
 AGENTS = "agents"
 """Each agent in its own task."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from lab import advice, kinds, rules, smollm
 from lab.claims import DOES_NOT, HOLDS, LEVEL, better, beyond
-from lab.results import Measured, Results
+from lab.results import MODELS, SECOND_BASE, Measured, Results
 from lab.rows import ALL
 from lab.settings import MAIN
 from lab.statistics import Estimate, holm
@@ -100,10 +100,10 @@ def _real(results: Results) -> Iterator[str]:
 
 def _second_base(results: Results) -> Iterator[str]:
     """Which rules hold on agents of another base."""
-    known = kinds.situations(results, smollm.SECOND_BASE)
+    known = kinds.situations(results, SECOND_BASE)
     told = [_of_kind(_KINDS[name], paired) for name, paired in known.items()]
     if told:
-        model = smollm.MODELS[smollm.SECOND_BASE]
+        model = MODELS[SECOND_BASE]
         yield (
             f"**Another base.** On {model}, {'; '.join(told)}. So rules that were judged on one base may fail on "
             "another ([figures](#on-agents-of-a-second-base))."

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 from lab.predictions import CAME_TRUE, FAILED, NOT_SCORED, Expected
-from lab.results import Results
+from lab.results import SECOND_BASE, Results
 
-from lab import kinds, sections, smollm
+from lab import kinds, sections
 
 
 def write(folder: Path, name: str, content: object) -> Results:
@@ -97,7 +97,7 @@ def test_every_prediction_is_in_the_decision() -> None:
 def test_a_second_base_has_a_section_of_its_own(results: Results, tmp_path: Path) -> None:
     kept = results.kept("kinds")
     sft = kept["situations"]["SFT"]["5"] | {"core+": kept["situations"]["four, bfloat16"]["5"]["core+"]}
-    second = write(tmp_path, smollm.SECOND_BASE, {"prompts": 20, "base": {}, "situations": {"SFT": {"5": sft}}})
+    second = write(tmp_path, SECOND_BASE, {"prompts": 20, "base": {}, "situations": {"SFT": {"5": sft}}})
     lines = {line[0]: line for line in kinds.of_second_base(second)}
     assert lines["G1"][3].startswith("+50.0") and lines["G1"][4] == FAILED + kinds.SO_FAR
     assert lines["G3"][3] == "+0.0" and lines["G3"][4] == CAME_TRUE + kinds.SO_FAR

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from lab.claims import RULES, claims, signed
-from lab.results import Results
+from lab.results import FIRST_BASE, SECOND_BASE, Results
 from lab.rows import ALL, Row
 from lab.settings import MAIN
 from lab.situations import SITUATIONS
@@ -195,8 +195,8 @@ def test_agents_of_both_bases_decide(kept: Results) -> None:
     sparse = advice.choices(kept)["sparse"]
     assert [judge.name for judge in sparse.judges] == ["four, bfloat16", "eight, bfloat16", "SFT of Gemma 3 270M"]
     first, *_, second = sparse.judges
-    assert second.trainings == [(smollm.SECOND_BASE, seed) for seed in (5, 6, 7)]
-    assert second.means(left_out=("kinds", 5)) == second.means() != second.means(left_out=second.trainings[0])
+    assert second.trainings == [(SECOND_BASE, seed) for seed in (5, 6, 7)]
+    assert second.means(left_out=(FIRST_BASE, 5)) == second.means() != second.means(left_out=second.trainings[0])
     assert first.means(only=second.trainings[0]) == {}
     weakest, best, behind = sparse.weakest_on_real
     assert weakest in {judge.name for judge in sparse.judges} and behind < 0 and best != sparse.name

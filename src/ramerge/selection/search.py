@@ -164,13 +164,7 @@ def _specialists(word: str) -> dict[str, float]:
 
 
 def scorer_of(score: Score, seconds: float) -> MakeScorer:
-    """What makes the scorer of a search in its folder.
-
-    Raises:
-        RecipeError: the time that scoring may take is none.
-    """
-    if not 0 < seconds < math.inf:
-        raise RecipeError(f"--score-timeout {seconds:g}: must be a number of seconds above 0")
+    """What makes the scorer of a search in its folder."""
     if isinstance(score, TaskScore):
         tasks = score
         return lambda folder: TaskScorer(tasks, folder)

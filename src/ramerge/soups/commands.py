@@ -195,11 +195,13 @@ def _find_greedy(
 ) -> None:
     from ramerge.foundation.progress import shown
     from ramerge.selection.search import objective_of, scorer_of
+    from ramerge.selection.settings import SearchSettings
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:
         raise RecipeError("greedy: needs --score, which says how a soup is scored")
-    make_scorer, objective = scorer_of(score_of(flags), flags["score_timeout"]), objective_of(flags["objective"])
+    settings = SearchSettings(score_timeout=flags["score_timeout"])
+    make_scorer, objective = scorer_of(score_of(flags), settings.score_timeout), objective_of(flags["objective"])
     with shown(quiet=quiet or as_json) as listen:
         result = greedy_soup(
             request.recipe,

@@ -21,14 +21,12 @@ class ExtrapolateParameters(SteppedParameters):
         0.3,
         ge=-1e6,
         le=1e6,
-        allow_inf_nan=False,
         description="how far beyond the last agent, in distances of the first from the last",
     )
     at: float | None = Field(
         None,
         ge=-1e15,
         le=1e15,
-        allow_inf_nan=False,
         json_schema_extra={"range": "-1e+15 to 1e+15"},
         description="the training step that is predicted, in place of alpha",
     )
