@@ -31,7 +31,14 @@ MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.
 MERGES |= {
     "sum x 0.5": {"method": "task_arithmetic", "parameters": {"scale": 0.5}},
     "swudi": {"method": "swudi"},
+    "core+ time=10": {"method": "core+", "parameters": {"time": 10.0}},
+    "core+ time=100": {"method": "core+", "parameters": {"time": 100.0}},
+    "swudi from core": {"method": "swudi", "parameters": {"init_mode": "core", "exp_time": 300.0}},
+    "swudi time=1": {"method": "swudi", "parameters": {"exp_time": 1.0}},
+    "swudi time=300": {"method": "swudi", "parameters": {"exp_time": 300.0}},
 }
+ELSEWHERE = {"core+, mean elsewhere": ("core+", "linear"), "swudi, core elsewhere": ("swudi", "core")}
+"""Rules for linear weights, with the rule for embeddings and vectors."""
 _FIRST = (
     "task_arithmetic",
     "core",
@@ -89,7 +96,14 @@ MENDED = {
     ),
 }
 """Those of docs/decisions/039-core-in-bfloat16.md, kept in a file of their own."""
-ALL = SITUATIONS | MENDED
+_FLOW = ("core+, mean elsewhere", "swudi, core elsewhere", "core+ time=100", "swudi from core", "core+ time=10", "swudi time=1")
+FLOW = {
+    "flow, SFT": Situation("sft", "bfloat16", rules=_FLOW),
+    "flow, LoRA": Situation("lora", "float32", rules=("core+ time=10", "core+ time=100", "swudi time=300")),
+    "flow, eight, bfloat16": Situation("agents", "bfloat16", rules=_FLOW[:4], twice=True),
+}
+"""Those of docs/decisions/041-what-the-flow-does.md, likewise."""
+ALL = SITUATIONS | MENDED | FLOW
 Rewards = dict[str, str]
 """Of each task, the rewards of its prompts in quarters: one digit a prompt."""
 
@@ -103,13 +117,14 @@ class Scorer:
         self.tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
         self.asked: dict[str, list[Example]] = {name: task.examples("test", 0, prompts) for name, task in TASKS.items()}
 
-    def merged(self, recipe: Mapping[str, Any]) -> None:
-        """Make the model a merge."""
+    def merged(self, recipe: Mapping[str, Any], only_elsewhere: bool = False) -> None:
+        """Make the model a merge, or only its embeddings and vectors."""
         places = dict(self.model.named_parameters())
         stream = ramerge.plan(recipe, options=ramerge.Options(threads=1)).tensors()
         with torch.no_grad():
             for tensor in stream:
-                places[tensor.name].copy_(tensor.torch())
+                if not only_elsewhere or "embed" in tensor.name or "norm" in tensor.name:
+                    places[tensor.name].copy_(tensor.torch())
 
     def agent(self, folder: Path) -> None:
         """Make the model one agent, or the base."""
@@ -150,7 +165,8 @@ def recipe(work: Path, situation: Situation, seed: int, rule: str) -> dict[str, 
 
 def wanted(name: str, seeds: list[int], known: Mapping[str, Any]) -> Iterator[tuple[int, str]]:
     """Training and model of all that is not scored yet: agents, then rule after rule."""
-    for model in ("agents", *ALL[name].rules):
+    models = ALL[name].rules if name in FLOW else ("agents", *ALL[name].rules)
+    for model in models:
         for seed in seeds:
             if model not in known.get(str(seed), {}):
                 yield seed, model
@@ -175,7 +191,10 @@ def measure(given: argparse.Namespace, name: str) -> None:
                 scorer.agent(given.work / str(seed) / situation.folder / task)
                 rewards |= scorer.rewards((task,))
         else:
-            scorer.merged(recipe(given.work, situation, seed, model))
+            rule, *elsewhere = ELSEWHERE.get(model, (model,))
+            scorer.merged(recipe(given.work, situation, seed, rule))
+            for other in elsewhere:
+                scorer.merged(recipe(given.work, situation, seed, other), only_elsewhere=True)
             rewards = scorer.rewards(situation.tasks)
         known.setdefault(str(seed), {})[model] = rewards
         write_file(given.out, json.dumps(kept, indent=1) + "\n")
