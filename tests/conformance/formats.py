@@ -188,7 +188,7 @@ def _in_megatron(**more: Any) -> Row:
     return Row(write, lambda _folder, tensors: shaped(tensors), needs=("torch",))
 
 
-# By the name of the format, and what varies. Every format of `checkpoint.formats.registry` needs a row.
+# By the name of the format, and what varies. Every format needs a row.
 ROWS: dict[str, Row] = {
     "safetensors": Row(in_shards),
     "bin": trained("write_bin"),

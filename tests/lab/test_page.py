@@ -41,6 +41,12 @@ def real(tmp_path: Path) -> smollm.Real:
     return found
 
 
+@pytest.fixture(scope="session")
+def findings() -> str:
+    """The page as it is kept; `test_run.py` renders it again, which takes seconds, and compares."""
+    return page.PAGE.read_text(encoding="utf-8")
+
+
 def test_trainings_of_the_real_agents_count_alike(tmp_path: Path, real: smollm.Real) -> None:
     kept(tmp_path, 2, **{"ram+ shared=agree_max, bfloat16": "20" * 20, "of this training": "1" * 40})
     both = smollm.read(Results(tmp_path))
@@ -229,7 +235,7 @@ def test_published_tables_are_counted() -> None:
 
 
 def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
-    known = json.loads(advice.text(kept))["situations"]
+    known = json.loads(advice.ADVICE.read_text(encoding="utf-8"))["situations"]
     for name, choice in advice.choices(kept).items():
         apart = choice.difference
         assert (apart is None) == (known[name]["real"] is None)
@@ -242,8 +248,8 @@ def test_the_summary_is_short(kept: Results) -> None:
     assert 7 <= len(list(summary.lines(kept))) <= 10
 
 
-def test_the_answer_comes_first_and_the_rules_last(kept: Results) -> None:
-    headings = [line for line in page.text(kept).splitlines() if line.startswith("## ")]
+def test_the_answer_comes_first_and_the_rules_last(findings: str) -> None:
+    headings = [line for line in findings.splitlines() if line.startswith("## ")]
     assert headings[0] == "## In short" and headings[-1] == "## Appendix: the rules of the verdicts"
 
 
@@ -298,10 +304,9 @@ def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
         assert summary.scores_of_real(real) in text, name
 
 
-def test_shared_rules_are_stated_once(kept: Results) -> None:
-    made, text = list(claims(kept)), page.text(kept)
-    assert {one.rule for one in made} >= RULES.keys()
-    flat = " ".join(text.split())
+def test_shared_rules_are_stated_once(kept: Results, findings: str) -> None:
+    assert {one.rule for one in claims(kept)} >= RULES.keys()
+    flat = " ".join(findings.split())
     assert all(flat.count(words) == 1 for words in RULES.values())
 
 
@@ -321,8 +326,8 @@ def test_kinds_part_the_prompts_of_a_task_twice() -> None:
         assert (np.array([kinds[0] ^ kinds[1], kinds[2] ^ kinds[3]])).all()
 
 
-def test_lines_break_outside_of_code(kept: Results) -> None:
-    lines = [line for line in page.text(kept).splitlines() if not line.startswith(("|", "!", "```"))]
+def test_lines_break_outside_of_code(findings: str) -> None:
+    lines = [line for line in findings.splitlines() if not line.startswith(("|", "!", "```"))]
     assert all(len(line) <= 120 and line.count("`") % 2 == 0 for line in lines)
 
 

@@ -304,7 +304,7 @@ def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: 
 
 
 def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
-    """`search.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
+    """`selection.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
     if not can_render():
         pytest.skip("the page's libraries are not here")
     from ramerge.selection.report.charts import figures_of

@@ -84,7 +84,7 @@ class Visit:
 
     def merged(self, name: str) -> None:
         """Wait until the list says that a merge is complete."""
-        self.wait("tr", has_text=name).get_by_text("done", exact=True).wait_for(timeout=60_000)
+        self.wait("tr", has_text=name).get_by_text("done", exact=True).wait_for(timeout=180_000)
 
     def pick(self, label: str, option: str) -> None:
         """Choose from a list."""

@@ -437,13 +437,11 @@ def test_an_interrupt_does_not_wait_for_a_bucket_that_does_not_answer(browser: A
 # --- for everybody ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [420, 1280])
-def test_every_tab_fits_and_can_be_used_by_everybody(width: int, scheme: str, browser: Any, address: str) -> None:
+def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, address: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
-    size = {"width": width, "height": 900}
-    with visit(browser, address, viewport=size, color_scheme=scheme) as opened:
+    with visit(browser, address, viewport={"width": width, "height": 900}) as opened:
         opened.click(DEMO)
         opened.wait("table.plain", has_text="safetensors files")
         for name in TABS:
@@ -454,8 +452,11 @@ def test_every_tab_fits_and_can_be_used_by_everybody(width: int, scheme: str, br
             if name == "Compare":
                 for closed in ("Score on benchmarks", "Show a search", "Ask side by side"):
                     opened.page.get_by_role("button", name=closed).click()
-            opened.page.wait_for_timeout(500)
-            found = Axe().run(opened.page).response["violations"]
-            serious = [one for one in found if one["impact"] in ("serious", "critical")]
-            assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], name
+            for scheme in ("light", "dark"):
+                opened.page.emulate_media(color_scheme=scheme)
+                opened.page.wait_for_timeout(500)
+                assert opened.page.evaluate("document.body.classList.contains('dark')") == (scheme == "dark")
+                found = Axe().run(opened.page).response["violations"]
+                serious = [one for one in found if one["impact"] in ("serious", "critical")]
+                assert [(one["id"], one["nodes"][0]["html"]) for one in serious] == [], (name, scheme)
             assert opened.page.evaluate("document.documentElement.scrollWidth") <= width, name

@@ -105,7 +105,7 @@ def _read_document(path: str, *, may_be_out: bool) -> Document:
 
 
 def is_model(path: str) -> bool:
-    """Whether a word is a model's folder, local or remote, or a model with adapters (`checkpoint.hub`)."""
+    """Whether a word is a model's folder, local or remote, or a model with adapters (`storage.models`)."""
     return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
 
 

@@ -1,6 +1,6 @@
 """A LoRA adapter of PEFT, opened over its base: the tensors of the whole agent.
 
-What the adapter changes is computed from the base in float32 (`checkpoint.lowrank`), what it replaces is as stored, and
+What the adapter changes is computed from the base in float32 (`tensors.lowrank`), what it replaces is as stored, and
 everything else is the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
 `peft.utils.other` of peft 0.21.
 """

@@ -6,13 +6,13 @@ While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside 
     new        the folder that is built, or a folder that will be removed
     old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
     journal    what was done in `new`, if a later run can resume it
-    spool      of a delta: blocks that are not in its files yet (`checkpoint.delta.spool`)
+    spool      of a delta: blocks that are not in its files yet (`deltas.spool`)
 
 `old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
 `new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after every run, also a failed
 one, and before every run, because a killed run may have left folders. The rest is removed likewise, but for `new`,
 `journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken for that of
-another folder. A run that was killed when `new` was at OUT has completed it: `build.tidy` removes the rest.
+another folder. A run that was killed when `new` was at OUT has completed it: `output.build.tidy` removes the rest.
 
 The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
 """

@@ -2,7 +2,7 @@
 
 A trainer stores the names of its modules, `save_pretrained` the names of files, a text model lacks the prefix that the
 same model has inside of a vision model, and experts are one tensor here and many there. Each of these conventions is a
-row of a table: `checkpoint.spellings` has names, `FUSIONS` arrangements, `ABSENCES` what training does not load. An
+row of a table: `tensors.name_aliases` has names, `FUSIONS` arrangements, `ABSENCES` what training does not load. An
 agent's tensor is taken for a base's only where the whole name follows from rows of the tables.
 """
 
