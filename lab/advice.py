@@ -25,7 +25,7 @@ from lab.rows import Row
 from lab.situations import COMMON, CORE, SITUATIONS
 from lab.smollm import Real
 from lab.statistics import Estimate, Floats, estimate
-from ramerge.analysis.recommend import ADAPTERS, DENSE, PAIR, SPARSE, situation
+from ramerge.analysis.recommend import ADAPTERS, DENSE, PAIR, SPARSE, situation, when_trained
 from ramerge.methods.registry import METHODS
 
 ADVICE = Path(ramerge.__file__).parent / "analysis" / "advice.json"
@@ -61,13 +61,19 @@ class Kind(NamedTuple):
 
 
 _TWO, _FOUR, _EIGHT = (Kind(f"{count}, bfloat16", "bfloat16") for count in ("two", "four", "eight"))
+_SECOND_SFT = Kind("SFT", "bfloat16", SECOND_BASE)
 REAL: Mapping[str, Sequence[Kind]] = {
     PAIR: (_TWO, _FOUR),
-    SPARSE: (_FOUR, _EIGHT, Kind("SFT", "bfloat16", SECOND_BASE)),
+    SPARSE: (_FOUR, _EIGHT, _SECOND_SFT),
+    when_trained(SPARSE, "rl"): (_FOUR, _EIGHT),
+    when_trained(SPARSE, "sft"): (_SECOND_SFT,),
     DENSE: (Kind("four, float32", "float32"), Kind("eight, float32", "float32"), Kind("SFT", "bfloat16")),
     ADAPTERS: (Kind("LoRA", "float32"), Kind("LoRA", "float32", SECOND_BASE)),
 }
-"""The real agents that decide in a situation. Of the second base, a quarter of each agent's elements moved by SFT."""
+"""The real agents that decide in a situation. Of the second base, a quarter of each agent's elements moved by SFT.
+
+How agents were trained makes a difference for sparse ones only: docs/decisions/042-how-agents-were-trained.md.
+"""
 
 
 @dataclass(frozen=True)
@@ -269,7 +275,10 @@ def choices(results: Results) -> dict[str, Choice]:
         densities = [float(np.mean([score["density"] for score in found]))] * len(one.agents)
         cosine = float(np.mean([score["cosine"] for score in found]))
         place = situation(densities, [cosine], adapters=adapters)
-        tiny.setdefault(place, []).append(Tiny(one.name, scores))
+        trained = {agent.kind.partition("-")[0] for agent in one.agents}
+        alike = [when_trained(place, *trained)] if len(trained) == 1 else []
+        for known in (place, *(name for name in alike if name in REAL)):
+            tiny.setdefault(known, []).append(Tiny(one.name, scores))
     return {name: _choice(results, name, tiny[name]) for name in sorted(tiny)}
 
 
@@ -342,7 +351,7 @@ def _kept_of_real(choice: Choice) -> dict[str, Any] | None:
     weakest, best, behind = choice.weakest_on_real
     return {
         "agents": [judge.name for judge in choice.judges],
-        "model": smollm.MODEL,
+        "model": ", ".join(dict.fromkeys(MODELS[judge.kind.kept_as] for judge in choice.judges)),
         "trainings": len(trainings),
         "speaks": "for" if verdict == HOLDS else "against" if verdict == DOES_NOT and apart.high < 0 else "neither",
         "rival": label(choice.rival),

@@ -47,6 +47,8 @@ _SITUATIONS = {
     "dense": "agents that moved most elements",
     "pair": "two sparse agents",
     "sparse": "three or more sparse agents",
+    "sparse, rl": "sparse agents that were trained by RL (`--trained-by rl`)",
+    "sparse, sft": "sparse agents that were fine-tuned (`--trained-by sft`)",
 }
 
 

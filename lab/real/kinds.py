@@ -37,7 +37,7 @@ MERGES |= {
     "swudi time=1": {"method": "swudi", "parameters": {"exp_time": 1.0}},
     "swudi time=300": {"method": "swudi", "parameters": {"exp_time": 300.0}},
 }
-ELSEWHERE = {"core+, mean elsewhere": ("core+", "linear"), "swudi, core elsewhere": ("swudi", "core")}
+OTHERS = {"core+, others averaged": ("core+", "linear"), "swudi, others by core": ("swudi", "core")}
 """Rules for linear weights, with the rule for embeddings and vectors."""
 _FIRST = (
     "task_arithmetic",
@@ -96,7 +96,14 @@ MENDED = {
     ),
 }
 """Those of docs/decisions/039-core-in-bfloat16.md, kept in a file of their own."""
-_FLOW = ("core+, mean elsewhere", "swudi, core elsewhere", "core+ time=100", "swudi from core", "core+ time=10", "swudi time=1")
+_FLOW = (
+    "core+, others averaged",
+    "swudi, others by core",
+    "core+ time=100",
+    "swudi from core",
+    "core+ time=10",
+    "swudi time=1",
+)
 FLOW = {
     "flow, SFT": Situation("sft", "bfloat16", rules=_FLOW),
     "flow, LoRA": Situation("lora", "float32", rules=("core+ time=10", "core+ time=100", "swudi time=300")),
@@ -117,13 +124,13 @@ class Scorer:
         self.tokenizer = AutoTokenizer.from_pretrained(base, padding_side="left")
         self.asked: dict[str, list[Example]] = {name: task.examples("test", 0, prompts) for name, task in TASKS.items()}
 
-    def merged(self, recipe: Mapping[str, Any], only_elsewhere: bool = False) -> None:
+    def merged(self, recipe: Mapping[str, Any], only_others: bool = False) -> None:
         """Make the model a merge, or only its embeddings and vectors."""
         places = dict(self.model.named_parameters())
         stream = ramerge.plan(recipe, options=ramerge.Options(threads=1)).tensors()
         with torch.no_grad():
             for tensor in stream:
-                if not only_elsewhere or "embed" in tensor.name or "norm" in tensor.name:
+                if not only_others or "embed" in tensor.name or "norm" in tensor.name:
                     places[tensor.name].copy_(tensor.torch())
 
     def agent(self, folder: Path) -> None:
@@ -191,10 +198,10 @@ def measure(given: argparse.Namespace, name: str) -> None:
                 scorer.agent(given.work / str(seed) / situation.folder / task)
                 rewards |= scorer.rewards((task,))
         else:
-            rule, *elsewhere = ELSEWHERE.get(model, (model,))
+            rule, *others = OTHERS.get(model, (model,))
             scorer.merged(recipe(given.work, situation, seed, rule))
-            for other in elsewhere:
-                scorer.merged(recipe(given.work, situation, seed, other), only_elsewhere=True)
+            for other in others:
+                scorer.merged(recipe(given.work, situation, seed, other), only_others=True)
             rewards = scorer.rewards(situation.tasks)
         known.setdefault(str(seed), {})[model] = rewards
         write_file(given.out, json.dumps(kept, indent=1) + "\n")

@@ -183,7 +183,7 @@ def test_what_real_agents_say_comes_before_the_tiny_ones() -> None:
     speaks = recommend._SPEAKS[known_of(recommend.SPARSE)["real"]["speaks"]]
     known = known_of(recommend.SPARSE)
     divided = ["divided"] if known["divided"] else []
-    assert kinds == ["try first", "why", *divided, speaks, "evidence", "check", "tables", "not known"]
+    assert kinds == ["try first", "why", "depends", *divided, speaks, "evidence", "check", "tables", "not known"]
     times = known["trainings"]
     check = f"one training of the real agents was left out and the choice made again, {times} times; in"
     assert any(f"{check} {known['errors']} of {times} it was more than" in line for line in told)
@@ -198,6 +198,29 @@ def test_where_tiny_agents_prefer_another_rule_it_is_named(analysis: ramerge.Ana
         "real ones decided: compare with it"
     )
     assert known["highest"] - known["mean"] > 1
+
+
+@pytest.mark.parametrize("way", recommend.TRAINED_BY)
+def test_how_agents_were_trained_decides_for_sparse_ones(
+    way: recommend.TrainedBy, analysis: ramerge.Analysis, tmp_path: Path
+) -> None:
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--trained-by", way, "--no-cache", "--json"])
+    values, known = json.loads(told.output), known_of(recommend.when_trained(recommend.SPARSE, way))
+    assert (values["situation"], values["depends"]) == (recommend.SPARSE, None)
+    assert (values["method"], values["parameters"]) == (known["method"], known["parameters"])
+    assert f"the agents were trained by {recommend.TRAINED_BY[way]}" in values["reasons"]
+    # who does not say it is told what it would change, and where it changes nothing that is said
+    unsaid = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout
+    assert f"--trained-by {way} names {recommend._merge(known)}" in unsaid
+    dense = recommend.recommend(analysis, trained_by=way)
+    assert dense.situation == recommend.DENSE and dense.depends is None
+    assert dense.reasons[1].endswith("which makes no difference here")
+    assert dense.method == recommend.recommend(analysis).method
+
+
+def test_another_way_of_training_is_refused(analysis: ramerge.Analysis) -> None:
+    with pytest.raises(RecipeError, match="trained_by 'dpo': must be one of rl, sft, or None"):
+        recommend.recommend(analysis, trained_by="dpo")  # type: ignore[call-overload]
 
 
 def test_situations_are_advised_as_the_lab_says(analysis: ramerge.Analysis) -> None:
@@ -280,7 +303,7 @@ def test_kinds_of_agents_are_told_apart(analysis: ramerge.Analysis) -> None:
 def test_what_real_agents_say_is_shown() -> None:
     told = " ".join(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).output.split())
     real = known_of(recommend.SPARSE)["real"]
-    agents = f"on real agents (SmolLM2-135M: {'; '.join(real['agents'])})"
+    agents = f"on real agents ({real['model']}: {'; '.join(real['agents'])})"
     assert f"{recommend._SPEAKS[real['speaks']]}: {agents} this scored" in told
     assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
     assert f"ram+ {real['scores']['ram+']:.1f} %" in told
@@ -304,6 +327,10 @@ def test_pages_name_what_is_advised() -> None:
         tried = line.split(" | ")[1]
         assert tried.startswith(f"[`{known['method']}`]"), line
         assert all(f"`{key}: {value}`" in tried for key, value in known["parameters"].items()), line
+    known = known_of(recommend.when_trained(recommend.SPARSE, "rl"))
+    (line,) = (line for line in lines if "trained by RL (`recommend --trained-by rl`)" in line)
+    assert f"[`{known['method']}`]" in line
+    assert all(f"`{key}: {value}`" in line for key, value in known["parameters"].items())
     readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
     assert f"`ramerge recommend` names `{known_of(recommend.SPARSE)['method']}`" in readme
 

@@ -168,8 +168,13 @@ def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> No
     kinds = {(row.method, str(row.fixed)) for row in advice.CANDIDATES.values()}
     assert len(kinds) == len(advice.CANDIDATES)
     known = advice.choices(kept)
-    assert {"adapters", "copies", "dense", "pair", "sparse"} == known.keys()
+    trained = {"sparse, rl": "RL", "sparse, sft": "light SFT"}
+    assert {"adapters", "copies", "dense", "pair", "sparse", *trained} == known.keys()
     assert all(one.mean.keys() == advice.CANDIDATES.keys() and one.name in one.mean for one in known.values())
+    for name, way in trained.items():
+        of_training = known.pop(name)
+        assert all(one.name.startswith(way) and "and" not in one.name for one in of_training.tiny)
+        assert {judge.kind for judge in of_training.judges} < {judge.kind for judge in known["sparse"].judges}
     assert sorted(tiny.name for one in known.values() for tiny in one.tiny) == sorted(one.name for one in SITUATIONS)
     assert [one.name for one in known["copies"].tiny] == ["RL, one of 3 given three times"]
     assert {one.name for one in known["adapters"].tiny} == {f"LoRA, {count} agents" for count in (2, 3, 5)}

@@ -25,6 +25,7 @@ from ramerge.foundation.options import (
 from ramerge.foundation.terminal import reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
+    from ramerge.analysis.recommend import TrainedBy
     from ramerge.options import Options
 
 _RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", type=click.Path())
@@ -78,8 +79,22 @@ def analyze(
 
 
 @command(short_help="Say which merge to try first.")
-@options(_RECIPE, *MODELS, DTYPE, as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
-def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
+@options(_RECIPE, *MODELS, DTYPE)
+@option(
+    "models",
+    "--trained-by",
+    type=click.Choice(["rl", "sft"]),
+    help="How all agents were trained, if you know: for three or more sparse agents the answer depends on it.",
+)
+@options(as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
+def recommend(
+    paths: tuple[str, ...],
+    trained_by: TrainedBy | None,
+    quiet: bool,
+    as_json: bool,
+    options: Options,
+    **flags: Any,
+) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
 
     The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
@@ -95,7 +110,7 @@ def recommend(paths: tuple[str, ...], quiet: bool, as_json: bool, options: Optio
     document = read_recipe(paths, flags)
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
-    found = chosen(analysis)
+    found = chosen(analysis, trained_by=trained_by)
     warn(warnings_for(analysis, found.method))
     if as_json:
         click.echo(found.to_json(), nl=False)

@@ -2,23 +2,24 @@
 
 The rule is deliberately small. Agents are in one of five situations, by their kind, number, densities and angles; for
 each, the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often
-that was wrong on another training. Where tiny agents prefer another one, that is named, too. `lab/advice.py`
-states the rule, and writes `advice.json` from kept results with the function `situation` below.
+that was wrong on another training. Sparse agents trained by RL and by SFT want different methods, so users may say how
+theirs were. Where tiny agents prefer another one, that is named, too. `lab/advice.py` states the rule, and writes
+`advice.json` from kept results with the function `situation` below.
 """
 
 from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
 from ramerge.engine.warn import AboutMethod
-from ramerge.foundation.errors import PlanError
+from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
 from ramerge.methods.moved import ORDERED
@@ -30,6 +31,9 @@ from ramerge.recipe.model import DEFAULT_METHOD, Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
+TRAINED_BY = {"rl": "RL", "sft": "SFT"}
+"""How agents can have been trained, as users say it."""
+TrainedBy = Literal["rl", "sft"]
 PAGE = "docs/findings.md"
 _COPIES_FROM = 0.9
 """Two task vectors of a greater cosine are counted as copies of one agent, or of one training."""
@@ -64,6 +68,8 @@ class Recommendation:
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
         compare: methods to compare with.
+        depends: what would be named if it were known how the agents were trained, in one sentence; None where that
+            makes no difference, or was said.
         divided: the rule that tiny agents prefer by more than a point, in one sentence; None where there is none.
         reasons: sentences, from the counts.
         evidence: sentences, from the lab, about tiny agents.
@@ -84,6 +90,7 @@ class Recommendation:
     parameters: dict[str, Any]
     rounding: str | None
     compare: tuple[str, ...]
+    depends: str | None
     divided: str | None
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
@@ -124,29 +131,46 @@ def situation(densities: Iterable[float], cosines: Iterable[float], *, adapters:
     return PAIR if len(shares) == 2 else SPARSE
 
 
+def when_trained(situation: str, trained_by: str) -> str:
+    """The name of a situation of agents that were trained in one way."""
+    return f"{situation}, {trained_by}"
+
+
 @overload
-def recommend(source: Analysis) -> Recommendation: ...
+def recommend(source: Analysis, *, trained_by: TrainedBy | None = None) -> Recommendation: ...
 @overload
 def recommend(
-    source: AnyRecipe, *, options: Options = _OPTIONS, on_progress: Listener | None = None
+    source: AnyRecipe,
+    *,
+    trained_by: TrainedBy | None = None,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
 ) -> Recommendation: ...
 def recommend(
-    source: Analysis | AnyRecipe, *, options: Options = _OPTIONS, on_progress: Listener | None = None
+    source: Analysis | AnyRecipe,
+    *,
+    trained_by: TrainedBy | None = None,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
 ) -> Recommendation:
     """What to try first with the agents of an analysis, or of a recipe, which is analyzed first.
 
     Args:
         source: an analysis, or a recipe as for `analyze`.
+        trained_by: `rl` or `sft`, where all agents were trained so; the weights do not tell.
         options, on_progress: of the analysis, as for `analyze`.
 
     Raises:
         PlanError: there is only one agent.
+        RecipeError: `trained_by` is something else.
         RamergeError: the recipe cannot be analyzed; see `analyze`.
 
     Example:
         >>> ramerge.recommend({"base": "base", "agents": {"code": "coder", "tool": "tool"}}).situation
         'pair'
     """
+    if trained_by not in (None, *TRAINED_BY):
+        raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}, or None")
     analysis = source if isinstance(source, Analysis) else analyze(source, options=options, on_progress=on_progress)
     agents = analysis.model.agents
     if len(agents) < 2:
@@ -156,7 +180,8 @@ def recommend(
     found = situation(densities.values(), cosines, adapters=set(analysis.adapters) >= densities.keys())
     mean = sum(densities.values()) / len(densities)
     advice = json.loads(files("ramerge.analysis").joinpath("advice.json").read_text(encoding="utf-8"))
-    known = advice["situations"].get(found)
+    by_training = {way: advice["situations"].get(when_trained(found, way)) for way in TRAINED_BY}
+    known = by_training.get(trained_by or "") or advice["situations"].get(found)
     chosen = known or _DEFAULT
     compare = tuple(name for name, method in listed().items() if method.compared and name != chosen["method"])
     rounding, why = _rounding(analysis)
@@ -166,8 +191,9 @@ def recommend(
         parameters=dict(chosen["parameters"]),
         rounding=rounding,
         compare=compare,
+        depends=_depends(by_training) if trained_by is None else None,
         divided=_divided(known) if known and known["divided"] else None,
-        reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *why),
+        reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *_trained(trained_by, by_training), *why),
         evidence=_evidence(known, advice) if known else (),
         check=_check(known, advice) if known and known["trainings"] else None,
         real=_real(known) if known and known["real"] else None,
@@ -181,6 +207,23 @@ def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str
         pair = max(analysis.model.pairs, key=lambda one: one.cosine)
         return f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
     return "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
+
+
+def _trained(trained_by: str | None, by_training: Mapping[str, dict[str, Any] | None]) -> Iterable[str]:
+    """What it means that the user has said how the agents were trained."""
+    if trained_by is not None:
+        matters = "" if by_training[trained_by] else ", which makes no difference here"
+        yield f"the agents were trained by {TRAINED_BY[trained_by]}{matters}"
+
+
+def _depends(by_training: Mapping[str, dict[str, Any] | None]) -> str | None:
+    told = [f"--trained-by {way} names {_merge(known)}" for way, known in by_training.items() if known]
+    return f"how the agents were trained, which their weights do not tell: {', and '.join(told)}" if told else None
+
+
+def _merge(known: dict[str, Any]) -> str:
+    """A method with its parameters."""
+    return " ".join((known["method"], *_assigned(known["parameters"])))
 
 
 def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
@@ -229,7 +272,7 @@ def _real(known: dict[str, Any]) -> tuple[str, str]:
     real = known["real"]
     scores = real["scores"]
     value, low, high = real["difference"]
-    own = " ".join((known["method"], *_assigned(known["parameters"])))
+    own = _merge(known)
     others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name != own]
     weakest, best, behind = real["weakest"]
     worst = f"; at its worst, in {weakest}, {behind:+.1f} points to {best}" if len(real["agents"]) > 1 else ""
@@ -281,6 +324,7 @@ def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str
         f"try first: ramerge merge {shlex.join(words)} OUT",
         *([f"left out of the recipe: {', '.join(left_out)}"] if left_out else []),
         *(f"why: {reason}" for reason in found.reasons),
+        *([f"depends: {found.depends}"] if found.depends else []),
         *([f"divided: {found.divided}"] if found.divided else []),
         *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
         *(f"evidence: {text}" for text in found.evidence),
