@@ -231,10 +231,14 @@ class Choice:
 
 def label(name: str) -> str:
     """A candidate in the words of a recipe."""
+    return " ".join((CANDIDATES[name].method, *(f"{key}={value}" for key, value in _given(name).items())))
+
+
+def _given(name: str) -> dict[str, Any]:
+    """The parameters of a candidate that are not the method's defaults."""
     row = CANDIDATES[name]
     fields = METHODS[row.method].parameters.model_fields
-    given = {key: value for key, value in row.fixed.items() if value != fields[key].default}
-    return " ".join((row.method, *(f"{key}={value}" for key, value in given.items())))
+    return {key: value for key, value in row.fixed.items() if value != fields[key].default}
 
 
 def real_name(name: str) -> str:
@@ -320,7 +324,7 @@ def _kept(choice: Choice) -> dict[str, Any]:
         "method": choice.row.method,
         "parameters": dict(choice.row.fixed),
         "candidates": len(CANDIDATES),
-        "best": label(choice.best),
+        "best": {"method": CANDIDATES[choice.best].method, "parameters": _given(choice.best)},
         "seeds": len(choice.scores),
         "mean": _rounded(choice.mean[choice.name]),
         "ram+": _rounded(choice.mean[REFERENCE]),

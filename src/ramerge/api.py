@@ -204,6 +204,7 @@ def plan(
     vary: None = None,
     as_delta: bool = False,
     options: Options = _DEFAULTS,
+    on_progress: Listener | None = None,
 ) -> Plan: ...
 @overload
 def plan(
@@ -212,6 +213,7 @@ def plan(
     *,
     vary: Mapping[str, Sequence[Any]],
     options: Options = _DEFAULTS,
+    on_progress: Listener | None = None,
 ) -> SweepPlan: ...
 def plan(
     recipe: AnyRecipe,
@@ -220,10 +222,11 @@ def plan(
     vary: Mapping[str, Sequence[Any]] | None = None,
     as_delta: bool = False,
     options: Options = _DEFAULTS,
+    on_progress: Listener | None = None,
 ) -> Plan | SweepPlan:
-    """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only.
+    """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only, except for the method `auto`.
 
-    The method `auto` is replaced by the one that `recommend` names for these agents, whose weights are read for that.
+    `auto` is replaced by the method that `recommend` names for these agents, whose weights are read for that.
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
@@ -233,6 +236,7 @@ def plan(
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
         as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
         options: how the merge will be carried out.
+        on_progress: called with a `Progress` while weights are read for `auto`.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail. `plan.merge(out)` carries it out, and
@@ -250,7 +254,7 @@ def plan(
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
     if document.values.get("method") == AUTO:
-        document = _chosen(document, options)
+        document = with_chosen_method(document, options, on_progress)
     elif _by_default(document, vary or ()):
         document = replace(document, notes=[*document.notes, _BY_DEFAULT])
     points = make_points(document, vary)
@@ -260,7 +264,7 @@ def plan(
 
 _BY_DEFAULT = (
     f"{DEFAULT_METHOD} is the default because it is the paper's; for most of the agents that we measured another "
-    "method kept more: `--method auto` takes the one for agents like these, and `ramerge recommend` shows the evidence"
+    "method scored higher: `--method auto` takes the one for agents like these; `ramerge recommend` shows the evidence"
 )
 
 
@@ -269,8 +273,13 @@ def _by_default(document: Document, vary: Container[str]) -> bool:
     return "method" not in document.values and "method" not in vary and len(document.values.get("agents") or ()) > 1
 
 
-def _chosen(document: Document, options: Options) -> Document:
-    """A recipe with what `recommend` names for its agents in place of the method `auto`, told in a note."""
+def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+    """A recipe with what `recommend` names for its agents in place of the method `auto`, told in a note.
+
+    Raises:
+        RecipeError: it has parameters, which are chosen, too.
+        RamergeError: the agents cannot be analyzed.
+    """
     if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
         raise RecipeError(
             document.where((key,), "the method auto chooses parameters, too; leave it out, or name a method")
@@ -278,11 +287,12 @@ def _chosen(document: Document, options: Options) -> Document:
         )
     import ramerge  # the analysis is no part of the core, and is found by its public name
 
-    found = ramerge.recommend(document, options=options)
+    found = ramerge.recommend(document, options=options, on_progress=on_progress)
     rounding = None if document.values.get("rounding") else found.rounding
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
     note = f"auto: {told}, because {found.reasons[0]}; `ramerge recommend` shows the evidence"
+    note += f". It depends {found.depends}" if found.depends else ""
     return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
 
 
@@ -379,7 +389,7 @@ def merge(
         >>> record.method
         'ram+'
     """
-    made = plan(recipe, out, as_delta=as_delta, options=options)
+    made = plan(recipe, out, as_delta=as_delta, options=options, on_progress=on_progress)
     return _carried_out(made._to(None), options, on_progress or silence)[0]
 
 
@@ -414,7 +424,7 @@ def sweep(
     """
     if not vary:
         raise RecipeError("nothing varies: give keys and values, such as parameters.r=0,0.1,0.2")
-    return plan(recipe, out, vary=vary, options=options).merge(on_progress=on_progress)
+    return plan(recipe, out, vary=vary, options=options, on_progress=on_progress).merge(on_progress=on_progress)
 
 
 def convert(

@@ -193,9 +193,9 @@ def test_where_tiny_agents_prefer_another_rule_it_is_named(analysis: ramerge.Ana
     known = known_of(recommend.DENSE)
     assert known["divided"]
     said = recommend.recommend(analysis).divided
+    best, points = recommend._merge(known["best"]), known["highest"] - known["mean"]
     assert (
-        said == f"on the tiny agents {known['best']} is {known['highest'] - known['mean']:.1f} points better, and the "
-        "real ones decided: compare with it"
+        said == f"on the tiny agents {best} is {points:.1f} points better, and the real ones decided: compare with it"
     )
     assert known["highest"] - known["mean"] > 1
 
@@ -211,11 +211,35 @@ def test_how_agents_were_trained_decides_for_sparse_ones(
     assert f"the agents were trained by {recommend.TRAINED_BY[way]}" in values["reasons"]
     # who does not say it is told what it would change, and where it changes nothing that is said
     unsaid = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout
-    assert f"--trained-by {way} names {recommend._merge(known)}" in unsaid
+    assert f"--trained-by {way} names {shlex.join(recommend._words(known))}" in unsaid
     dense = recommend.recommend(analysis, trained_by=way)
     assert dense.situation == recommend.DENSE and dense.depends is None
     assert dense.reasons[1].endswith("which makes no difference here")
     assert dense.method == recommend.recommend(analysis).method
+
+
+def test_what_was_not_measured_is_not_said_to_make_no_difference(analysis: ramerge.Analysis) -> None:
+    agents = tuple(replace(agent, density=0.1) for agent in analysis.model.agents)
+    pair = replace(analysis, model=replace(analysis.model, agents=agents))
+    known, unknown = (recommend.recommend(pair, trained_by=way) for way in ("rl", "sft"))
+    assert known.situation == unknown.situation == recommend.PAIR and known.method == unknown.method
+    assert "only agents trained by RL were measured" in unknown.unknown[1]
+    assert not any("were measured in this" in text for text in known.unknown)
+    assert not any("no difference" in text for text in (*known.reasons, *unknown.reasons))
+
+
+def test_what_it_says_to_compare_with_is_in_the_search(analysis: ramerge.Analysis) -> None:
+    """What tiny agents prefer, and what either training would name, with their parameters."""
+    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--trained-by", "rl", "--no-cache"]).stdout.splitlines()
+    rl, sft = (known_of(recommend.when_trained(recommend.SPARSE, way)) for way in ("rl", "sft"))
+    words = shlex.split(told[-1])
+    (methods,) = (word.removeprefix("method=").split(",") for word in words if word.startswith("method="))
+    assert rl["divided"] and {rl["method"], rl["best"]["method"], sft["method"]} <= set(methods)
+    unsaid = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout.splitlines()[-1]
+    for name, value in rl["parameters"].items():
+        assert f"--vary parameters.{name}={value}," in unsaid
+    found = recommend.recommend(analysis)
+    assert known_of(found.situation)["best"] in found.also
 
 
 def test_another_way_of_training_is_refused(analysis: ramerge.Analysis) -> None:
@@ -257,6 +281,7 @@ def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
     assert named.notes == record.notes[1:]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("auto", "named")]
     assert weights[0] == weights[1]
+    assert found.depends is not None and found.depends in record.notes[0]
     assert ramerge.recommend(inputs | {"method": "auto"}) == found
     with pytest.raises(RecipeError, match="parameters: the method auto chooses parameters, too"):
         ramerge.plan(inputs | {"method": "auto", "parameters": {"r": 0.1}})
@@ -308,7 +333,7 @@ def test_what_real_agents_say_is_shown() -> None:
     assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
     assert f"ram+ {real['scores']['ram+']:.1f} %" in told
     weakest, best, behind = real["weakest"]
-    assert f"; at its worst, in {weakest}, {behind:+.1f} points to {best}. These were trained" in told
+    assert f"; at its worst, in {weakest}, {behind:+.1f} points to {best}. With {real['trainings']} trainings," in told
     assert 'tables: docs/findings.md, "What recommend says" and "On more kinds of real agents"' in told
 
 

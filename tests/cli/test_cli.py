@@ -110,7 +110,7 @@ def test_hints_on_the_command_line(tmp_path: Path) -> None:
     assert "--shard-size: '5' is too small: 5 bytes; did you mean 5GB?" in done.stderr
     assert "--dtype: unknown value 'bfloat61'; did you mean 'bfloat16'?" in done.stderr
     done = ramerge("sweep", *flags(tmp_path, names), tmp_path / "out", "--vary", "r=0,0.1")
-    assert "--vary r: only parameters can be varied; did you mean parameters.r?" in done.stderr
+    assert "--vary r: only parameters can be varied, did you mean parameters.r?; `ramerge search`" in done.stderr
 
 
 def test_a_merge_of_one_agent_says_what_it_is(tmp_path: Path) -> None:
@@ -399,7 +399,11 @@ def test_a_sweep_prints_its_points(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["--vary", "parameters.r=0,,1"], "--vary parameters.r=0,,1: a value is missing between commas"),
-        (["--vary", "method=ram"], "--vary method: only parameters can be varied; such as parameters.r"),
+        (
+            ["--vary", "method=ram"],
+            "--vary method: only parameters can be varied, such as parameters.r; `ramerge search` varies "
+            "other keys, too",
+        ),
         (["--vary", "parameters.r=1", "--vary", "parameters.r=2"], "--vary parameters.r: is given twice"),
         (["--vary", "parameters.r=0,100"], "--vary parameters.r=100: should be less than or equal to 10, not 100"),
     ],

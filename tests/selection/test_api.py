@@ -48,6 +48,13 @@ def test_a_search_takes_a_function_or_its_name(tmp_path: Path, score: Any) -> No
     assert again == found
 
 
+def test_the_method_auto_is_chosen_before_the_search(tmp_path: Path) -> None:
+    recipe, vary = {**RECIPE, "method": "auto"}, {"rounding": ["nearest", "stochastic"]}
+    found = ramerge.search(recipe, tmp_path / "out", by_items, vary=vary, settings=NO_PAGE)
+    assert ramerge.read_recipe(tmp_path / "out" / "recipe.yaml").method == ramerge.recommend(RECIPE).method
+    assert ramerge.search(recipe, tmp_path / "out", by_items, vary=vary, settings=NO_PAGE) == found
+
+
 def test_a_space_is_a_file_or_its_content(tmp_path: Path) -> None:
     (tmp_path / "space.yaml").write_text("parameters: {r: {from: 0, to: 0.4}}\n")
     of_file = ramerge.search(

@@ -97,8 +97,8 @@ def recommend(
 ) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
 
-    The rule comes from merges of tiny agents. The answer says why, how often the rule was wrong there,
-    and what is not known. Compare with others on your own tasks, with `ramerge search`.
+    The rule comes from merges of real agents where there are any, and of tiny ones. The answer says why, how often the
+    rule was wrong, and what is not known. Compare with others on your own tasks, with `ramerge search`.
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.outputs import recommended

@@ -19,7 +19,7 @@ def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, 
         "unique": percent(agent["unique_share"]),
         "rho": f"{math.inf if agent['rho'] is None else agent['rho']:.3f}",
         "lambda (ram+)": f"{agent['lambdas']['ram+']:.4f}",
-        "kept by RAM": percent(agent["fates"]["ram"]["retained"]),
+        "by RAM": percent(agent["fates"]["ram"]["retained"]),
         "by averaging": percent(agent["fates"]["average"]["retained"]),
     }
     if method != "ram":

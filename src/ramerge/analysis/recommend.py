@@ -48,7 +48,8 @@ _DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
-_TIMES = {1: "once", 2: "twice"}
+_MEASURED_BY = {ADAPTERS: "sft", COPIES: "rl", PAIR: "rl"}
+"""Situations in which agents of one training only were measured."""
 _SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
 _WORDS = {
     ADAPTERS: "all agents are LoRA adapters",
@@ -68,6 +69,7 @@ class Recommendation:
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
         compare: methods to compare with.
+        also: merges to compare with that are named in `divided` or `depends`: each a method and parameters.
         depends: what would be named if it were known how the agents were trained, in one sentence; None where that
             makes no difference, or was said.
         divided: the rule that tiny agents prefer by more than a point, in one sentence; None where there is none.
@@ -90,6 +92,7 @@ class Recommendation:
     parameters: dict[str, Any]
     rounding: str | None
     compare: tuple[str, ...]
+    also: tuple[dict[str, Any], ...]
     depends: str | None
     divided: str | None
     reasons: tuple[str, ...]
@@ -183,7 +186,11 @@ def recommend(
     by_training = {way: advice["situations"].get(when_trained(found, way)) for way in TRAINED_BY}
     known = by_training.get(trained_by or "") or advice["situations"].get(found)
     chosen = known or _DEFAULT
-    compare = tuple(name for name, method in listed().items() if method.compared and name != chosen["method"])
+    also = _also(known, by_training) if known else ()
+    usual = [name for name, method in listed().items() if method.compared]
+    compare = tuple(
+        name for name in dict.fromkeys([*usual, *(one["method"] for one in also)]) if name != chosen["method"]
+    )
     rounding, why = _rounding(analysis)
     return Recommendation(
         situation=found,
@@ -191,14 +198,15 @@ def recommend(
         parameters=dict(chosen["parameters"]),
         rounding=rounding,
         compare=compare,
+        also=also,
         depends=_depends(by_training) if trained_by is None else None,
         divided=_divided(known) if known and known["divided"] else None,
-        reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *_trained(trained_by, by_training), *why),
+        reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *_trained(trained_by, found), *why),
         evidence=_evidence(known, advice) if known else (),
         check=_check(known, advice) if known and known["trainings"] else None,
         real=_real(known) if known and known["real"] else None,
         tables=f"{PAGE}, {_SECTIONS if known['real'] else _SECTION}" if known else "",
-        unknown=tuple(_unknown(analysis, found, mean, known, advice)),
+        unknown=tuple(_unknown(analysis, found, trained_by, mean, known, advice)),
     )
 
 
@@ -209,20 +217,36 @@ def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str
     return "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
 
 
-def _trained(trained_by: str | None, by_training: Mapping[str, dict[str, Any] | None]) -> Iterable[str]:
+def _trained(trained_by: str | None, found: str) -> Iterable[str]:
     """What it means that the user has said how the agents were trained."""
     if trained_by is not None:
-        matters = "" if by_training[trained_by] else ", which makes no difference here"
+        matters = ", which makes no difference here" if found == DENSE else ""
         yield f"the agents were trained by {TRAINED_BY[trained_by]}{matters}"
 
 
+def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None]) -> tuple[dict[str, Any], ...]:
+    """What tiny agents prefer, and what would be named for either training, where that is another merge."""
+    others = [*([known["best"]] if known["divided"] else []), *filter(None, by_training.values())]
+    merges = [{"method": one["method"], "parameters": one["parameters"]} for one in others]
+    return tuple({_merge(one): one for one in merges if _merge(one) != _merge(known)}.values())
+
+
 def _depends(by_training: Mapping[str, dict[str, Any] | None]) -> str | None:
-    told = [f"--trained-by {way} names {_merge(known)}" for way, known in by_training.items() if known]
-    return f"how the agents were trained, which their weights do not tell: {', and '.join(told)}" if told else None
+    told = [f"--trained-by {way} names {shlex.join(_words(known))}" for way, known in by_training.items() if known]
+    return f"on how the agents were trained, which their weights do not tell: {', and '.join(told)}" if told else None
 
 
-def _merge(known: dict[str, Any]) -> str:
-    """A method with its parameters."""
+def _words(merge: Mapping[str, Any]) -> list[str]:
+    """A method with its parameters, as words of a command."""
+    return ["--method", merge["method"], *(word for one in _assigned(merge["parameters"]) for word in _set(one))]
+
+
+def _set(assigned: str) -> tuple[str, str]:
+    return "--set", f"parameters.{assigned}"
+
+
+def _merge(known: Mapping[str, Any]) -> str:
+    """A method with its parameters, in a sentence."""
     return " ".join((known["method"], *_assigned(known["parameters"])))
 
 
@@ -242,7 +266,7 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
     margin = advice["margin"]
     level = abs(known["mean"] - known["ram+"]) < margin and (known["method"], known["parameters"]) != ("ram+", {})
-    best = f", the best ({known['best']}) {known['highest']:.1f} %" if known["highest"] > known["mean"] else ""
+    best = f", the best ({_merge(known['best'])}) {known['highest']:.1f} %" if known["highest"] > known["mean"] else ""
     weakest, behind = known["weakest"]
     return (
         f"tiny agents ({'; '.join(known['agents'])}), {known['seeds']} trainings: this {known['mean']:.1f} %, RAM+ "
@@ -254,8 +278,8 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
 
 def _divided(known: dict[str, Any]) -> str:
     return (
-        f"on the tiny agents {known['best']} is {known['highest'] - known['mean']:.1f} points better, and the real "
-        "ones decided: compare with it"
+        f"on the tiny agents {_merge(known['best'])} is {known['highest'] - known['mean']:.1f} points better, and the "
+        "real ones decided: compare with it"
     )
 
 
@@ -275,12 +299,11 @@ def _real(known: dict[str, Any]) -> tuple[str, str]:
     own = _merge(known)
     others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name != own]
     weakest, best, behind = real["weakest"]
-    worst = f"; at its worst, in {weakest}, {behind:+.1f} points to {best}" if len(real["agents"]) > 1 else ""
-    times = _TIMES.get(real["trainings"], f"{real['trainings']} times")
+    worst = f"; at its worst, in {weakest}, {behind:+.1f} points to {best}" if best != own else ""
     return real["speaks"], (
         f"on real agents ({real['model']}: {'; '.join(real['agents'])}) this scored {scores[own]:.1f} %, "
-        f"{', '.join(others)}: {value:+.1f} points to {real['rival']}, from {low:+.1f} to {high:+.1f}{worst}. These "
-        f"were trained {times}, so this is little evidence"
+        f"{', '.join(others)}; on the trainings that have both it was {value:+.1f} points ({low:+.1f} to {high:+.1f}) "
+        f"from {real['rival']}{worst}. With {real['trainings']} trainings, this is little evidence"
     )
 
 
@@ -289,7 +312,12 @@ def _assigned(parameters: dict[str, Any]) -> list[str]:
 
 
 def _unknown(
-    analysis: Analysis, found: str, mean: float, known: dict[str, Any] | None, advice: dict[str, Any]
+    analysis: Analysis,
+    found: str,
+    trained_by: str | None,
+    mean: float,
+    known: dict[str, Any] | None,
+    advice: dict[str, Any],
 ) -> Iterable[str]:
     if known is None:
         yield "the lab has no measurements of this situation; RAM+ is the default, and not a finding"
@@ -298,6 +326,12 @@ def _unknown(
         f"the tiny agents have {advice['parameters']:,} parameters and short tasks; whether what they say holds for "
         f"models of {analysis.model.elements:,} was not measured"
     )
+    measured = _MEASURED_BY.get(found)
+    if trained_by is not None and measured is not None and measured != trained_by:
+        yield (
+            f"only agents trained by {TRAINED_BY[measured]} were measured in this situation, so nothing is known of "
+            f"those trained by {TRAINED_BY[trained_by]}"
+        )
     if found != COPIES and abs(mean - _DENSE_FROM) < _NEAR:
         yield f"a mean density of {mean:.0%} is near the limit of {_DENSE_FROM:.0%} between sparse and dense"
     cosine = max(pair.cosine for pair in analysis.model.pairs)
@@ -315,9 +349,7 @@ def _unknown(
 
 def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = ()) -> list[str]:
     """Lines of text."""
-    words = [*inputs, "--method", found.method]
-    for assigned in _assigned(found.parameters):
-        words += ["--set", f"parameters.{assigned}"]
+    words = [*inputs, *_words({"method": found.method, "parameters": found.parameters})]
     if found.rounding:
         words += ["--rounding", found.rounding]
     return [
@@ -339,8 +371,11 @@ def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:
     """The search that compares what was found, with other values of its parameters, with other methods."""
     words = [*inputs, "SEARCH", "--vary", f"method={','.join((found.method, *found.compare))}"]
     words += ["--vary", f"rounding={found.rounding}"] if found.rounding else []
-    fields = METHODS[found.method].parameters.model_fields
-    for name, value in found.parameters.items():
-        values = dict.fromkeys((value, fields[name].default))
-        words += ["--vary", f"parameters.{name}={','.join(map(str, values))}"]
+    varied: dict[str, dict[str, None]] = {}
+    for merge in ({"method": found.method, "parameters": found.parameters}, *found.also):
+        fields = METHODS[merge["method"]].parameters.model_fields
+        for name, value in merge["parameters"].items():
+            varied[name] = dict.fromkeys(map(str, (*varied.get(name, {}), value, fields[name].default)))
+    for name, values in varied.items():
+        words += ["--vary", f"parameters.{name}={','.join(values)}"]
     return f"ramerge search {shlex.join(words)} --score FILE.py:FUNCTION"

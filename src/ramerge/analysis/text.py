@@ -62,7 +62,7 @@ def _meanings(analysis: Analysis) -> list[str]:
         "changed: share that differs at all",
         "unique: of the moved elements, share that no other agent moved",
         "rho: shared elements over unique ones; lambda (ram+): RAM+'s factor on these, with its default parameters",
-        f"kept: part of the agent's update that lies in the merge, stored in {analysis.dtype}",
+        f"by RAM and others: part of the agent's update that is retained in their merge, stored in {analysis.dtype}",
     ]
     if analysis.rounding:
         drawn = analysis.recipe.get("rounding") == "stochastic"

@@ -64,7 +64,8 @@ def _carry_out(
     from ramerge.foundation.progress import shown
 
     warn_of_launcher()
-    made = make(document, out, as_delta=as_delta, options=options)
+    with shown(quiet=quiet or as_json) as listen:
+        made = make(document, out, as_delta=as_delta, options=options, on_progress=listen)
     warn(made.warnings)  # before the work, so that it can be stopped
     with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)
@@ -137,11 +138,13 @@ def plan(
     from ramerge.flags.read import read_inputs, write_recipe
     from ramerge.foundation.files import STANDARD_OUTPUT
     from ramerge.foundation.jsontext import dumped
+    from ramerge.foundation.progress import shown
 
     if as_json and recipe_file == STANDARD_OUTPUT:
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
     document, out = read_inputs(paths, flags, or_model=True)
-    made = make(document, out, as_delta=as_delta, options=options)
+    with shown(quiet=quiet or as_json) as listen:
+        made = make(document, out, as_delta=as_delta, options=options, on_progress=listen)
     if recipe_file is not None:
         write_recipe(made.recipe, recipe_file)
     warn(made.details.doubts)

@@ -110,7 +110,9 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):
             hint = f"did you mean parameters.{key}?" if key in all_parameters() else "such as parameters.r"
-            problems.append(f"--vary {key}: only parameters can be varied; {hint}")
+            problems.append(
+                f"--vary {key}: only parameters can be varied, {hint}; `ramerge search` varies other keys, too"
+            )
         if isinstance(values, str) or not len(values):
             problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
         elif any(value in values[:index] for index, value in enumerate(values)):

@@ -8,12 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from ramerge.api import with_chosen_method
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
+from ramerge.recipe.model import AUTO
 from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.selection import run
 from ramerge.selection.arguments import check_arguments
@@ -88,6 +90,8 @@ def search(
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
     document = open_recipe(recipe, tensors_of_base)
+    if document.values.get("method") == AUTO:
+        document = with_chosen_method(document, options)
     request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
     make_scorer = scorer_of(score, settings.score_timeout)
     result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))

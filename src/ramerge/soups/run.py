@@ -97,7 +97,10 @@ def chosen(
         for one in found
         if (first_step is None or one.step >= first_step) and (last_step is None or one.step <= last_step)
     ]
-    inside = inside[-last:] if last is not None else inside
+    if last is not None:
+        if inside and len(inside) < last:
+            _note(f"--last {last}: only {len(inside)} checkpoints are there, and all of them are taken")
+        inside = inside[-last:]
     if not inside:
         steps = f"{found[0].step} to {found[-1].step}"
         raise RecipeError(f"--steps: no checkpoint is in this range; the run's steps are {steps}")

@@ -28,7 +28,7 @@ _HERE = Path(__file__).parent
 _TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"
 _FONT = 12
 # Words of the glossary in place of those of the terminal.
-_HEADINGS = {"unique": "unique share", "rho": "ρ", "lambda (ram+)": "λ of RAM+", "kept by RAM": "retained by RAM"}
+_HEADINGS = {"unique": "unique share", "rho": "ρ", "lambda (ram+)": "λ of RAM+", "by RAM": "retained by RAM"}
 # Of the record: figures with a form of their own, and what has a table of its own.
 _RECORD_FORMS = {"bytes_read": "bytes", "bytes_written": "bytes", "peak_memory_bytes": "bytes", "seconds": "seconds"}
 _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
