@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -18,7 +19,7 @@ from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
 from ramerge.engine.warn import AboutMethod
 from ramerge.flags.read import read_recipe
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.words import read_varied
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.registry import METHODS
@@ -240,6 +241,23 @@ def test_what_it_says_to_compare_with_is_in_the_search(analysis: ramerge.Analysi
         assert f"--vary parameters.{name}={value}," in unsaid
     found = recommend.recommend(analysis)
     assert known_of(found.situation)["best"] in found.also
+
+
+def test_agents_that_moved_nothing_are_refused(analysis: ramerge.Analysis) -> None:
+    agents = tuple(replace(agent, density=0.0) for agent in analysis.model.agents)
+    with pytest.raises(PlanError, match="no agent moved any element"):
+        recommend.recommend(replace(analysis, model=replace(analysis.model, agents=agents)))
+
+
+def test_its_commands_follow_links_where_it_may(tmp_path: Path) -> None:
+    linked = tmp_path / "linked"
+    shutil.copytree(AGENTS / "sort", linked)
+    (linked / "model.safetensors").unlink()
+    (linked / "model.safetensors").symlink_to(AGENTS / "sort" / "model.safetensors")
+    inputs = ["--base", str(AGENTS / "base"), "--agent", f"a={AGENTS / 'add'}", "--agent", f"b={linked}"]
+    told = CliRunner().invoke(cli, ["recommend", *inputs, "--no-cache", "--allow-outside-links"]).stdout.splitlines()
+    assert "--allow-outside-links" in told[0] and "--allow-outside-links" in told[-1]
+    assert CliRunner().invoke(cli, [*shlex.split(told[0])[3:-1], str(tmp_path / "out")]).exit_code == 0
 
 
 def test_another_way_of_training_is_refused(analysis: ramerge.Analysis) -> None:

@@ -1,8 +1,10 @@
 """The process as whoever started it sees it: signals, streams, limits, the folder it stands in."""
 
 import errno
+import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,6 +18,14 @@ from tests.checkpoints import simple, write_checkpoint, write_simple
 
 RAMERGE = [sys.executable, "-m", "ramerge"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+
+MERGEKIT = """
+merge_method: task_arithmetic
+base_model: {0}/base
+models: [{{model: {0}/code}}, {{model: {0}/tool}}]
+parameters: {{weight: 0.5}}
+dtype: float32
+"""
 
 # Something else in the place of a merge, which says that it is ready and waits for a line.
 _HELD = """
@@ -146,6 +156,9 @@ def test_an_analysis_is_said_before_it_is_written(working: Path) -> None:
         ("--html ''", "'--html': is empty"),
         ("--figures ''", "'--figures': is empty"),
         ("--html - --json-file -", "both name -"),
+        ("--json --json-file -", "--json and --json-file - both print"),
+        ("--csv tables --json-file tables/agents.csv", "may be a file that --csv or --figures writes"),
+        ("--epsilons ''", "must be numbers"),
         ("--csv ../code", "inside a model"),
         ("--json-file ../base/config.json/x", "a file has the name of a folder"),
     ],
@@ -154,6 +167,30 @@ def test_outputs_that_cannot_be_are_wrong_use(flag: str, said: str, working: Pat
     done = shell(f"ramerge analyze {AGENTS} {flag}", working)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
+
+
+@pytest.mark.parametrize("form", ["agents: {{one: {0}/code, two: {0}/tool}}\nbase: {0}/base", MERGEKIT])
+def test_inputs_are_never_outputs(form: str, working: Path) -> None:
+    """Whatever form the recipe has, and whatever format its models have: weights, configuration, recipe."""
+    models = working / "models"
+    for name in ("base", "code", "tool"):
+        shutil.copytree(working.parent / name, models / name)
+    recipe = working / "recipe.yaml"
+    recipe.write_text(form.format(models))
+    before = {path: path.read_bytes() for path in working.rglob("*") if path.is_file()}
+    for place in ("models/code/config.json", "models/code/new.json", "recipe.yaml"):
+        done = shell(f"ramerge analyze recipe.yaml --json-file {place}", working)
+        assert (done.returncode, done.stdout) == (2, ""), place
+    assert shell("ramerge merge recipe.yaml out --quiet", working).returncode == 0
+    for flag in ("--json-file models/code/new.json", "--csv models/tool", "--html models/base/config.json"):
+        assert shell(f"ramerge report out {flag}", working).returncode == 2, flag
+    shutil.rmtree(working / "out")
+    assert before == {path: path.read_bytes() for path in working.rglob("*") if path.is_file()}
+
+
+def test_files_are_written_though_nobody_reads_the_lines(working: Path) -> None:
+    done = shell(f"set -o pipefail; ramerge analyze {AGENTS} --no-cache --json-file numbers.json | true", working)
+    assert done.returncode == 1 and json.loads((working / "numbers.json").read_text())["model"]
 
 
 def test_errors_that_nobody_hears_have_their_exit_code(working: Path) -> None:

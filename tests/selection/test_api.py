@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 import ramerge
 from ramerge.demo.run import AGENTS
+from ramerge.foundation.errors import EvaluationError
 from ramerge.selection.report.write import can_render
 from tests.selection.scorers import answers, quality
 
@@ -53,6 +55,27 @@ def test_the_method_auto_is_chosen_before_the_search(tmp_path: Path) -> None:
     found = ramerge.search(recipe, tmp_path / "out", by_items, vary=vary, settings=NO_PAGE)
     assert ramerge.read_recipe(tmp_path / "out" / "recipe.yaml").method == ramerge.recommend(RECIPE).method
     assert ramerge.search(recipe, tmp_path / "out", by_items, vary=vary, settings=NO_PAGE) == found
+
+
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: os.truncate(path, 100)])
+def test_a_damaged_best_is_merged_again(damage: Callable[[Path], None], tmp_path: Path) -> None:
+    found = ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
+    weights = tmp_path / "out" / "best" / "model.safetensors"
+    before = weights.read_bytes()
+    damage(weights)
+    assert ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE).best == found.best
+    assert weights.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("trials/{}.yaml", b"\xff"), ("trials/{}.json", b'{"scores": {}}'), ("trials/{}.yaml", None)]
+)
+def test_a_damaged_file_of_a_search_is_named(name: str, content: bytes | None, tmp_path: Path) -> None:
+    best = ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE).best
+    path = tmp_path / "out" / name.format(best)
+    path.unlink() if content is None else path.write_bytes(content)
+    with pytest.raises(EvaluationError, match=f"{path.name}: .*; remove the folder, or name another"):
+        ramerge.search(RECIPE, tmp_path / "out", by_items, vary=VARY, settings=NO_PAGE)
 
 
 def test_a_space_is_a_file_or_its_content(tmp_path: Path) -> None:

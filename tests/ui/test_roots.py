@@ -110,6 +110,8 @@ def recipes(outside: str) -> list[dict[str, Any]]:
         {"base": inside, "agents": {"code": {"model": inside, "importance": outside}}},
         {"base": inside, "agents": {"code": f"{inside}+{outside}"}},
         {"base": inside, "agents": {"code": {"anything": [outside]}}},
+        {"base": inside, "agents": {"code": {"soup": {"agents": {"one": inside, "two": outside}}}}},
+        {"base": inside, "agents": {"code": {"soup": {"agents": {"one": {"delta": [outside]}}}}}},
     ]
 
 

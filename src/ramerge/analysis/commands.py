@@ -59,23 +59,26 @@ def analyze(
     """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.outputs import advice, check_outputs, models_of, prints, read_numbers, write_outputs
+    from ramerge.analysis.outputs import advice, check_outputs, prints, read_numbers, say_and_write, write_outputs
     from ramerge.analysis.text import summary
     from ramerge.flags.read import read_recipe
     from ramerge.foundation.progress import shown
 
     document = read_recipe(paths, flags)
-    check_outputs(flags, models_of(document))
-    asked = read_numbers("--epsilons", epsilons) if epsilons else EPSILONS
+    check_outputs(flags, document)
+    asked = read_numbers("--epsilons", epsilons) if epsilons is not None else EPSILONS
     warn_of_launcher()
     with shown(quiet=quiet) as listen:
         analysis = run(document, epsilons=asked, cores=cores, options=options, on_progress=listen)
     warn(analysis.warnings)
-    if not quiet and not prints(flags):
-        say([*summary(analysis), *reminder(analysis.warnings)])
-    with shown(quiet=quiet) as listen:
-        lines = advice(analysis, paths, flags, document) if flags["html"] is not None else []
-        write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
+
+    def write() -> None:
+        with shown(quiet=quiet) as listen:
+            lines = advice(analysis, paths, flags, document, options) if flags["html"] is not None else []
+            write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
+
+    speaks = not quiet and not prints(flags)
+    say_and_write([*summary(analysis), *reminder(analysis.warnings)] if speaks else [], write)
 
 
 @command(short_help="Say which merge to try first.")
@@ -115,7 +118,7 @@ def recommend(
     if as_json:
         click.echo(found.to_json(), nl=False)
     elif not quiet:
-        say(recommended(found, paths, flags, document))
+        say(recommended(found, paths, flags, document, options))
 
 
 @command(short_help="Make an HTML page of a finished merge.")
@@ -124,24 +127,27 @@ def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.finished import open_finished, with_differences
-    from ramerge.analysis.outputs import advice, check_outputs, prints, write_outputs
+    from ramerge.analysis.outputs import advice, check_outputs, prints, say_and_write, write_outputs
     from ramerge.analysis.text import summary
     from ramerge.foundation.progress import shown
     from ramerge.recipe.read import open_recipe
 
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}
-    check_outputs(chosen)
+    document = open_recipe(recipe)
+    check_outputs(chosen, document)
     with shown(quiet=quiet) as listen:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
+
+    def write() -> None:
+        with shown(quiet=quiet) as listen:
+            named = {"base": None, "dtype": None, "agents": (), "settings": ()}
+            lines = advice(analysis, [str(recipe)], named, document, options)
+            text = recipe.read_text(encoding="utf-8")
+            write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
+
     speaks = not quiet and not prints(chosen)
-    if speaks:
-        say(summary(analysis))
-    with shown(quiet=quiet) as listen:
-        named = {"base": None, "dtype": None, "agents": (), "settings": ()}
-        lines = advice(analysis, [str(recipe)], named, open_recipe(recipe))
-        text = recipe.read_text(encoding="utf-8")
-        write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
+    say_and_write(summary(analysis) if speaks else [], write)
     if speaks:
         say(str(chosen["html"]))

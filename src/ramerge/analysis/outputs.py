@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -18,49 +18,66 @@ from ramerge.flags.write import words_of
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
 from ramerge.foundation.progress import Listener
+from ramerge.foundation.terminal import say
+from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.dialects import dialect_of
 from ramerge.recipe.document import Document
+from ramerge.recipe.paths import names_in, parts_of
 from ramerge.recipe.read import open_recipe
 
+_TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 # Keys of a recipe that may fit no other method.
 _OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
 
 
-def recommended(found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], document: Document) -> list[str]:
+def recommended(
+    found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], document: Document, options: Options
+) -> list[str]:
     """The lines of a recommendation, with commands that name the inputs as these words do."""
     own = open_recipe(document, tensors_of_base)
     inputs, left_out = named_inputs(paths, flags, own, translated=dialect_of(document.values) is not None)
-    return summary(found, inputs, left_out)
+    links = ["--allow-outside-links"] if options.allow_outside_links else []
+    return summary(found, [*inputs, *links], left_out)
 
 
-def advice(analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], document: Document) -> list[str]:
+def advice(
+    analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], document: Document, options: Options
+) -> list[str]:
     """What `recommend` says of these agents, for the page; nothing of a single one."""
     if len(analysis.model.agents) < 2:
         return []
-    return recommended(recommend(analysis), paths, flags, document)
+    return recommended(recommend(analysis), paths, flags, document, options)
 
 
-def models_of(document: Document) -> list[Path]:
-    """Folders of models on this machine that a recipe names."""
-    agents = document.values.get("agents")
-    values = [document.values.get("base"), *(agents.values() if isinstance(agents, Mapping) else ())]
-    texts = [value.get("model") if isinstance(value, Mapping) else value for value in values]
-    return [folder for text in texts if isinstance(text, str) and (folder := document.folder / text).is_dir()]
+def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
+    """Refuse what could not be written, before the inputs are read, and what would be written over or into them.
 
-
-def check_outputs(flags: Mapping[str, Any], models: Sequence[Path] = ()) -> None:
-    """Refuse what could not be written, before the inputs are read, and what would be written into a model."""
-    if flags["as_json"] and flags["html"] == STANDARD_OUTPUT:
-        raise RecipeError("--json and --html - both print; give --html a file")
+    Raises:
+        RecipeError: an output would replace the recipe, or lie in a model; or as for `check_file`.
+        OutputError: likewise.
+    """
+    for flag, key in (("--html", "html"), ("--json-file", "json_file")):
+        if flags["as_json"] and flags[key] == STANDARD_OUTPUT:
+            raise RecipeError(f"--json and {flag} - both print; give {flag} a file")
     texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
     folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
     _check_places(texts, folders)
+    models = _models_of(recipe)
     for path in (*texts.values(), *folders.values()):
-        if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model.resolve()) for model in models):
+        if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model) for model in models):
             raise RecipeError(f"{path}: is inside a model that is read; choose another place")
+        if recipe.source is not None and path.resolve() == Path(recipe.source).resolve():
+            raise RecipeError(f"{path}: is the recipe that is read; choose another place")
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
+
+
+def _models_of(recipe: Document) -> list[Path]:
+    """Folders of models on this machine that a recipe names, in whatever form."""
+    own = open_recipe(recipe, tensors_of_base)
+    parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
+    return [part.resolve() for part in parts if isinstance(part, Path) and part.is_dir()]
 
 
 def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
@@ -85,6 +102,11 @@ def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> Non
         for flag, inner, outer in ((one, first, second), (other, second, first)):
             if outer in files.values() and outer.resolve() in inner.resolve().parents:
                 raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+    for flag, path in files.items():
+        if path.suffix in _TABLES_AND_FIGURES and any(
+            path.resolve().parent == one.resolve() for one in folders.values()
+        ):
+            raise RecipeError(f"{flag} {path}: may be a file that --csv or --figures writes; choose another place")
 
 
 def check_folder(path: Path) -> None:
@@ -101,6 +123,16 @@ def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]
 def prints(flags: Mapping[str, Any]) -> bool:
     """Whether a page or numbers take the place of lines for people."""
     return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
+
+
+def say_and_write(lines: Sequence[str], write: Callable[[], None]) -> None:
+    """Say lines, then write files; these are written, too, if the lines are read by no process any more."""
+    try:
+        say(lines)
+    except OSError:
+        write()
+        raise
+    write()
 
 
 def write_outputs(

@@ -164,7 +164,7 @@ def recommend(
         options, on_progress: of the analysis, as for `analyze`.
 
     Raises:
-        PlanError: there is only one agent.
+        PlanError: there is only one agent, or none moved anything.
         RecipeError: `trained_by` is something else.
         RamergeError: the recipe cannot be analyzed; see `analyze`.
 
@@ -179,6 +179,8 @@ def recommend(
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
     densities = {agent.name: agent.density for agent in agents}
+    if not any(densities.values()):
+        raise PlanError(["recommend: no agent moved any element of the base, so there is nothing to merge"])
     cosines = [pair.cosine for pair in analysis.model.pairs]
     found = situation(densities.values(), cosines, adapters=set(analysis.adapters) >= densities.keys())
     mean = sum(densities.values()) / len(densities)

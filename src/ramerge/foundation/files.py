@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -52,8 +53,11 @@ def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
     """Make or replace files, each completely. If one cannot be written, all stay as they are.
 
     Raises:
-        OutputError: as for `write_file`.
+        OutputError: as for `write_file`, or two of them are the same file.
     """
+    places = Counter(path.resolve() for path, _ in contents)
+    if twice := [path for path, count in places.items() if count > 1]:
+        raise OutputError(f"{path}: two outputs have this name; choose another place for one" for path in twice)
     with held():
         written: list[tuple[Path, int]] = []
         made: list[Path] = []
@@ -197,6 +201,9 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
+_OF_CHECKPOINTS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
+
+
 def check_file(path: Path) -> None:
     """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
 
@@ -206,7 +213,7 @@ def check_file(path: Path) -> None:
     """
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
-    if path.exists() and path.suffix != ".html" and any(path.parent.glob("*.safetensors")):
+    if path.exists() and path.suffix != ".html" and any(any(path.parent.glob(name)) for name in _OF_CHECKPOINTS):
         raise RecipeError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
     check_beside(path, path)
 

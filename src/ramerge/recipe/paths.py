@@ -49,10 +49,13 @@ def _written(path: Path, home: Path | None) -> str:
 
 
 def names_in(values: Mapping[str, Any]) -> Iterator[str]:
-    """Everything that a recipe names models with, whether the recipe is right or wrong."""
+    """Everything that a recipe names models with, those of soups included, whether the recipe is right or wrong."""
     agents = values.get("agents")
     entries = list(agents.values()) if isinstance(agents, Mapping) else []
     for entry in [values.get("base"), *entries]:
+        soup = entry.get("soup") if isinstance(entry, Mapping) else None
+        if isinstance(soup, Mapping):
+            yield from names_in({"agents": soup.get("agents")})
         named = entry.values() if isinstance(entry, Mapping) else [entry]
         for value in named:
             listed = value if isinstance(value, list | tuple) else [value]

@@ -27,12 +27,14 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.foundation.errors import EvaluationError, OutputError, reason
+from ramerge.formats.open import open_checkpoint
+from ramerge.foundation.errors import CheckpointError, EvaluationError, OutputError, reason
 from ramerge.foundation.files import lock, write_file
 from ramerge.foundation.jsontext import JsonLimits, dumped, read
 from ramerge.foundation.text import brief
 from ramerge.output.targets import path_of
 from ramerge.selection.scores import Measure, Scores, of_items
+from ramerge.storage.own_files import RECORDS
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
@@ -64,6 +66,21 @@ class Folder:
     def write(self, name: str, content: str) -> None:
         """A file in the folder, whole."""
         write_file(self.root / name, content)
+
+    def text(self, name: str) -> str | None:
+        """The text of a file in the folder; None where it cannot be read."""
+        try:
+            return (self.root / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def has_best(self) -> bool:
+        """Whether a whole merge is at `best`, as far as its headers tell."""
+        try:
+            open_checkpoint(self.best)
+        except CheckpointError:
+            return False
+        return (self.best / RECORDS[0]).is_file()
 
     def check_asked(self, asked: Mapping[str, Any]) -> None:
         """Note what the search is made of, or hold it against what is noted.
@@ -110,6 +127,8 @@ class Folder:
         if values is None:
             return None
         try:
+            if not values:
+                raise ValueError
             return {
                 name: of_items(np.array(value["items"])) if isinstance(value, dict) else Measure(float(value))
                 for name, value in values.items()

@@ -350,11 +350,11 @@ class _Search:
 
     def _merge_best(self, best: Trial) -> list[str]:
         """The best point's checkpoint at `best`; merged only where another one is there. Its warnings."""
-        source = self._folder.root / "trials" / f"{best.number}.yaml"
-        written = self._folder.root / "recipe.yaml"
-        text = source.read_text(encoding="utf-8")
-        is_there = (self._folder.best / _RECIPE).is_file() and written.is_file()
-        if is_there and written.read_text(encoding="utf-8") == text:
+        name = f"trials/{best.number}.yaml"
+        text = self._folder.text(name)
+        if text is None:
+            raise EvaluationError(f"{self._folder.root / name}: cannot be read; remove the folder, or name another")
+        if self._folder.text("recipe.yaml") == text and self._folder.has_best():
             return []
         record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
         self._folder.write("recipe.yaml", text)

@@ -162,7 +162,7 @@ def soup(
 
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
-    from ramerge.analysis.outputs import check_outputs, models_of
+    from ramerge.analysis.outputs import check_outputs
     from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
     from ramerge.foundation.progress import shown
     from ramerge.soups.recipe import read_request
@@ -174,9 +174,7 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
         )
     page: Path | None = flags["html"]
     request = read_request(run, {**flags, "strategy": "relex"})
-    check_outputs(
-        {"as_json": as_json, "html": page, "json_file": None, "csv": None, "figures": None}, models_of(request.recipe)
-    )
+    check_outputs({"as_json": as_json, "html": page, "json_file": None, "csv": None, "figures": None}, request.recipe)
     with shown(quiet=quiet or as_json) as listen:
         found = straightness(request.recipe, options, listen)
     warn(found.warnings)
