@@ -13,7 +13,7 @@ import argparse
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +110,10 @@ FLOW = {
     "flow, eight, bfloat16": Situation("agents", "bfloat16", rules=_FLOW[:4], twice=True),
 }
 """Those of docs/decisions/041-what-the-flow-does.md, likewise."""
-ALL = SITUATIONS | MENDED | FLOW
+_FIVE = ("task_arithmetic", "swudi", "core+", "ram+", "ties")
+AFRESH = {f"{name}, afresh": replace(SITUATIONS[name], rules=_FIVE) for name in ("SFT", "LoRA")}
+"""Those of docs/decisions/043-score-the-sum-first.md, likewise."""
+ALL = SITUATIONS | MENDED | FLOW | AFRESH
 Rewards = dict[str, str]
 """Of each task, the rewards of its prompts in quarters: one digit a prompt."""
 

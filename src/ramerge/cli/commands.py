@@ -131,8 +131,8 @@ def plan(
 ) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
-    The folder of a single model of any format may be given in place of a recipe. Reads headers only. Without the
-    extra `remote`, models of the hub that are not in its cache are downloaded first.
+    The folder of a single model of any format may be given in place of a recipe. Reads headers only, and weights
+    for the method auto. Without the extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
     from ramerge.flags.read import read_inputs, write_recipe
