@@ -464,7 +464,11 @@ first ones of each task count, which all trainings were asked. {_of_how_many(cho
 The score of a merge that was scored on fewer trainings than RAM+ is the mean of RAM+ plus the difference from it on the
 trainings that have both; this also applies to the last columns of the next table:
 
-{tables.of_all_candidates(results)}"""
+{tables.of_all_candidates(results)}
+
+All this is for users who cannot score merges. With one score, that of the plain sum on the agents' own tasks, the
+choice between the sum and `swudi` was right on one new training of three kinds of real agents, as predicted ([decision
+043](decisions/043-score-the-sum-first.md))."""
 
 
 def _of_how_many(choices: Mapping[str, advice.Choice]) -> str:
