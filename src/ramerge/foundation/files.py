@@ -201,7 +201,7 @@ def write_all(descriptor: int, view: memoryview, offset: int) -> None:
         view, offset = view[done:], offset + done
 
 
-_OF_CHECKPOINTS = ("config.json", "*.safetensors", "*.bin", "*.pt", "*.pth")
+_OF_CHECKPOINTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def check_file(path: Path) -> None:
