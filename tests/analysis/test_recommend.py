@@ -202,9 +202,7 @@ def test_where_tiny_agents_prefer_another_rule_it_is_named(analysis: ramerge.Ana
 
 
 @pytest.mark.parametrize("way", recommend.TRAINED_BY)
-def test_how_agents_were_trained_decides_for_sparse_ones(
-    way: recommend.TrainedBy, analysis: ramerge.Analysis, tmp_path: Path
-) -> None:
+def test_how_agents_were_trained_decides_for_sparse_ones(way: recommend.TrainedBy, analysis: ramerge.Analysis) -> None:
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--trained-by", way, "--no-cache", "--json"])
     values, known = json.loads(told.output), known_of(recommend.when_trained(recommend.SPARSE, way))
     assert (values["situation"], values["depends"]) == (recommend.SPARSE, None)

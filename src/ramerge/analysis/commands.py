@@ -59,7 +59,7 @@ def analyze(
     """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.outputs import advice, check_outputs, prints, read_numbers, say_and_write, write_outputs
+    from ramerge.analysis.outputs import advice, check_outputs, prints, read_numbers, said, write_outputs
     from ramerge.analysis.text import summary
     from ramerge.flags.read import read_recipe
     from ramerge.foundation.progress import shown
@@ -71,14 +71,10 @@ def analyze(
     with shown(quiet=quiet) as listen:
         analysis = run(document, epsilons=asked, cores=cores, options=options, on_progress=listen)
     warn(analysis.warnings)
-
-    def write() -> None:
-        with shown(quiet=quiet) as listen:
-            lines = advice(analysis, paths, flags, document, options) if flags["html"] is not None else []
-            write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
-
     speaks = not quiet and not prints(flags)
-    say_and_write([*summary(analysis), *reminder(analysis.warnings)] if speaks else [], write)
+    with said([*summary(analysis), *reminder(analysis.warnings)] if speaks else []), shown(quiet=quiet) as listen:
+        lines = advice(analysis, paths, flags, document, options) if flags["html"] is not None else []
+        write_outputs(analysis, flags, listen, recipe="\n".join(document.text) or None, advice=lines)
 
 
 @command(short_help="Say which merge to try first.")
@@ -127,7 +123,7 @@ def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.finished import open_finished, with_differences
-    from ramerge.analysis.outputs import advice, check_outputs, prints, say_and_write, write_outputs
+    from ramerge.analysis.outputs import advice, check_outputs, prints, said, write_outputs
     from ramerge.analysis.text import summary
     from ramerge.foundation.progress import shown
     from ramerge.recipe.read import open_recipe
@@ -139,15 +135,11 @@ def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     with shown(quiet=quiet) as listen:
         analysis = with_differences(run(recipe, options=options, on_progress=listen), record)
     warn(analysis.warnings)
-
-    def write() -> None:
-        with shown(quiet=quiet) as listen:
-            named = {"base": None, "dtype": None, "agents": (), "settings": ()}
-            lines = advice(analysis, [str(recipe)], named, document, options)
-            text = recipe.read_text(encoding="utf-8")
-            write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
-
     speaks = not quiet and not prints(chosen)
-    say_and_write(summary(analysis) if speaks else [], write)
+    with said(summary(analysis) if speaks else []), shown(quiet=quiet) as listen:
+        named = {"base": None, "dtype": None, "agents": (), "settings": ()}
+        lines = advice(analysis, [str(recipe)], named, document, options)
+        text = recipe.read_text(encoding="utf-8")
+        write_outputs(analysis, chosen, listen, record=record.to_dict(), recipe=text, advice=lines)
     if speaks:
         say(str(chosen["html"]))

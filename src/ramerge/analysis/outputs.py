@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -125,14 +126,17 @@ def prints(flags: Mapping[str, Any]) -> bool:
     return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
 
 
-def say_and_write(lines: Sequence[str], write: Callable[[], None]) -> None:
-    """Say lines, then write files; these are written, too, if the lines are read by no process any more."""
+@contextmanager
+def said(lines: Sequence[str]) -> Iterator[None]:
+    """Say lines, then write files inside. If no process reads the lines, the files are written all the same."""
+    unread: OSError | None = None
     try:
         say(lines)
-    except OSError:
-        write()
-        raise
-    write()
+    except OSError as error:
+        unread = error
+    yield
+    if unread is not None:
+        raise unread
 
 
 def write_outputs(

@@ -240,11 +240,8 @@ def _depends(by_training: Mapping[str, dict[str, Any] | None]) -> str | None:
 
 def _words(merge: Mapping[str, Any]) -> list[str]:
     """A method with its parameters, as words of a command."""
-    return ["--method", merge["method"], *(word for one in _assigned(merge["parameters"]) for word in _set(one))]
-
-
-def _set(assigned: str) -> tuple[str, str]:
-    return "--set", f"parameters.{assigned}"
+    assigned = _assigned(merge["parameters"])
+    return ["--method", merge["method"], *(word for one in assigned for word in ("--set", f"parameters.{one}"))]
 
 
 def _merge(known: Mapping[str, Any]) -> str:
@@ -328,8 +325,7 @@ def _unknown(
         f"the tiny agents have {advice['parameters']:,} parameters and short tasks; whether what they say holds for "
         f"models of {analysis.model.elements:,} was not measured"
     )
-    measured = _MEASURED_BY.get(found)
-    if trained_by is not None and measured is not None and measured != trained_by:
+    if trained_by is not None and (measured := _MEASURED_BY.get(found, trained_by)) != trained_by:
         yield (
             f"only agents trained by {TRAINED_BY[measured]} were measured in this situation, so nothing is known of "
             f"those trained by {TRAINED_BY[trained_by]}"
