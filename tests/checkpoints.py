@@ -70,6 +70,18 @@ def write_checkpoint(
     return folder
 
 
+def write_inputs(folder: Path, inputs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+    """Recorded inputs: for each weight rows, which bfloat16 must hold, and how much each of them counts."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors: dict[str, Stored] = {}
+    for name, (rows, weights) in inputs.items():
+        tensors |= {f"{name}.rows": floats(rows), f"{name}.counts": floats(weights, "F32")}
+    write_safetensors(folder / "inputs.safetensors", tensors)
+    places = {name: [f"{name}.rows", f"{name}.counts"] for name in inputs}
+    (folder / "inputs.json").write_text(json.dumps({"inputs": places}))
+    return folder
+
+
 def read_checkpoint(folder: Path) -> dict[str, Stored]:
     """All tensors of a checkpoint, through its index where it has one."""
     index = folder / "model.safetensors.index.json"

@@ -380,6 +380,29 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
     return _each(base, agents, dtype, real, formula, owns=owners)
 
 
+def regmean(base, agents, dtype=None, real=None, *, inputs, towards="sum", share=1.0, ridge=0.01, shrink=1.0):
+    """(sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1 where inputs were recorded, and S elsewhere; in float64."""
+    factor = {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[towards] * share
+
+    def formula(name, b, taus):
+        prior = b.dtype.type(factor) * sum(taus)
+        recorded = [inputs[agent][name] for agent in agents if name in inputs[agent]]
+        if not recorded or not any((rows * weights[:, None]).any() for rows, weights in recorded):
+            return b + prior
+        d = b.shape[1]
+        top, moments = 0.0, 0.0
+        for tau, agent in zip(taus, agents, strict=True):
+            rows, weights = inputs[agent].get(name, (np.zeros((0, d)), np.zeros(0)))
+            g = rows.T @ (weights[:, None] * rows)
+            g = shrink * g + (1 - shrink) * np.diag(np.diag(g))
+            top, moments = top + tau.astype(np.float64) @ g, moments + g
+        mu = max(ridge, 1e-10) * np.trace(moments) / d
+        merged = np.linalg.solve(moments + mu * np.eye(d), (top + mu * prior).T).T
+        return b + merged.astype(b.dtype.type)
+
+    return _each(base, agents, dtype, real, formula)
+
+
 def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
     chosen = list(agents).index(agent) if agent else 0
     epsilons = thresholds(base, agents, epsilon)

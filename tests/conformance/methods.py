@@ -78,6 +78,16 @@ ROWS: dict[str, Row] = {
     "extrapolate": Row(reference.extrapolate, {"alpha": st.sampled_from([0.3, 0.0, -0.5, 2.0])}),
     "relex": Row(reference.relex, {"at": st.sampled_from([None, 2.0, 30.0, -1.0])}, exact=False),
     "fisher": Row(reference.fisher, {"scale": NUMBERS, "weights": st.sampled_from([1.0, 0.5])}, each=("weights",)),
+    "regmean": Row(
+        reference.regmean,
+        {
+            "towards": st.sampled_from(["sum", "mean", "zero"]),
+            "share": st.sampled_from([1.0, 0.5, 0.0]),
+            "ridge": st.sampled_from([0.01, 1.0, 30.0]),
+            "shrink": st.sampled_from([1.0, 0.9, 0.0]),
+        },
+        exact=False,
+    ),
     "ties": Row(reference.ties, _TIES, each=("weights", "density")),
     "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
     "isolate": Row(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import annotated_types
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, reject, settings
@@ -17,6 +18,7 @@ from pydantic.fields import FieldInfo
 import ramerge
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.methods.base import INPUTS
 from ramerge.methods.ram import AgentCounts
 from ramerge.methods.registry import METHODS
 from tests import reference
@@ -29,6 +31,7 @@ from tests.checkpoints import (
     recipe,
     simple,
     write_checkpoint,
+    write_inputs,
     write_simple,
 )
 from tests.conformance.methods import REPRESENTATIVES, ROWS, by_tier
@@ -75,9 +78,27 @@ def importances_for(agents: Mapping[str, Tensors], seed: int = 0) -> dict[str, T
     return made
 
 
+def inputs_for(tensors: Tensors, place: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Inputs of an agent's matrices, as they are after storing: some with fewer rows than they are wide, or none."""
+    rng = np.random.default_rng(place)
+    found = {}
+    for name, tensor in tensors.items():
+        if tensor.is_float and tensor.bits.ndim == 2 and tensor.bits.size:
+            rows = rng.integers(0, 3 * tensor.bits.shape[1])
+            x = rng.standard_normal((rows, tensor.bits.shape[1])).astype(ml_dtypes.bfloat16).astype(np.float64)
+            found[name] = x, np.full(rows, 1 / max(rows, 1), np.float32).astype(np.float64)
+    return found
+
+
 def written(folder: Path, method: str, agents: Mapping[str, Tensors], **more: Any) -> tuple[dict, dict]:
     """A recipe for checkpoints under `folder`, with importances where needed, and what the reference takes besides."""
     source = recipe(folder, list(agents), method, **more)
+    if METHODS[method].side is INPUTS:
+        recorded = {name: inputs_for(tensors, place) for place, (name, tensors) in enumerate(agents.items())}
+        for name, inputs in recorded.items():
+            write_inputs(folder / f"{name}-inputs", inputs)
+            source["agents"][name] = {"model": str(folder / name), "inputs": str(folder / f"{name}-inputs")}
+        return source, {"inputs": recorded}
     if not METHODS[method].needs_importance:
         return source, {}
     importances = importances_for(agents)

@@ -26,7 +26,7 @@ from ramerge.foundation.machine import peak_memory
 from ramerge.foundation.progress import Listener, silence
 from ramerge.foundation.text import without_secrets
 from ramerge.foundation.version import __version__
-from ramerge.methods.base import Counts
+from ramerge.methods.base import SIDE_INPUTS, Counts
 from ramerge.methods.moved import Relative, factor, measured, shown, thresholds
 from ramerge.methods.ram import Moved
 from ramerge.methods.registry import METHODS
@@ -242,7 +242,8 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     if isinstance(values.get("rules"), list | tuple):
         values["rules"] = [_without(rule, "parameters") for rule in values["rules"]]
     if isinstance(values.get("agents"), Mapping):
-        values["agents"] = {name: _without(agent, "importance") for name, agent in values["agents"].items()}
+        sides = [side.key for side in SIDE_INPUTS]
+        values["agents"] = {name: _without(agent, *sides) for name, agent in values["agents"].items()}
     note = f"what {name} itself leaves of the agents is not measured; all figures are RAM's"
     return replace(document, values=values), [note]
 
@@ -250,11 +251,11 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
 def _is_measured(name: str) -> bool:
     """Whether what a method leaves of the agents is counted on the way: it is one pass over single elements."""
     method = METHODS[name]
-    return method.needs_base and not method.needs_importance and method.elementwise
+    return method.needs_base and method.side is None and method.elementwise
 
 
-def _without(values: Any, key: str) -> Any:
-    return {name: value for name, value in values.items() if name != key} if isinstance(values, Mapping) else values
+def _without(values: Any, *keys: str) -> Any:
+    return {name: value for name, value in values.items() if name not in keys} if isinstance(values, Mapping) else values
 
 
 # --- parts of the model -----------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
 from ramerge.foundation.progress import Listener
 from ramerge.foundation.terminal import say
+from ramerge.methods.base import SIDE_INPUTS
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.dialects import dialect_of
@@ -29,7 +30,7 @@ from ramerge.recipe.read import open_recipe
 
 _TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 # Keys of a recipe that may fit no other method.
-_OF_A_METHOD = ("method", "parameters", "preset", "rules", "importance")
+_OF_A_METHOD = ("method", "parameters", "preset", "rules", *(side.key for side in SIDE_INPUTS))
 
 
 def recommended(
@@ -184,7 +185,7 @@ def named_inputs(
     """The words that name the same agents in a merge with another method, and the keys of the recipe left out by them.
 
     They name the recipe itself where every key that stays goes with any method. A recipe in another form takes no
-    other method, and rules, presets and importances are those of one method: then they name base and agents.
+    other method, and rules, presets and side inputs are those of one method: then they name base and agents.
 
     Args:
         paths, options: of the command line, as for `read_recipe`.
@@ -210,8 +211,8 @@ def named_inputs(
 
 
 def _keys(recipe: Document) -> set[str]:
-    """The keys of a recipe that have a value, with `importance` if an agent has one."""
+    """The keys of a recipe that have a value, with those of side inputs that an agent has."""
     agents = recipe.values.get("agents")
     models = agents.values() if isinstance(agents, Mapping) else ()
-    weighted = any(isinstance(model, Mapping) and model.get("importance") for model in models)
-    return {key for key, value in recipe.values.items() if value} | ({"importance"} if weighted else set())
+    held = {key for model in models if isinstance(model, Mapping) for key, value in model.items() if value}
+    return {key for key, value in recipe.values.items() if value} | (held & {side.key for side in SIDE_INPUTS})

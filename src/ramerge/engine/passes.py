@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from typing_extensions import override
 
 from ramerge.engine.executors.executor import in_runs
+from ramerge.engine.operators import Operators
 from ramerge.engine.result_codec import BlockResult, Results
 from ramerge.engine.worker import Message, Sink, Task, Worker, worker
 from ramerge.methods.base import Statistic
@@ -39,13 +40,14 @@ class PlanPass(ABC):
     label: str
     batches: tuple[Run, ...]
     counted: Mapping[int, Sequence[Statistic]]
+    operators: Operators = field(kw_only=True)
 
     def limits(self) -> AbstractContextManager[object]:
-        """Holds BLAS to one thread where workers solve for whole matrices.
+        """Holds BLAS to one thread where workers solve for whole matrices, or multiply by operators.
 
         Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
         """
-        if not any(tensor.whole for tensor in self.plan.tensors):
+        if not any(tensor.whole or tensor.recorded for tensor in self.plan.tensors):
             return nullcontext()
         import threadpoolctl  # looks at all loaded libraries, which other merges need not wait for
 
@@ -53,7 +55,7 @@ class PlanPass(ABC):
 
     def open_worker(self, report: Callable[[Message], None]) -> AbstractContextManager[Worker]:
         """What a thread owns. It reports what happens in the middle of a block."""
-        return worker(self.plan, self.files, report)
+        return worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
         """A worker is about to process a run."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from ramerge.engine.executors.executor import Executor, Processed
 from ramerge.engine.journal import Journal, PassJournal
+from ramerge.engine.operators import Operators
 from ramerge.engine.passes import CountPass, MergePass, PlanPass, in_order
 from ramerge.engine.result_codec import BlockResult, ResultCodec, Results, blank
 from ramerge.engine.tally import NonFinite, PassTally
@@ -41,6 +42,7 @@ class Passes:
         listen: gets the progress.
         plan: the plan, as it travels.
         files: the inputs, open.
+        operators: what methods make of recorded inputs.
     """
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
@@ -57,6 +59,7 @@ class Passes:
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)
         self.files = Files(plan.files)
+        self.operators = Operators(plan.resources.workers)
         _check_ties(plan, Reader(self.files))
 
     def close(self) -> None:
@@ -69,14 +72,14 @@ class Passes:
         for number, wanted in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
             batches = in_order(self.plan, wanted, len(rounds) - number)
-            counting = CountPass(self.plan, self.files, label, batches, wanted, dict(self.results))
+            counting = CountPass(self.plan, self.files, label, batches, wanted, dict(self.results), operators=self.operators)
             self.run(counting, counting.results)
 
     def merge(self, sink: Sink) -> None:
         """Run the merging pass, which also counts some statistics; `sink` takes the merged bytes."""
         plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, self.results)
         batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
-        merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink)
+        merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink, operators=self.operators)
         self.run(merging, self.results, sink)
 
     def keep(self) -> None:

@@ -202,8 +202,7 @@ def _resolved(plan: MergePlan, point: Point) -> Recipe:
     agents = {
         name: Agent(
             **_spelled_out(point.recipe.agents[name], model),
-            importance=plan.importances[name].spelled_out if name in plan.importances else None,
-        )
+        ).model_copy(update={key: plan.sides[name].spelled_out for key in point.recipe.agents[name].sides})
         for name, model in plan.agents.items()
     }
     return point.recipe.model_copy(

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.engine.operators import Operators, read_rows
 from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.foundation.dtypes import FLOATS, itemsize
 from ramerge.kernels.convert import count_negative, count_non_finite
@@ -84,17 +85,22 @@ Message = Compiling | Solving
 
 
 @contextmanager
-def worker(plan: MergePlan, files: Files, tell: Callable[[Message], None]) -> Iterator[Worker]:
-    """A worker. `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix."""
+def worker(
+    plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]
+) -> Iterator[Worker]:
+    """A worker. `operators` are shared by those of a process. `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix."""
     with notifying_compilation(lambda done: tell(Compiling(done))):
-        yield Worker(plan, files, tell)
+        yield Worker(plan, files, operators, tell)
 
 
 class Worker:
     """One thread's memory, and its work on blocks."""
 
-    def __init__(self, plan: MergePlan, files: Files, tell: Callable[[Message], None]) -> None:
+    def __init__(
+        self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]
+    ) -> None:
         self._plan = plan
+        self._operators = operators
         self._tell = tell
         self._arena = Arena(plan.resources.buffer_bytes)
         self._reader = Reader(files, self._arena)
@@ -191,12 +197,29 @@ class Worker:
     ) -> tuple[Piece, PieceResult]:
         """Merge what was read for a point; the piece as that point has it, and what was found."""
         point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
-        piece = replace(read, has_base=point.uses_base, counts=rounding if point.uses_base else None)
+        piece = replace(
+            read,
+            has_base=point.uses_base,
+            operator=self._operator(index, tensor),
+            counts=rounding if point.uses_base else None,
+        )
         found = point.method.merge(piece, task.prepared, counts, allow_nonfinite)
         for sample in piece.unrounded(found):
             point.method.merge(sample, task.prepared, None, allow_nonfinite)
             piece.measure(sample, found)
         return piece, found
+
+    def _operator(self, index: int, tensor: TensorPlan) -> Any:
+        """What a point's method makes of the recorded inputs of a tensor; None where there are none."""
+        point = self._plan.points[index]
+        make, parameters = point.method.operator, point.parameters[tensor.rule]
+        if make is None or not tensor.recorded:
+            return None
+        layer = tensor.layer
+        return self._operators.get(
+            (index, tensor.rule, layer.shape[1:], tensor.recorded),
+            lambda: make(layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters),
+        )
 
     def _write(
         self,

@@ -11,6 +11,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.foundation.text import unknown
 from ramerge.foundation.words import named, pairs, parse_scalar
+from ramerge.methods.base import SIDE_INPUTS
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.paths import portable
@@ -121,15 +122,15 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
     agents = named("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
-    importances = named(
-        "--importance", options.get("importances", ()), "NAME=MODEL, such as --importance code=./fisher"
-    )
     given = document.values.get("agents")
     known = list(given) if isinstance(given, dict) else []
-    if wrong := [name for name in importances if name not in known]:
-        raise RecipeError(f"--importance {name}: {unknown('agent', name, known)}" for name in wrong)
-    for name, model in importances.items():
-        document.set(("agents", name, "importance"), from_here(model), f"--importance {name}")
+    for side in SIDE_INPUTS:
+        flag = f"--{side.key}"
+        folders = named(flag, options.get(side.key, ()), f"NAME=FOLDER, such as {flag} code=./{side.key}/code")
+        if wrong := [name for name in folders if name not in known]:
+            raise RecipeError(f"{flag} {name}: {unknown('agent', name, known)}" for name in wrong)
+        for name, folder in folders.items():
+            document.set(("agents", name, side.key), from_here(folder), f"{flag} {name}")
     for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.words import parse_scalar
+from ramerge.methods.base import SIDE_INPUTS
 from ramerge.options import Options
 from ramerge.recipe.document import Document
 from ramerge.recipe.paths import parts_of
@@ -22,7 +23,7 @@ def words_of(recipe: Document, *, method: bool = True, start: Path | None = None
     Args:
         recipe: in ramerge's own form.
         method: whether its method is named, with everything that may fit no other one: parameters, preset, rules and
-            importances.
+            side inputs.
         start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
     """
     values, words = recipe.values, []
@@ -46,8 +47,9 @@ def words_of(recipe: Document, *, method: bool = True, start: Path | None = None
 
 def _of_method(recipe: Document, start: Path | None) -> Iterator[str]:
     for name, agent in recipe.values["agents"].items():
-        if isinstance(agent, Mapping) and agent.get("importance"):
-            yield from ("--importance", f"{name}={_from_here(agent['importance'], recipe.folder, start)}")
+        for side in SIDE_INPUTS:
+            if isinstance(agent, Mapping) and agent.get(side.key):
+                yield from (f"--{side.key}", f"{name}={_from_here(agent[side.key], recipe.folder, start)}")
     if recipe.values.get("preset") is not None:
         yield from ("--preset", str(recipe.values["preset"]))
     for name, value in (recipe.values.get("parameters") or {}).items():

@@ -262,10 +262,16 @@ PRESET: Decorator = option(
 IMPORTANCE: Decorator = option(
     "models",
     "--importance",
-    "importances",
-    metavar="NAME=MODEL",
+    metavar="NAME=FOLDER",
     multiple=True,
     help="An agent's importances, for the method fisher; repeat for each.",
+)
+INPUTS: Decorator = option(
+    "models",
+    "--inputs",
+    metavar="NAME=FOLDER",
+    multiple=True,
+    help="An agent's recorded inputs, for the method regmean; repeat for each.",
 )
 DTYPE: Decorator = option(
     "output", "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each base tensor's own."
@@ -286,7 +292,7 @@ TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
 
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """What says which models, for commands that need no method."""
-KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, IMPORTANCE, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
+KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
 """What says everything that a recipe can."""
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),

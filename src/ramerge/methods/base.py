@@ -216,11 +216,13 @@ class Layer:
         name: the tensor's name.
         shape: its shape.
         itemsize: bytes of a number in the type that it is computed in.
+        rows: how many rows each agent's side input has for it; empty if it has none.
     """
 
     name: str
     shape: tuple[int, ...]
     itemsize: int = 8
+    rows: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -239,6 +241,55 @@ class Work:
     def operations(self) -> float:
         """All in operations of products, about."""
         return self.products + DECOMPOSITION * self.decompositions
+
+
+@dataclass(frozen=True)
+class SideInput:
+    """What a method takes of each agent in addition to its weights. An agent's key in a recipe names the folder.
+
+    Attributes:
+        key: the agent's key, and with two dashes the flag.
+        plural: what messages call them.
+        advice: how to make it for the agent `{name}`.
+        by_element: whether there is one number for each parameter, read in blocks like weights. If not, there are rows
+            for some tensors, which are read whole.
+    """
+
+    key: str
+    plural: str
+    advice: str
+    by_element: bool
+
+
+IMPORTANCE = SideInput(
+    "importance",
+    "importances",
+    "`ramerge fisher --agent NAME=MODEL --data FILE FOLDER` estimates it; then pass --importance {name}=FOLDER",
+    by_element=True,
+)
+"""Importances, float tensors with names and shapes of the model's; the method `fisher` takes them."""
+INPUTS = SideInput(
+    "inputs",
+    "recorded inputs",
+    "`ramerge calibrate --base BASE --agent {name}=MODEL --prompts {name}=FILE FOLDER` records them; then pass "
+    "--inputs {name}=FOLDER/{name}",
+    by_element=False,
+)
+"""Inputs of linear layers on some prompts; the method `regmean` takes them."""
+SIDE_INPUTS = (IMPORTANCE, INPUTS)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What was recorded of one agent at the input of a linear layer.
+
+    Attributes:
+        inputs: one row for each token, shape (n, d), float64.
+        weights: how much each counts, shape (n,), float64; all of one agent add up to 1 in a layer that sees all tokens.
+    """
+
+    inputs: NDArray[np.float64]
+    weights: NDArray[np.float64]
 
 
 def _elementwise(_layer: Layer, _parameters: Any) -> int:
@@ -277,7 +328,9 @@ class Method:
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
-        needs_importance: whether every agent needs importances, tensors besides its own.
+        side: what every agent needs in addition to its weights; None for nothing.
+        operator: from a tensor, the recorded inputs of each agent and parameters to what `merge` finds as the piece's
+            `operator`; made once for tensors that share their inputs. None where the tensor has no recorded inputs.
         statistics: what must be counted first.
         reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
         report: from results of `reported`, one for each part of the model, to each agent's figures.
@@ -316,7 +369,8 @@ class Method:
     symmetric: bool = True
     needs_base: bool = True
     takes_base: bool = False
-    needs_importance: bool = False
+    side: SideInput | None = None
+    operator: Callable[[Layer, Sequence[Rows], Any], Any] | None = None
     statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = lambda _parameters, _agents: ()
     reported: Callable[[Any, Agents], Statistic | None] = lambda _parameters, _agents: None
     report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = lambda _parameters, _results, agents: [
@@ -338,6 +392,11 @@ class Method:
         if self.most is not None:
             return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
         return f"at least {self.fewest} agents" if given < self.fewest else f"at most {self.limit} agents"
+
+    @property
+    def needs_importance(self) -> bool:
+        """Whether every agent needs importances."""
+        return self.side is IMPORTANCE
 
     @property
     def elementwise(self) -> bool:

@@ -31,7 +31,7 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 from pydantic import Field, create_model, model_validator
 
 from ramerge.kernels.elementwise import Given, Inputs
-from ramerge.methods.base import Agents, Method, Parameters, Results, agent_field, for_each, per_agent
+from ramerge.methods.base import IMPORTANCE, Agents, Method, Parameters, Results, agent_field, for_each, per_agent
 from ramerge.methods.formula import Formula, merge
 
 Derived = Callable[[Any, Agents], Mapping[str, Given]]
@@ -148,7 +148,7 @@ def merge_method(
             parameters=_model(name, stated, check),
             prepare=_Prepare(plain, keywords, tuple(stated), derived, needs_base, needs_importance),
             needs_base=needs_base,
-            needs_importance=needs_importance,
+            side=IMPORTANCE if needs_importance else None,
             interface=interface,
             **{"merge": merge, **more},
         )

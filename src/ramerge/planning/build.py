@@ -12,7 +12,7 @@ from pathlib import Path
 from ramerge.formats.encodings.decode import stated_dtype
 from ramerge.foundation.limits import read_limits
 from ramerge.foundation.text import message
-from ramerge.methods.base import Statistic
+from ramerge.methods.base import IMPORTANCE, INPUTS, Statistic
 from ramerge.options import Options
 from ramerge.output import remote_output
 from ramerge.output.targets import OutputTarget, free_bytes, problems_of
@@ -21,7 +21,7 @@ from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings, gathered
 from ramerge.planning.inputs import OpenedInputs, open_inputs
 from ramerge.planning.layout import Matched, plan_tensors
-from ramerge.planning.match import match, match_importance
+from ramerge.planning.match import match, match_importance, match_inputs
 from ramerge.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
 from ramerge.planning.name_mappings import fitted_agents
 from ramerge.planning.resources import SMALLEST_BLOCK, cut
@@ -84,7 +84,7 @@ def make_plan(
         overwrite=options.overwrite,
         base=inputs.base,
         agents=inputs.agents,
-        importances=inputs.importances,
+        sides=inputs.sides,
         formats=inputs.formats,
         adapters=inputs.adapters,
         **vars(contents),
@@ -147,7 +147,7 @@ def _contents(
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
-    matched, ties = _matched(recipe, base, inputs, findings)
+    matched, ties = _matched(points, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
     _check_models(points, base, ties, inputs, findings)
     if not inputs.are_complete:
@@ -204,21 +204,27 @@ def _check_tensors(
 
 
 def _matched(
-    recipe: Recipe, base: Checkpoint, inputs: OpenedInputs, findings: Findings
+    points: Sequence[Point], base: Checkpoint, inputs: OpenedInputs, findings: Findings
 ) -> tuple[Matched, tuple[Tie, ...]]:
+    recipe = points[0].recipe
     fitted = fitted_agents(recipe, base, inputs.opened_agents, findings)
     found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in fitted.items()}
     wanted = _merged(base, recipe)
+    side = points[0].method.side
     importances = {
         name: match_importance(name, wanted, checkpoint, findings)
-        for name, checkpoint in inputs.opened_importances.items()
+        for name, checkpoint in (inputs.opened_sides if side is IMPORTANCE else {}).items()
+    }
+    recorded = {
+        name: match_inputs(name, wanted, checkpoint, findings)
+        for name, checkpoint in (inputs.opened_sides if side is INPUTS else {}).items()
     }
     ties = tuple(tie for _, of_agent in found.values() for tie in of_agent)
     agents = {name: tensors for name, (tensors, _) in found.items()}
     rows = rows_of_models(base, agents) if recipe.allow.vocabulary is not None else {}
     if rows and importances:
         findings.problem("vocabularies of different sizes cannot be merged with importances; use another method")
-    return Matched(agents, importances, rows), ties
+    return Matched(agents, importances, rows, recorded), ties
 
 
 def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:

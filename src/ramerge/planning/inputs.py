@@ -31,24 +31,24 @@ class OpenedInputs:
     Attributes:
         base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
-        importances: by the agent's name, for agents that have importances.
+        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
         opened_base: None if it could not be opened.
         opened_agents: the agents that could be opened.
-        opened_importances: the importances that could be opened.
+        opened_sides: the side inputs that could be opened.
     """
 
     base: FoundModel
     agents: Mapping[str, FoundModel]
-    importances: Mapping[str, FoundModel]
+    sides: Mapping[str, FoundModel]
     opened_base: Checkpoint | None
     opened_agents: Mapping[str, Checkpoint]
-    opened_importances: Mapping[str, Checkpoint]
+    opened_sides: Mapping[str, Checkpoint]
 
     @property
     def opened(self) -> list[Checkpoint]:
         """All checkpoints that could be opened."""
         base = [self.opened_base] if self.opened_base else []
-        return [*base, *self.opened_agents.values(), *self.opened_importances.values()]
+        return [*base, *self.opened_agents.values(), *self.opened_sides.values()]
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -70,7 +70,7 @@ class OpenedInputs:
     def are_complete(self) -> bool:
         """Whether all checkpoints could be opened."""
         agents = len(self.opened_agents) == len(self.agents)
-        return bool(self.opened_base) and agents and len(self.opened_importances) == len(self.importances)
+        return bool(self.opened_base) and agents and len(self.opened_sides) == len(self.sides)
 
     @property
     def files(self) -> dict[Location, Identity]:
@@ -108,15 +108,15 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
     """Find and open the models of a recipe. A model that cannot be opened is a problem.
 
     Args:
-        recipe: names base, agents and importances.
+        recipe: names base, agents and side inputs.
         findings: gets problems and warnings.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
     agents = {name: _find_agent(agent, recipe, findings, name) for name, agent in recipe.agents.items()}
-    importances = {
-        name: _find([agent.importance], recipe, findings, name)
+    sides = {
+        name: _find([folder], recipe, findings, name)
         for name, agent in recipe.agents.items()
-        if agent.importance is not None
+        for folder in agent.sides.values()
     }
     base = _find([recipe.base], recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
     opened_base = _open("", base, recipe, findings) if recipe.base is not None else None
@@ -128,9 +128,9 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
     if needs_base:
         _refuse_base_as_agent(base, agents, findings)
     _warn_of_same_folders(agents, findings)
-    found = {name: _open(name, model, recipe, findings) for name, model in importances.items()}
-    opened_importances = {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
-    return OpenedInputs(base, agents, importances, opened_base, opened_agents, opened_importances)
+    found = {name: _open(name, model, recipe, findings) for name, model in sides.items()}
+    opened_sides = {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
+    return OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides)
 
 
 def _untied(

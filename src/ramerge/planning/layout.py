@@ -10,12 +10,12 @@ from typing import Literal
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer, Statistic
 from ramerge.output.write import Shard, lay_out
-from ramerge.planning.model import ALL_AGENTS, OutputPart, Source, TensorPlan
+from ramerge.planning.model import ALL_AGENTS, OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
 from ramerge.planning.vocabulary import BASE, Rows
 from ramerge.recipe.model import LIKE_BASE
 from ramerge.recipe.points import Point, means_of
 from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.origins import rows_of
+from ramerge.tensors.origins import rows_of as cut_rows
 from ramerge.tensors.scaled import Scaled, requantizable
 from ramerge.tensors.tensor import Tensor
 from ramerge.tensors.weighted import mean_of
@@ -34,11 +34,19 @@ class Matched:
         agents: each agent's tensors, in recipe order.
         importances: each agent's importances, for methods that need them; otherwise empty.
         rows: of embeddings that models have with different numbers of rows: which models have which rows.
+        recorded: what was recorded of each agent at the inputs of tensors, for methods that need it; otherwise empty.
     """
 
     agents: Mapping[str, Mapping[str, Tensor]]
     importances: Mapping[str, Mapping[str, Tensor]]
     rows: Mapping[str, Sequence[Rows]] = field(default_factory=dict)
+    recorded: Mapping[str, Mapping[str, Recorded]] = field(default_factory=dict)
+
+    def inputs_of(self, tensor: Tensor) -> tuple[Recorded, ...]:
+        """What was recorded of each agent at the input of a tensor; empty if nothing was."""
+        found = [by_tensor.get(tensor.name) for by_tensor in self.recorded.values()]
+        some = next((each for each in found if each is not None), None)
+        return tuple(each or none_of(some) for each in found) if some is not None else ()
 
     def height(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape of a tensor in the output: with the rows that any model has."""
@@ -47,7 +55,7 @@ class Matched:
     def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Matched]:
         """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
         sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
-        cut = {name: rows_of(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
+        cut = {name: cut_rows(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
         name = f"{tensor.name}[{rows.start}:{rows.stop}]" if rows.start else tensor.name
         base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=name)
         agents = {agent: {name: cut.get(agent, base)} for agent in self.agents}
@@ -111,6 +119,7 @@ def _plans(
                 taken = rule.take if rule is not None and rule.take in rows.owners else None
                 owner = taken or rows.owners[0]
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
+        recorded = matched.inputs_of(piece) if action == "merge" and rows is None else ()
         yield TensorPlan(
             base=piece,
             sources=sources,
@@ -118,11 +127,12 @@ def _plans(
             dtype=output.dtype,
             parts=parts,
             rule=number,
-            unit=_unit(piece, points, number) if action == "merge" else 1,
+            unit=_unit(piece, points, number, rows_of(recorded)) if action == "merge" else 1,
             chunk=chunks[number] if action == "merge" else 1,
             quantized=output.quantized,
             seed=recipe.seed if action == "merge" else None,
             together=_together(piece, points, number) if action == "merge" and recipe.allow.non_finite else (),
+            recorded=recorded,
         )
 
 
@@ -203,10 +213,10 @@ def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]
     return found
 
 
-def _unit(tensor: Tensor, points: Sequence[Point], rule: int) -> int:
+def _unit(tensor: Tensor, points: Sequence[Point], rule: int, rows: tuple[int, ...]) -> int:
     if all(point.method.elementwise for point in points):
         return 1
-    layer = Layer(tensor.name, tensor.shape)
+    layer = Layer(tensor.name, tensor.shape, rows=rows)
     return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
 
 

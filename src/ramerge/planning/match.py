@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ramerge.formats.recorded import read_places
+from ramerge.foundation.errors import CheckpointError
 from ramerge.planning.findings import Findings, listed
-from ramerge.planning.model import Tie
+from ramerge.planning.model import Recorded, Tie
 from ramerge.planning.vocabulary import is_vocabulary
 from ramerge.recipe.model import Allow
 from ramerge.tensors.checkpoint import Checkpoint
@@ -67,6 +69,40 @@ def match_importance(
     if shapes:
         findings.problem(f"{importance.directory}: shapes differ: {listed(shapes)}", name)
     return {key: found.get(key, tensor) for key, tensor in wanted.items()}
+
+
+def match_inputs(
+    name: str, wanted: Mapping[str, Tensor], recorded: Checkpoint, findings: Findings
+) -> dict[str, Recorded]:
+    """The recorded inputs of the matrices in `wanted` that have any. Those of other widths are problems."""
+    try:
+        places = read_places(recorded.directory)
+    except CheckpointError as error:
+        findings.error(error, name)
+        return {}
+    found, problems = {}, []
+    for key, tensor in wanted.items():
+        if (place := places.get(key)) is None:
+            continue
+        try:
+            inputs, weights = (recorded.tensors[each] for each in place)
+        except KeyError as error:
+            problems.append(f"{recorded.directory}: lacks the tensor {error.args[0]!r}, which inputs.json names")
+            continue
+        if len(tensor.shape) != 2 or inputs.shape[1:] != tensor.shape[1:] or weights.shape != inputs.shape[:1]:
+            problems.append(
+                f"{recorded.directory}: inputs of shape {list(inputs.shape)} with weights {list(weights.shape)} do not "
+                f"fit {key!r} of shape {list(tensor.shape)}; were they recorded with another model?"
+            )
+        elif not (inputs.is_float and weights.is_float):
+            problems.append(f"{recorded.directory}: recorded inputs of {key!r} must be floating point")
+        else:
+            found[key] = Recorded(inputs, weights)
+    if places and not found and not problems:
+        problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
+    for problem in problems:
+        findings.problem(problem, name)
+    return found
 
 
 @dataclass(frozen=True)

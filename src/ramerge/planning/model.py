@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
@@ -48,6 +48,28 @@ class Source(NamedTuple):
     def label(self) -> str:
         """The owner's name, `importance of` it for importances."""
         return f"importance of {self.owner}" if self.is_importance else self.owner
+
+
+class Recorded(NamedTuple):
+    """What was recorded of an agent at the input of a linear layer.
+
+    Attributes:
+        inputs: one row for each token, shape (n, d); n may be 0.
+        weights: how much each row counts, shape (n,).
+    """
+
+    inputs: Tensor
+    weights: Tensor
+
+
+def rows_of(recorded: Sequence[Recorded]) -> tuple[int, ...]:
+    """How many rows were recorded of each agent."""
+    return tuple(each.inputs.shape[0] for each in recorded)
+
+
+def none_of(recorded: Recorded) -> Recorded:
+    """Nothing, of an agent of which nothing was recorded where others have `recorded`."""
+    return Recorded(*(replace(each, shape=(0, *each.shape[1:])) for each in recorded))
 
 
 class OutputPart(NamedTuple):
@@ -100,6 +122,7 @@ class TensorPlan:
         seed: of the random draws that round the method's result; None to round to nearest.
         together: the methods that compute its elements from one another, if NaN and Inf are allowed in other tensors:
             here they are not.
+        recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
     """
 
     base: Tensor
@@ -113,6 +136,7 @@ class TensorPlan:
     quantized: Scaled | None = None
     seed: int | None = None
     together: tuple[str, ...] = ()
+    recorded: tuple[Recorded, ...] = ()
 
     @property
     def name(self) -> str:
@@ -123,7 +147,7 @@ class TensorPlan:
     def layer(self) -> Layer:
         """What a method may know of it."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
-        return Layer(self.name, self.base.shape, itemsize(real))
+        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded))
 
     @property
     def merged(self) -> bool:
@@ -347,7 +371,7 @@ class MergePlan(PlannedContents):
         overwrite: whether an existing checkpoint there is replaced.
         base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
-        importances: by the agent's name, for agents that have importances.
+        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
         adapters: the agents that are LoRA adapters.
         formats: how base and agents are stored, by name; those that could be opened.
         resources: threads, blocks and memory.
@@ -363,7 +387,7 @@ class MergePlan(PlannedContents):
     overwrite: bool
     base: FoundModel
     agents: Mapping[str, FoundModel]
-    importances: Mapping[str, FoundModel]
+    sides: Mapping[str, FoundModel]
     adapters: tuple[str, ...]
     formats: Mapping[str, str]
     resources: Resources
@@ -464,7 +488,7 @@ class MergePlan(PlannedContents):
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
-        weighted = [f"importance of {name}" for name in self.importances]
+        weighted = [f"importance of {name}" for name in (self.sides if self.method.needs_importance else ())]
         owners = [*(["base"] if self.recipe.base is not None else []), *self.agents, *weighted]
         found: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
         for tensor in self.tensors:

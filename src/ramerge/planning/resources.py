@@ -80,7 +80,7 @@ def cut(
         sends: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
     """
-    agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.importances)
+    agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.sides)
     fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
     # of each worker one set of counts that it fills, and one that waits to be added up
     partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
@@ -121,8 +121,8 @@ def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
 
 def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
     agents, tensors = len(inputs.agents), contents.tensors
-    models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.importances)
-    compiled = min(1 + agents + len(inputs.importances), 1 + FEW)  # what more inputs a soup has is added to these
+    models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
+    compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
     fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
-from ramerge.methods.base import Method, names_agent
+from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
 from ramerge.methods.registry import METHODS, all_parameters, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
@@ -160,15 +160,19 @@ def _agent_problems(document: Document) -> list[str]:
         problems.append(
             document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}")
         )
-    weighted = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get("importance")}
-    for name in agents:
-        if method is not None and method.needs_importance and name not in weighted:
-            text = (
-                f"has no importance, but {method.name} needs it; `ramerge fisher --agent NAME=MODEL --data FILE FOLDER`"
-            )
-            text += f" estimates it; then pass --importance {name}=FOLDER"
-            problems.append(document.where(("agents", name), text))
-        elif method is not None and not method.needs_importance and name in weighted:
-            text = f"{method.name} does not use importances; remove it"
-            problems.append(document.where(("agents", name, "importance"), text))
+    return problems + (_side_problems(document, agents, method) if method is not None else [])
+
+
+def _side_problems(document: Document, agents: Mapping[str, Any], method: Method) -> list[str]:
+    """Side inputs that agents lack, and those that the method does not take."""
+    problems = []
+    for side in SIDE_INPUTS:
+        holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}
+        for name in agents if method.side is side else holders:
+            if name in holders and method.side is not side:
+                text = f"{method.name} does not use {side.plural}; remove it"
+                problems.append(document.where(("agents", name, side.key), text))
+            elif name not in holders:
+                text = f"has no {side.key}, but {method.name} needs it; {side.advice.format(name=name)}"
+                problems.append(document.where(("agents", name), text))
     return problems

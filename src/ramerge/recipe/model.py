@@ -26,7 +26,7 @@ from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.limits import parse_size
 from ramerge.foundation.text import quoted
-from ramerge.methods.base import SEED
+from ramerge.methods.base import SEED, SIDE_INPUTS
 from ramerge.recipe.document import Document
 from ramerge.recipe.layers import layer_of, parse_layers
 from ramerge.recipe.patterns import LONGEST_NAME, check_template
@@ -79,6 +79,7 @@ class Agent(_Strict):
             run are a chain of deltas, each of which is read once.
         soup: instead of `model`: checkpoints of a run whose weighted mean is the agent.
         importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
+        inputs: a folder with recorded inputs of linear layers, from `ramerge calibrate`, for methods that need them.
 
     Example:
         >>> agents = {"code": ramerge.Agent(model="coder"), "tool": "tool"}
@@ -91,6 +92,7 @@ class Agent(_Strict):
     over: _Text | None = None
     soup: Soup | None = None
     importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+    inputs: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _is_one_model(self) -> Agent:
@@ -113,9 +115,15 @@ class Agent(_Strict):
         return "+".join(self.parts)
 
     @property
+    def sides(self) -> dict[str, str]:
+        """The folders of its side inputs, by key; a checked recipe's agent has at most the one that the method takes."""
+        folders = {side.key: getattr(self, side.key) for side in SIDE_INPUTS}
+        return {key: folder for key, folder in folders.items() if folder is not None}
+
+    @property
     def plain(self) -> Any:
         """The values of a recipe."""
-        if self.importance is None and self.model is not None:
+        if self.model is not None and not self.sides:
             return self.model
         return self.model_dump(mode="json", exclude_defaults=True)
 
@@ -140,8 +148,8 @@ class Soup(_Strict):
 
     @model_validator(mode="after")
     def _holds_checkpoints(self) -> Soup:
-        if any(agent.soup is not None or agent.importance is not None for agent in self.agents.values()):
-            raise ValueError("agents of a soup must be checkpoints, without importances")
+        if any(agent.soup is not None or agent.sides for agent in self.agents.values()):
+            raise ValueError(f"agents of a soup must be checkpoints, without {' or '.join(s.key for s in SIDE_INPUTS)}")
         return self
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ramerge.methods.base import SIDE_INPUTS
 from ramerge.recipe.model import Agent, Recipe
 
 
@@ -31,8 +32,8 @@ def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:
         members = {name: _portable(one, folder, home) for name, one in agent.soup.agents.items()}
         return agent.model_copy(update={"soup": agent.soup.model_copy(update={"agents": members})})
     deltas = tuple(_spelled(part, folder, home) for part in agent.delta or ()) or None
-    model, importance = (_spelled(part, folder, home) for part in (agent.model, agent.importance))
-    return Agent(model=model, delta=deltas, over=agent.over, importance=importance)
+    sides = {side.key: _spelled(getattr(agent, side.key), folder, home) for side in SIDE_INPUTS}
+    return Agent(model=_spelled(agent.model, folder, home), delta=deltas, over=agent.over, **sides)
 
 
 def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:

@@ -12,6 +12,7 @@ from ramerge.api import merge
 from ramerge.engine.record import Record
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.progress import Listener
+from ramerge.methods.base import SIDE_INPUTS
 from ramerge.methods.registry import METHODS
 from ramerge.options import Options
 from ramerge.recipe.checks import check
@@ -28,7 +29,7 @@ def _plain_label(key: str, value: Any) -> str:
 def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plain_label) -> Document:
     """The recipe with a point's values.
 
-    Where the point has another method, parameters, presets and importances that this method does not take are left
+    Where the point has another method, parameters, presets and side inputs that this method does not take are left
     out: they are the other method's.
     """
     made = replace(recipe, values=deepcopy(recipe.values), flags=dict(recipe.flags))
@@ -51,9 +52,10 @@ def _leave_out(values: dict[str, Any], name: str) -> None:
     if values.get("preset") not in method.presets:
         values.pop("preset", None)
     agents = values.get("agents")
-    for agent in agents.values() if isinstance(agents, dict) and not method.needs_importance else ():
-        if isinstance(agent, dict):
-            agent.pop("importance", None)
+    for agent in agents.values() if isinstance(agents, dict) else ():
+        for side in SIDE_INPUTS:
+            if isinstance(agent, dict) and method.side is not side:
+                agent.pop(side.key, None)
 
 
 def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> list[str]:

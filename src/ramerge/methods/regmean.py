@@ -1,0 +1,192 @@
+"""RegMean towards a prior: match what each agent's layers do to the inputs that they see (Jin et al. 2023, arXiv 2212.09849).
+
+For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each agent,
+one row a token, weighted so that an agent's weights add up to 1,
+
+    tau = argmin sum_t ||(tau - tau_t) X_t'||^2 + mu ||tau - S||^2        mu = ridge * ||X||^2 / d
+        = (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1
+        = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, below each other
+
+The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n at
+most. All other tensors, and weights without recorded inputs, take the prior. RegMean itself has no prior and shrinks the
+elements off the diagonal of each G_t; the preset `paper` does so. Towards a prior: not published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.kernels.piece import Piece, PieceResult
+from ramerge.kernels.spectral import Array
+from ramerge.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, Results, Rows
+from ramerge.methods.formula import Formula
+from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.matrices import WIDENED
+from ramerge.methods.task_arithmetic import weighted_sum
+
+_GROUP = 128
+"""Rows of a weight that are multiplied at once, whatever the block, so that blocks change no bit of the products."""
+_LEAST = 1e-10
+"""The ridge that stands for 0, with which the equations are never singular."""
+
+Towards = Literal["sum", "mean", "zero"]
+
+
+class RegMeanParameters(Parameters):
+    """Parameters of `regmean`."""
+
+    towards: Towards = Field("sum", description="the prior: the sum or the mean of the task vectors, or zero")
+    share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")
+    ridge: float = Field(
+        0.01, ge=0, le=1e9, description="how strongly the prior holds, in units of the inputs' mean square"
+    )
+    shrink: float = Field(
+        1.0, ge=0, le=1, description="factor of what lies off the diagonal of each agent's second moments"
+    )
+
+
+class Operator(Protocol):
+    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there."""
+
+    def correction(self, prior: Array, taus: Sequence[Array]) -> Array: ...
+
+
+@dataclass(frozen=True)
+class MomentOperator:
+    """For each agent G_t (sum_t G_t + mu I)^-1, shape (d, d): the form for many rows."""
+
+    maps: Sequence[Array]
+
+    def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
+        total = np.zeros_like(prior)
+        for tau, product in zip(taus, self.maps, strict=True):
+            total += (tau - prior) @ product
+        return total
+
+
+@dataclass(frozen=True)
+class RowOperator:
+    """All rows, shape (n, d), how many each agent has, and (X X' + mu I)^-1, shape (n, n): the form for few rows."""
+
+    rows: Array
+    counts: tuple[int, ...]
+    inverse: Array
+
+    def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
+        ends = np.cumsum(self.counts)
+        differences = [
+            (tau - prior).astype(np.float64) @ self.rows[end - count : end].T
+            for tau, count, end in zip(taus, self.counts, ends, strict=True)
+        ]
+        return (np.concatenate(differences, 1) @ self.inverse @ self.rows).astype(prior.dtype)
+
+
+def operator(layer: Layer, recorded: Sequence[Rows], parameters: RegMeanParameters) -> Operator | None:
+    """What is made once of the recorded inputs of a weight; None if they are all 0."""
+    weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
+    width = layer.shape[1]
+    power = sum(float(np.vdot(x, x)) for x in weighted)
+    if not power:
+        return None
+    mu = max(parameters.ridge, _LEAST) * power / width
+    if _by_rows(layer, parameters):
+        rows = np.concatenate(weighted)
+        gram = rows @ rows.T
+        gram.flat[:: len(gram) + 1] += mu
+        return RowOperator(rows, layer.rows, np.linalg.inv(gram))
+    moments = [_shrunk(x.T @ x, parameters.shrink) for x in weighted]
+    total = np.sum(moments, 0)
+    total.flat[:: width + 1] += mu
+    real = np.float32 if layer.itemsize == 4 else np.float64
+    return MomentOperator([np.ascontiguousarray(np.linalg.solve(total, one).T, real) for one in moments])
+
+
+def _by_rows(layer: Layer, parameters: RegMeanParameters) -> bool:
+    return parameters.shrink == 1 and sum(layer.rows) < layer.shape[1]
+
+
+def _shrunk(moments: Array, factor: float) -> Array:
+    if factor == 1:
+        return moments
+    diagonal = moments.diagonal().copy()
+    moments *= factor
+    np.fill_diagonal(moments, diagonal)
+    return moments
+
+
+@dataclass(frozen=True)
+class Prior:
+    """The sum of the task vectors, times a factor."""
+
+    agents: int
+    factor: float
+
+    @property
+    def formula(self) -> Formula:
+        """For tensors that are merged element by element."""
+        return weighted_sum((1.0,) * self.agents, self.factor)
+
+    def __call__(self, taus: Sequence[Array]) -> Array:
+        return np.asarray(sum(taus[1:], taus[0]) * taus[0].dtype.type(self.factor))
+
+
+def prepare(parameters: RegMeanParameters, agents: Agents, _results: Results) -> Prior:
+    factors = {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}
+    return Prior(len(agents), factors[parameters.towards] * parameters.share)
+
+
+def merge(piece: Piece, prior: Prior, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    made: Operator | None = piece.operator
+    if made is None:
+        return merge_formula(piece, prior.formula, counts, allow_nonfinite)
+
+    def merged(base: Array, *agents: Array) -> Array:
+        result = np.empty_like(base)
+        for start in range(0, len(base), _GROUP):
+            part = slice(start, start + _GROUP)
+            taus = [agent[part] - base[part] for agent in agents]
+            start_from = prior(taus)
+            result[part] = base[part] + (start_from + made.correction(start_from, taus))
+        return result
+
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        return piece.compute_numbers(merged, (-1, piece.shape[1]))
+
+
+def unit(layer: Layer, _parameters: RegMeanParameters) -> int:
+    """Whole groups of rows where inputs were recorded; more than one element, so that it is not an element-wise merge."""
+    return max(min(_GROUP, layer.shape[0]) * layer.shape[1], 2) if layer.rows else 1
+
+
+def scratch(layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
+    """Bytes of an operator, of what it is made of, and of a group of rows."""
+    if not layer.rows:
+        return 0
+    n, d = sum(layer.rows), layer.shape[1]
+    made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
+    return 8 * (made + _GROUP * ((agents + 4) * d + n)) + WIDENED
+
+
+REGMEAN = Method(
+    name="regmean",
+    family="prompts",
+    title="RegMean towards a prior",
+    source="Dataless Knowledge Fusion by Merging Weights of Language Models, arXiv 2212.09849; towards a prior: not "
+    "published, docs/methods/regmean.md derives it",
+    formula="linear weights: (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1; others: S, by default the sum of tau_t",
+    differs="has no such method",
+    alone="the result is the agent itself",
+    parameters=RegMeanParameters,
+    presets={"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}},
+    side=INPUTS,
+    operator=operator,
+    unit=unit,
+    scratch=scratch,
+    prepare=prepare,
+    merge=merge,
+)
