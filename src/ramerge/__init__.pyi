@@ -2,8 +2,9 @@ from .analysis.analyze import analyze
 from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
+from .calibration.calibrate import calibrate
 from .calibration.estimate import fisher
-from .calibration.record import FisherRecord, FisherSettings
+from .calibration.record import CalibrationRecord, CalibrationSettings, FisherRecord, FisherSettings
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .engine.record import AgentStatistics, Record
@@ -39,6 +40,8 @@ __all__ = [
     "AgentStatistics",
     "Allow",
     "Analysis",
+    "CalibrationRecord",
+    "CalibrationSettings",
     "CheckpointError",
     "DeltaRecord",
     "EndpointError",
@@ -77,6 +80,7 @@ __all__ = [
     "__version__",
     "analyze",
     "apply",
+    "calibrate",
     "clean",
     "convert",
     "delta",

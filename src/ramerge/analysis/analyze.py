@@ -255,7 +255,9 @@ def _is_measured(name: str) -> bool:
 
 
 def _without(values: Any, *keys: str) -> Any:
-    return {name: value for name, value in values.items() if name not in keys} if isinstance(values, Mapping) else values
+    return (
+        {name: value for name, value in values.items() if name not in keys} if isinstance(values, Mapping) else values
+    )
 
 
 # --- parts of the model -----------------------------------------------------------------------------------------------

@@ -82,6 +82,15 @@ def observe(
         counted = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}
         tasks, _ = tasks_of(passes.plan, passes.results)
         batches = in_order(passes.plan, tuple(counted), 0)
-        work = ObservePass(passes.plan, passes.files, "reading", batches, counted, dict(passes.results), tasks, operators=passes.operators)
+        work = ObservePass(
+            passes.plan,
+            passes.files,
+            "reading",
+            batches,
+            counted,
+            dict(passes.results),
+            tasks,
+            operators=passes.operators,
+        )
         passes.run(work, work.results, watch=watch)
         return Observed(passes.results, passes.rounding[0], passes.non_finite)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ramerge.calibration.jsonl import ChatExample, Example
+from ramerge.calibration.jsonl import ChatExample, Example, Text
 
 
 @dataclass(frozen=True)
@@ -48,6 +48,13 @@ class ExampleEncoder:
             labels = self._ids(example.labels)
         encoded = self._cut(example.number, context, labels)
         return encoded if len(encoded.ids) > encoded.start else "gives no token whose likelihood could be taken"
+
+    def prompt(self, example: Example) -> list[int] | str:
+        """The ids after which a reply comes, not cut; or what is wrong with the example."""
+        if isinstance(example, Text):
+            return [*self._opening(example.labels), *self._ids(example.labels)]
+        rendered = self._rendered(ChatExample(example.number, example.messages))
+        return rendered if isinstance(rendered, str) else self._ids(rendered[1])
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])

@@ -137,3 +137,113 @@ class FisherRecord:
     def to_json(self) -> str:
         """`fisher.json`."""
         return dumped(self.to_dict())
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationSettings:
+    """What is gathered of each agent on its prompts.
+
+    Attributes:
+        prompts: how many prompts of each agent are drawn.
+        rows: for how many tokens inputs are recorded, at most; a seeded choice of all.
+        record: inputs of the tokens of `both` prompt and reply, or of the `prompt` alone.
+        source: whose inputs are recorded: those of the `agents`, or of the `base`, which reads the same text.
+        hold_out: whether inputs are recorded on half of the prompts only, so that merges can be scored on the others.
+        max_new: tokens of a reply at most, where the prompts come without replies and the agent is asked.
+        reward: a reward function in verl's form, as file.py:function, for replies that come without a reward.
+        device: `auto` (cuda, else mps, else cpu), or a device as torch names it.
+        dtype: what the model computes in; `auto` is float32 on a CPU, and bfloat16 elsewhere.
+        batch: how many prompts are asked at once.
+        seed: of all draws.
+
+    Example:
+        >>> ramerge.CalibrationSettings(prompts=16).rows
+        512
+    """
+
+    prompts: int = 32
+    rows: int = 512
+    record: Literal["both", "prompt"] = "both"
+    source: Literal["agents", "base"] = "agents"
+    hold_out: bool = False
+    max_new: int = 256
+    reward: str = ""
+    device: str = "auto"
+    dtype: str = "auto"
+    batch: int = 8
+    seed: int = 0
+
+    def problems(self) -> list[str]:
+        """What is wrong with them."""
+        found = [
+            f"{name}: {value!r} must be a whole number of at least {least}"
+            for name, value, least in (
+                ("prompts", self.prompts, 2 if self.hold_out else 1),
+                ("rows", self.rows, 1),
+                ("max_new", self.max_new, 1),
+                ("batch", self.batch, 1),
+                ("seed", self.seed, 0),
+            )
+            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
+        ]
+        found += [
+            f"{name}: {value!r} must be one of {', '.join(values)}"
+            for name, value, values in (
+                ("record", self.record, ("both", "prompt")),
+                ("source", self.source, ("agents", "base")),
+                ("dtype", self.dtype, ("auto", *DTYPES)),
+            )
+            if value not in values
+        ]
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationRecord:
+    """What was gathered of an agent.
+
+    Attributes:
+        agent: its name.
+        model: a digest of samples of its weights, by which a merge knows it again.
+        fingerprint: of model, prompts and settings.
+        prompts: how many there are.
+        held_out: prompts that no statistic has seen.
+        generated: replies that the agent was asked for; the others came with the prompts.
+        rewarded: replies with a reward.
+        tokens: of all prompts and replies.
+        rows: tokens whose inputs are recorded.
+        layers: weights whose inputs are recorded.
+        device: where it ran, with the name of a GPU.
+        dtype: what the model computed in.
+        seconds: wall time.
+        notes: what the user should know.
+
+    Example:
+        >>> record = ramerge.calibrate("base", {"code": "coder"}, {"code": "c.jsonl"}, "out")["code"]  # doctest: +SKIP
+        >>> record.rows  # doctest: +SKIP
+        512
+    """
+
+    ramerge_version: str
+    agent: str
+    model: str
+    fingerprint: str
+    prompts: int
+    held_out: int
+    generated: int
+    rewarded: int
+    tokens: int
+    rows: int
+    layers: int
+    device: str
+    dtype: str
+    seconds: float
+    notes: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in `calibration.json`."""
+        return vars(self) | {"notes": list(self.notes)}
+
+    def to_json(self) -> str:
+        """`calibration.json`."""
+        return dumped(self.to_dict())

@@ -5,23 +5,22 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from numpy.typing import NDArray
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils import logging
 
 from ramerge.calibration.encode import EncodedExample, ExampleEncoder
 from ramerge.calibration.jsonl import Example
 from ramerge.calibration.layout import floats_of
+from ramerge.calibration.live import called, choose_device, load_model, load_tokenizer, naming_memory, quiet, threads
 from ramerge.calibration.names import as_stored, check_names
 from ramerge.calibration.record import ExampleResult, FisherSettings
 from ramerge.foundation import dtypes
-from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, WeightsError
+from ramerge.foundation.errors import InputError, PlanError, WeightsError
 from ramerge.foundation.limits import ResourceLimits
 from ramerge.tensors.checkpoint import Checkpoint
 
@@ -43,12 +42,14 @@ def run(
     """Estimate the Fisher information of a checkpoint."""
     device = choose_device(settings.device, settings.dtype)
     _check_memory(checkpoint, settings, device, limits.memory)
-    with _quiet(), _threads(limits.threads):
-        encoder = ExampleEncoder(_loaded(AutoTokenizer, checkpoint), settings.max_length)
+    with quiet(), threads(limits.threads):
+        assert isinstance(checkpoint.directory, Path)  # a remote model was downloaded
+        encoder = ExampleEncoder(load_tokenizer(checkpoint.directory), settings.max_length)
         tokens, truncated = _count(encoder, read, data)
-        model = _load_model(checkpoint, settings.dtype)
+        model = load_model(checkpoint.directory, settings.dtype).requires_grad_(True)
         untrained = check_names(model, checkpoint)
-        try:
+        advice = "use a smaller max_length, dtype=bfloat16, or device=cpu"
+        with naming_memory(str(checkpoint.directory), device, advice):
             squares = SquareSums(model.to(device))
             likelihood = _Likelihood(model, settings)
             total = 0.0
@@ -56,14 +57,9 @@ def run(
             for done, example in enumerate(_encoded(encoder, read, data), 1):
                 total += _add(likelihood, squares, example, data, checkpoint)
                 listen(done)
-        except torch.cuda.OutOfMemoryError as error:
-            raise PlanError(
-                f"{checkpoint.directory}: does not fit into the memory of {_called(device)}; use a smaller max_length, "
-                "dtype=bfloat16, or device=cpu"
-            ) from error
         unused = _write(model, squares.mean(settings.examples), checkpoint, untrained, write)
     return ExampleResult(
-        device=_called(device),
+        device=called(device),
         tokens=tokens,
         truncated=truncated,
         mean_log_likelihood=total / tokens,
@@ -73,32 +69,7 @@ def run(
     )
 
 
-# --- the device and the model ----------------------------------------------------------------------------------------
-
-
-def choose_device(text: str, dtype: str) -> torch.device:
-    """The device that `text` names; of `auto`, the best there is."""
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if text == "auto":
-        text = "cuda" if cuda else "mps" if mps and dtype != "float64" else "cpu"
-    try:
-        device = torch.device(text)
-    except (RuntimeError, TypeError) as error:
-        raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps") from error
-    usable = {"cpu": True, "cuda": cuda and (device.index or 0) < torch.cuda.device_count(), "mps": mps}
-    if device.type not in usable:
-        raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps")
-    if not usable[device.type]:
-        raise RecipeError(
-            f"device: {text!r} is not there, or torch {torch.__version__} is built without it; use auto or cpu"
-        )
-    if device.type == "mps" and dtype == "float64":
-        raise RecipeError("device: mps cannot compute in float64; use cpu")
-    return device
-
-
-def _called(device: torch.device) -> str:
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+# --- memory ----------------------------------------------------------------------------------------------------------
 
 
 def _check_memory(checkpoint: Checkpoint, settings: FisherSettings, device: torch.device, most: int | None) -> None:
@@ -113,56 +84,6 @@ def _check_memory(checkpoint: Checkpoint, settings: FisherSettings, device: torc
             f"--max-memory: {most:,} bytes do not suffice; {checkpoint.directory} in {settings.dtype} with its sums "
             f"needs at least {need:,}, and more for activations: use a larger limit, or a narrower dtype"
         )
-
-
-@contextmanager
-def _threads(number: int | None) -> Iterator[None]:
-    """Torch's threads, as many as before again when the block ends."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(before if number is None else number)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-def _load_model(checkpoint: Checkpoint, dtype: str) -> Any:
-    """The model on the CPU, in evaluation mode, with everything that transformers makes up refused."""
-    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
-    key = "dtype" if version >= (4, 56) else "torch_dtype"
-    model, report = _loaded(AutoModelForCausalLM, checkpoint, output_loading_info=True, **{key: getattr(torch, dtype)})
-    if report["missing_keys"]:
-        raise CheckpointError(
-            f"{checkpoint.directory}: lacks {', '.join(sorted(report['missing_keys']))}; without them its architecture "
-            "is no causal language model, and transformers would make random ones"
-        )
-    model.config.use_cache = False
-    return model.eval().requires_grad_(True)
-
-
-def _loaded(kind: Any, checkpoint: Checkpoint, **options: Any) -> Any:
-    """A model or tokenizer from nothing but the checkpoint's folder, without running code from it."""
-    try:
-        return kind.from_pretrained(checkpoint.directory, local_files_only=True, trust_remote_code=False, **options)
-    except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
-        what = "tokenizer" if kind is AutoTokenizer else "causal language model"
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise CheckpointError(
-            f"{checkpoint.directory}: transformers {transformers.__version__} cannot load a {what} from it: {reason}"
-        ) from error
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
 
 
 # --- examples --------------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from ramerge.engine.executors.executor import Executor
 from ramerge.engine.outputs import kind_of, open_output
 from ramerge.engine.reads import Passes
 from ramerge.engine.record import Record
+from ramerge.engine.recorded import refuse_other_models
 from ramerge.engine.sidecars import records_of
 from ramerge.engine.sinks import InMemorySink, MergedTensor
 from ramerge.engine.warn import inspect, refuse_swapped
@@ -53,6 +54,7 @@ def execute(
     with closing(Passes(plan, executor, listen)) as passes:
         seen = inspect(plan)
         refuse_swapped(plan, seen)
+        refuse_other_models(plan)
         if on_tensor is not None:
             passes.count()
             with closing(InMemorySink(plan, on_tensor)) as whole:

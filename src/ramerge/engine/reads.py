@@ -72,7 +72,9 @@ class Passes:
         for number, wanted in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
             batches = in_order(self.plan, wanted, len(rounds) - number)
-            counting = CountPass(self.plan, self.files, label, batches, wanted, dict(self.results), operators=self.operators)
+            counting = CountPass(
+                self.plan, self.files, label, batches, wanted, dict(self.results), operators=self.operators
+            )
             self.run(counting, counting.results)
 
     def merge(self, sink: Sink) -> None:

@@ -198,11 +198,13 @@ def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
     return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}
 
 
+def _sides(plan: MergePlan, agent: Agent, name: str) -> dict[str, Any]:
+    return {key: plan.sides[name].spelled_out for key in agent.sides}
+
+
 def _resolved(plan: MergePlan, point: Point) -> Recipe:
     agents = {
-        name: Agent(
-            **_spelled_out(point.recipe.agents[name], model),
-        ).model_copy(update={key: plan.sides[name].spelled_out for key in point.recipe.agents[name].sides})
+        name: Agent(**_spelled_out(point.recipe.agents[name], model), **_sides(plan, point.recipe.agents[name], name))
         for name, model in plan.agents.items()
     }
     return point.recipe.model_copy(

@@ -85,9 +85,7 @@ Message = Compiling | Solving
 
 
 @contextmanager
-def worker(
-    plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]
-) -> Iterator[Worker]:
+def worker(plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> Iterator[Worker]:
     """A worker. `operators` are shared by those of a process. `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix."""
     with notifying_compilation(lambda done: tell(Compiling(done))):
         yield Worker(plan, files, operators, tell)
@@ -96,9 +94,7 @@ def worker(
 class Worker:
     """One thread's memory, and its work on blocks."""
 
-    def __init__(
-        self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]
-    ) -> None:
+    def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
         self._plan = plan
         self._operators = operators
         self._tell = tell

@@ -26,8 +26,21 @@ def read_places(folder: Location) -> dict[str, tuple[str, str]]:
         raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
     places = read_json(path).get("inputs")
     if not isinstance(places, dict) or not all(map(_is_pair, places.values())):
-        raise CheckpointError(f"{path}: inputs must map each weight to two names of tensors; run `ramerge calibrate` again")
+        raise CheckpointError(
+            f"{path}: inputs must map each weight to two names of tensors; run `ramerge calibrate` again"
+        )
     return {weight: (rows, weights) for weight, (rows, weights) in places.items()}
+
+
+def read_model(folder: Location) -> str | None:
+    """The digest of the model that inputs were recorded of (`engine.recorded`); None if the folder does not state it.
+
+    Raises:
+        CheckpointError: as for `read_places`.
+    """
+    path = folder / PLACES
+    model = read_json(path).get("model") if path.exists() else None
+    return model if isinstance(model, str) else None
 
 
 def _is_pair(value: object) -> bool:

@@ -1,0 +1,445 @@
+"""Gathers what methods and scores need of agents on some prompts: replies, and inputs of their layers.
+
+    OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
+    OUT/NAME/inputs.safetensors   the recorded inputs
+    OUT/NAME/inputs.json          whose inputs they are (`formats.recorded`)
+    OUT/NAME/calibration.json     what was done, and the fingerprint of model, prompts and settings
+
+The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
+interrupted run are kept in OUT until the folder is complete, so that no prompt is asked twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass, replace
+from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import ramerge
+from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
+from ramerge.calibration.prompts import Prompt, halves, read_prompts
+from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
+from ramerge.engine.recorded import digest_of
+from ramerge.evaluation.functions import in_words, load
+from ramerge.formats.recorded import PLACES
+from ramerge.foundation.errors import InputError, PlanError, RecipeError
+from ramerge.foundation.extras import install, missing
+from ramerge.foundation.jsontext import RECORD, dumped
+from ramerge.foundation.jsontext import read as read_json
+from ramerge.foundation.limits import read_limits
+from ramerge.foundation.progress import Listener, Progress, silence
+from ramerge.foundation.text import unknown
+from ramerge.foundation.version import __version__
+from ramerge.options import Options
+from ramerge.output.build import build_output
+from ramerge.output.write import Writer, lay_out
+from ramerge.planning.model import MergePlan
+from ramerge.tensors.reader import Files, Reader
+
+if TYPE_CHECKING:
+    from ramerge.calibration.gather import RewardFunction, Speaker
+    from ramerge.calibration.inputs import RecordedInputs
+    from ramerge.calibration.live import LiveModel
+
+RECORD_FILE = "calibration.json"
+_INPUTS_FILE = "inputs.safetensors"
+_SETTINGS, _OPTIONS = CalibrationSettings(), Options()
+_LIBRARIES = ("torch", "transformers")
+
+
+def calibrate(
+    base: str | Path,
+    agents: Mapping[str, Any],
+    prompts: Mapping[str, str | Path],
+    out: str | Path,
+    *,
+    settings: CalibrationSettings = _SETTINGS,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
+) -> dict[str, CalibrationRecord]:
+    """Gather the replies of agents to prompts, and the inputs of their layers on prompts and replies.
+
+    Each agent is read as a merge reads it: as a checkpoint in any format, an adapter, or a delta. The model is loaded
+    once, from the base, and gets the weights of one agent after another.
+
+    Args:
+        base: the base, as in recipes.
+        agents: by name, as in recipes.
+        prompts: for each agent a file or a folder, as `read_prompts` takes it.
+        out: the folder that gets one folder for each agent. Those that fit are kept.
+        settings: how many prompts, rows and so on.
+        options: `overwrite`, `threads` (of torch), `max_memory` and `allow_outside_links` apply.
+        on_progress: called with the number of prompts done, as `calibrate`.
+
+    Returns:
+        The record of each agent, which is also in its folder.
+
+    Raises:
+        RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
+        InputError: prompts cannot be read or encoded; all are listed.
+        CheckpointError: a model cannot be read, or transformers cannot load it.
+        PlanError: models do not fit each other, a folder of another calibration is in the way, or memory is too small.
+        WeightsError: an input of a layer is not finite.
+        OutputError: a folder cannot be written.
+
+    Example:
+        >>> prompts = {"code": "code.jsonl", "tool": "tool.jsonl"}
+        >>> agents = {"code": "coder", "tool": "tool"}
+        >>> ramerge.calibrate("base", agents, prompts, "calibration")["code"].prompts  # doctest: +SKIP
+        32
+    """
+    if problems := settings.problems():
+        raise RecipeError(problems)
+    require_extras()
+    wrong = [unknown("agent", name, list(agents)) for name in prompts if name not in agents]
+    wrong += [f"{name}: has no prompts; give --prompts {name}=FILE" for name in agents if name not in prompts]
+    if wrong:
+        raise RecipeError(wrong)
+    asked = {name: read_prompts(Path(path), settings.prompts, settings.seed) for name, path in prompts.items()}
+    with LiveBase(base, settings, options) as live:
+        gathering = _Gathering(live, Path(out), settings, options, on_progress or silence)
+        return gathering.all(agents, asked)
+
+
+def require_extras() -> None:
+    """Refuse to run without torch and transformers.
+
+    Raises:
+        RecipeError: one is missing.
+    """
+    if lacking := missing(_LIBRARIES, who="what is done with prompts", install=install("torch")):
+        raise RecipeError(lacking)
+
+
+class LiveBase:
+    """A context in which the base is loaded, and can get the weights of agents and merges.
+
+    Attributes:
+        base: as in recipes.
+        device: where it computes, with the name of a GPU.
+        live: the model.
+    """
+
+    live: LiveModel
+
+    def __init__(self, base: str | Path, settings: CalibrationSettings, options: Options) -> None:
+        self.base = str(base)
+        self.options = options
+        self._settings = settings
+        self._stack = ExitStack()
+
+    def __enter__(self) -> LiveBase:
+        module: Any = import_module("ramerge.calibration.live")  # torch takes seconds
+        self.device = module.choose_device(self._settings.device, self._settings.dtype)
+        wanted = self._settings.dtype
+        self.dtype = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
+        limits = read_limits(self.options.threads, self.options.max_memory)
+        with ExitStack() as stack:
+            stack.enter_context(module.quiet())
+            stack.enter_context(module.threads(limits.threads))
+            self.place = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
+            folder = self._folder()
+            advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
+            with module.naming_memory(str(folder), self.device, advice):
+                self.live = module.LiveModel(folder, self.device, self.dtype)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def _folder(self) -> Path:
+        """A folder with the base that transformers loads: its own, or one that is written for that."""
+        plan = self.plan_of(self.base)
+        found = plan.base.directory
+        if isinstance(found, Path) and plan.formats and (found / "config.json").exists() and _is_plain(found, plan):
+            return found
+        folder = self.place / "base"
+        ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
+        return folder
+
+    def plan_of(self, model: Any) -> MergePlan:
+        """The plan that reads one model as a merge does, under the base's names.
+
+        Raises:
+            PlanError: it does not fit the base; all problems are listed.
+        """
+        recipe = {"method": "passthrough", "agents": {"model": model}}
+        if model != self.base:
+            recipe["base"] = self.base
+        made = ramerge.plan(recipe, options=self.options)
+        if made.problems:
+            raise PlanError(made.problems)
+        return made.details
+
+    def put(self, recipe: Any) -> None:
+        """Put the weights of a merge into the model.
+
+        Raises:
+            RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
+        """
+        with ramerge.plan(recipe, options=self.options).tensors() as tensors:
+            self.live.put(tensors)
+
+    def put_model(self, model: Any) -> MergePlan:
+        """Put the weights of one model into the model, and return the plan that has read it."""
+        plan = self.plan_of(model)
+        self.put(plan.recipe)
+        return plan
+
+    def tokenizer_of(self, plan: MergePlan) -> Any:
+        """The tokenizer that goes with a model, from the files that a merge would copy.
+
+        Raises:
+            CheckpointError: transformers cannot load it.
+        """
+        module: Any = import_module("ramerge.calibration.live")
+        with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
+            for name, source in plan.companions.items():
+                target = Path(folder, name)
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with source.open("rb") as file, target.open("wb") as copy:
+                    shutil.copyfileobj(file, copy)
+            return module.load_tokenizer(Path(folder))
+
+
+def _is_plain(folder: Path, plan: MergePlan) -> bool:
+    """Whether transformers loads a folder as it is: with files of weights of its own format that are not quantized."""
+    stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
+    return stored and any(folder.glob("*.safetensors")) and not (folder / "adapter_config.json").exists()
+
+
+@dataclass(frozen=True)
+class _Gathering:
+    """What all agents have in common."""
+
+    base: LiveBase
+    out: Path
+    settings: CalibrationSettings
+    options: Options
+    listen: Listener
+
+    def all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
+        """Gather agent by agent."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        total, done, records = 2 * sum(map(len, prompts.values())), 0, {}
+
+        def advance(count: int) -> None:
+            nonlocal done
+            done += count
+            self.listen(Progress("calibrate", min(done, total), total, "prompts"))
+
+        advance(0)
+        for name, model in agents.items():
+            records[name] = self.one(name, model, prompts[name], advance)
+        return records
+
+    def one(
+        self, name: str, model: Any, prompts: Sequence[Prompt], advance: Callable[[int], None]
+    ) -> CalibrationRecord:
+        """Gather an agent, unless its folder is there and fits."""
+        plan = self.base.plan_of(model)
+        with Files(plan.files) as files:
+            digest = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
+        fingerprint = self._fingerprint(digest, prompts)
+        folder = self.out / name
+        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint:
+            advance(2 * len(prompts))
+            return kept
+        if folder.exists() and kept is None:
+            raise PlanError(f"{folder}: exists and is no calibration; remove it, or choose another folder")
+        if kept is not None and not self.options.overwrite:
+            raise PlanError(
+                f"{folder}: was gathered with another model, other prompts or other settings; use --overwrite, or "
+                "choose another folder"
+            )
+        began = time.monotonic()
+        plan = self.base.put_model(model)
+        replies = self._replies(name, plan, prompts, fingerprint, advance)
+        if self.settings.source == "base":
+            self.base.put_model(self.base.base)
+        recorded = self._recorded(name, plan, replies, advance)
+        record = self._record(name, digest, fingerprint, replies, recorded, time.monotonic() - began)
+        _write(folder, digest, record, replies, recorded, overwrite=self.options.overwrite)
+        self._journal(name).unlink(missing_ok=True)
+        return record
+
+    def _speaker(self, name: str, plan: MergePlan) -> Speaker:
+        module: Any = import_module("ramerge.calibration.gather")
+        speaker: Speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(plan), self.settings.max_new)
+        return speaker
+
+    def _replies(
+        self,
+        name: str,
+        plan: MergePlan,
+        prompts: Sequence[Prompt],
+        fingerprint: str,
+        advance: Callable[[int], None],
+    ) -> list[Exchange]:
+        module: Any = import_module("ramerge.calibration.gather")
+        journal = self._journal(name)
+        known = _known(journal, fingerprint)
+        advance(len(known))
+        with journal.open("a", encoding="utf-8") as file:
+            if not known:
+                file.truncate(0)
+                file.write(dumped({"fingerprint": fingerprint}, indent=None) + "\n")
+
+            def keep(replies: Sequence[Exchange]) -> None:
+                file.write(to_lines(replies))
+                file.flush()
+                advance(len(replies))
+
+            speaker = self._speaker(name, plan)
+            reward = reward_of(self.settings.reward)
+            replies = module.exchanges_of(speaker, prompts, known, self.settings.batch, reward, keep)
+        if not self.settings.hold_out:
+            return list(replies)
+        first, _ = halves(prompts, self.settings.seed)
+        keys = {prompt.key for prompt in first}
+        return [replace(each, held_out=each.key not in keys) for each in replies]
+
+    def _recorded(
+        self, name: str, plan: MergePlan, replies: Sequence[Exchange], advance: Callable[[int], None]
+    ) -> RecordedInputs:
+        module: Any = import_module("ramerge.calibration.gather")
+        seen = [each for each in replies if not each.held_out]
+        if self.settings.record == "prompt":
+            seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
+        speaker = self._speaker(name, plan)
+        recorded: RecordedInputs = module.record_inputs(
+            speaker, seen, self.settings.rows, self.settings.seed, lambda: advance(1)
+        )
+        advance(len(replies) - len(seen))
+        return recorded
+
+    def _journal(self, name: str) -> Path:
+        return self.out / f".{name}.{REPLIES}"
+
+    def _fingerprint(self, digest: str, prompts: Sequence[Prompt]) -> str:
+        said = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
+        settings = {**asdict(self.settings), "device": "", "batch": 0}
+        return hashlib.sha256(repr((1, digest, said, sorted(settings.items()))).encode()).hexdigest()
+
+    def _record(
+        self,
+        name: str,
+        digest: str,
+        fingerprint: str,
+        replies: Sequence[Exchange],
+        recorded: RecordedInputs,
+        seconds: float,
+    ) -> CalibrationRecord:
+        endless = sum(not each.ended for each in replies if each.generated)
+        empty = sum(not each.text.strip() for each in replies)
+        cut = sum(each.truncated for each in replies)
+        notes = [
+            f"{name}: {count:,} of {len(replies):,} {text}"
+            for count, text in (
+                (endless, f"replies did not end within {self.settings.max_new:,} tokens; raise --max-new"),
+                (empty, "replies are empty"),
+                (cut, "prompts or replies were cut: the model has no more positions"),
+            )
+            if count
+        ]
+        module: Any = import_module("ramerge.calibration.live")
+        return CalibrationRecord(
+            ramerge_version=__version__,
+            agent=name,
+            model=digest,
+            fingerprint=fingerprint,
+            prompts=len(replies),
+            held_out=sum(each.held_out for each in replies),
+            generated=sum(each.generated for each in replies),
+            rewarded=sum(each.reward is not None for each in replies),
+            tokens=sum(len(each.ids) for each in replies),
+            rows=len(recorded.weights["weights"]),
+            layers=len(recorded.places),
+            device=module.called(self.base.device),
+            dtype=self.base.dtype,
+            seconds=round(seconds, 3),
+            notes=tuple(notes),
+        )
+
+
+def _known(journal: Path, fingerprint: str) -> dict[str, Exchange]:
+    """The replies that an interrupted run has kept, by prompt; none of another model or other prompts."""
+    try:
+        with journal.open("rb") as file:
+            first = file.readline()
+            if fingerprint.encode() not in first:
+                return {}
+            rest = file.read()
+    except FileNotFoundError:
+        return {}
+    return {each.key: each for each in read_exchanges(journal, rest, partial=True) if each.key}
+
+
+def reward_of(spec: str) -> RewardFunction | None:
+    """A reward function in verl's form, for prompts and replies; None for no specification.
+
+    Raises:
+        RecipeError: it cannot be loaded.
+    """
+    if not spec:
+        return None
+    try:
+        _, function = load(spec)
+    except Exception as error:  # the user's code
+        raise RecipeError(f"--reward {spec}: {in_words(error)}") from error
+
+    def reward(prompt: Prompt, text: str) -> float:
+        try:
+            returned = function(solution_str=text, **prompt.about)
+            value = returned.get("score", returned.get("reward")) if isinstance(returned, Mapping) else returned
+            return float(value)
+        except Exception as error:  # the user's code
+            raise InputError(f"{prompt.place}: --reward {spec}: {in_words(error)}") from error
+
+    return reward
+
+
+# --- the folder of an agent -------------------------------------------------------------------------------------------
+
+
+def read_record(folder: Path) -> CalibrationRecord | None:
+    """The record of an agent's folder; None if there is none, or if it is of another version."""
+    try:
+        values = read_json(folder / RECORD_FILE, RECORD)
+        return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _write(
+    folder: Path,
+    digest: str,
+    record: CalibrationRecord,
+    replies: Sequence[Exchange],
+    recorded: RecordedInputs,
+    *,
+    overwrite: bool,
+) -> None:
+    tensors: dict[str, Any] = {
+        **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
+        **recorded.weights,
+    }
+    dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
+    shard = lay_out(_INPUTS_FILE, [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()])
+    with build_output(folder, overwrite=overwrite) as staging:
+        with closing(Writer(staging, [shard])) as writer:
+            for name, each in tensors.items():
+                if each.size:
+                    writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
+            writer.finish()
+        staging.write(PLACES, dumped({"model": digest, "inputs": dict(recorded.places)}))
+        staging.write(REPLIES, to_lines(replies))
+        staging.write(RECORD_FILE, record.to_json())

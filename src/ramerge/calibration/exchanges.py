@@ -1,0 +1,89 @@
+"""Prompts with replies, as token ids, and the file that keeps them: JSON Lines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.foundation.errors import InputError, reason
+from ramerge.foundation.jsontext import JsonLimits, parse
+
+REPLIES = "replies.jsonl"
+_LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A prompt and a reply.
+
+    Attributes:
+        place: where the prompt stands.
+        ids: token ids of both.
+        start: where the reply begins, at least 1.
+        text: the reply.
+        reward: what it earned; None if that is not known.
+        generated: whether the agent was asked for it.
+        truncated: whether ids were cut off, because the model has no more positions.
+        ended: whether the reply ends by itself.
+        key: of the prompt.
+        held_out: whether no statistic has seen it, so that merges are scored on it.
+    """
+
+    place: str
+    ids: tuple[int, ...]
+    start: int
+    text: str
+    reward: float | None = None
+    generated: bool = True
+    truncated: bool = False
+    ended: bool = True
+    key: str = ""
+    held_out: bool = False
+
+    @property
+    def labels(self) -> int:
+        """Tokens of the reply."""
+        return len(self.ids) - self.start
+
+
+def to_lines(exchanges: Iterable[Exchange]) -> str:
+    """One JSON object a line."""
+    return "".join(json.dumps(asdict(each)) + "\n" for each in exchanges)
+
+
+def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = False) -> list[Exchange]:
+    """The exchanges of a file.
+
+    Args:
+        path: the file.
+        content: what it holds, if it was read.
+        partial: whether it may end in the middle of a line, as after a kill; what is incomplete is left out.
+
+    Raises:
+        InputError: it cannot be read, or a line is wrong.
+    """
+    found = []
+    try:
+        lines = (path.read_bytes() if content is None else content).split(b"\n")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {reason(error)}") from error
+    for number, line in enumerate(lines, 1):
+        if not line:
+            continue
+        try:
+            found.append(_exchange(parse(line, _LIMITS)))
+        except (ValueError, TypeError, KeyError) as error:
+            if partial and number == len(lines):
+                break
+            raise InputError(f"{path}: line {number}: is no reply; run `ramerge calibrate` again") from error
+    return found
+
+
+def _exchange(values: Mapping[str, Any]) -> Exchange:
+    ids = tuple(values["ids"])
+    if not ids or not all(isinstance(each, int) and each >= 0 for each in ids) or not 0 < values["start"] <= len(ids):
+        raise ValueError("ids")
+    return Exchange(**{**values, "ids": ids})

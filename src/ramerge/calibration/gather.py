@@ -1,0 +1,203 @@
+"""What is gathered of one agent: its replies to its prompts, and the inputs of its layers. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ramerge.calibration.encode import ExampleEncoder
+from ramerge.calibration.exchanges import Exchange
+from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
+from ramerge.calibration.jsonl import ChatExample, Text
+from ramerge.calibration.live import LiveModel
+from ramerge.calibration.prompts import Prompt
+from ramerge.foundation.errors import InputError, WeightsError
+
+RewardFunction = Callable[[Prompt, str], float]
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A model that replies: the weights that are in place now, and the tokenizer that goes with them.
+
+    Attributes:
+        name: of the agent, for messages.
+        live: the model.
+        tokenizer: transformers'.
+        most_new: tokens of a reply that is asked for.
+    """
+
+    name: str
+    live: LiveModel
+    tokenizer: Any
+    most_new: int
+
+    @property
+    def length(self) -> int:
+        """The most tokens of prompt and reply."""
+        return self.live.positions or 1 << 20
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a reply."""
+        stated = getattr(self.live.model.generation_config, "eos_token_id", None)
+        ends = stated if isinstance(stated, list) else [stated]
+        return tuple({token for token in (*ends, self.tokenizer.eos_token_id) if token is not None})
+
+    def given(self, prompt: Prompt) -> Exchange | str:
+        """The best of the known replies to a prompt, as token ids; or what is wrong with it."""
+        best = max(prompt.replies, key=lambda reply: -float("inf") if reply.reward is None else reply.reward)
+        if prompt.text is not None:
+            example: Text | ChatExample = Text(0, prompt.text, best.text)
+        else:
+            example = ChatExample(0, [*prompt.messages, {"role": "assistant", "content": best.text}])
+        encoded = ExampleEncoder(self.tokenizer, self.length)(example)
+        if isinstance(encoded, str):
+            return encoded
+        self.check(encoded.ids)
+        return Exchange(
+            prompt.place, encoded.ids, encoded.start, best.text, best.reward, False, encoded.truncated, True
+        )
+
+    def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
+        """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
+        encoder = ExampleEncoder(self.tokenizer, self.length)
+        ids = encoder.prompt(Text(0, None, prompt.text) if prompt.text is not None else ChatExample(0, prompt.messages))
+        if isinstance(ids, str):
+            return ids
+        if not ids:
+            return "gives no token"
+        self.check(ids)
+        room = max(self.length - self.most_new, 1)
+        return ids[-room:], len(ids) > room
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Refuse tokens that the model does not have.
+
+        Raises:
+            InputError: there are some.
+        """
+        if max(ids) >= self.live.vocabulary:
+            raise InputError(
+                f"{self.name}: token {max(ids)} is beyond the model's vocabulary of {self.live.vocabulary:,}; the "
+                "tokenizer belongs to another model"
+            )
+
+    def replies(self, prompts: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange]:
+        """Greedy replies to prompts, which are asked at once."""
+        ends = self.ends
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else (ends or (0,))[0]
+        most = min(self.most_new, self.length - max(len(ids) for _, ids, _ in prompts))
+        replies = self.live.greedy([ids for _, ids, _ in prompts], max(most, 1), pad, ends)
+        return [
+            Exchange(
+                prompt.place,
+                (*ids, *reply),
+                len(ids),
+                self.tokenizer.decode(reply, skip_special_tokens=True),
+                truncated=cut,
+                ended=bool(reply) and reply[-1] in ends,
+            )
+            for (prompt, ids, cut), reply in zip(prompts, replies, strict=True)
+        ]
+
+
+def exchanges_of(
+    speaker: Speaker,
+    prompts: Sequence[Prompt],
+    known: Mapping[str, Exchange],
+    batch: int,
+    reward: RewardFunction | None,
+    on_done: Callable[[Sequence[Exchange]], None],
+) -> list[Exchange]:
+    """A reply to each prompt: a known one, the best of those that come with it, or the agent's own greedy one.
+
+    Args:
+        speaker: replies.
+        prompts: all of the agent.
+        known: by the prompt's key, replies of an earlier run.
+        batch: how many prompts are asked at once; those of similar length are asked together.
+        reward: what scores replies that come without a reward; None if nothing does.
+        on_done: gets the replies of each batch, as soon as they are there.
+
+    Raises:
+        InputError: prompts cannot be encoded; all are listed.
+    """
+    found = dict(known)
+    problems, asked = [], []
+    for prompt in prompts:
+        if prompt.key in found:
+            continue
+        if prompt.replies:
+            made = speaker.given(prompt)
+            if isinstance(made, str):
+                problems.append(f"{prompt.place}: {made}")
+            else:
+                found[prompt.key] = _rewarded(made, prompt, reward)
+        elif isinstance(ids := speaker.asked(prompt), str):
+            problems.append(f"{prompt.place}: {ids}")
+        else:
+            asked.append((prompt, *ids))
+    if problems:
+        raise InputError(problems)
+    if given := [found[prompt.key] for prompt in prompts if prompt.key in found]:
+        on_done([each for each in given if each not in known.values()])
+    asked.sort(key=lambda each: len(each[1]))
+    for start in range(0, len(asked), batch):
+        part = asked[start : start + batch]
+        replies = [
+            replace(_rewarded(reply, prompt, reward), key=prompt.key)
+            for reply, (prompt, _, _) in zip(speaker.replies(part), part, strict=True)
+        ]
+        found |= {reply.key: reply for reply in replies}
+        on_done(replies)
+    return [replace(found[prompt.key], key=prompt.key) for prompt in prompts]
+
+
+def _rewarded(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:
+    if reward is None or exchange.reward is not None:
+        return exchange
+    return replace(exchange, reward=reward(prompt, exchange.text))
+
+
+def record_inputs(
+    speaker: Speaker, exchanges: Sequence[Exchange], rows: int, seed: int, on_done: Callable[[], None]
+) -> RecordedInputs:
+    """The inputs of linear layers while a model reads prompts and replies.
+
+    Args:
+        speaker: reads.
+        exchanges: what it reads; at least one.
+        rows: how many tokens are recorded at most.
+        seed: of the choice.
+        on_done: called after each sequence.
+
+    Raises:
+        WeightsError: a number is not finite.
+    """
+    # the last token predicts nothing, so a model that speaks never reads it
+    sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
+    positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)
+    recorder = InputRecorder(speaker.live, rows, seed)
+    for ids, chosen in zip(sequences, positions, strict=True):
+        recorder.begin(chosen, len(ids), speaker.live.device)
+        if chosen:
+            with recorder:
+                speaker.live.hidden(ids)
+        on_done()
+    try:
+        return recorder.result(weights, sum(map(len, sequences)))
+    except WeightsError as error:
+        raise WeightsError(
+            f"{speaker.name}: {error} while it reads its prompts in {speaker.live.dtype}; the weights are damaged, or "
+            "overflow in this dtype: use float32"
+        ) from error
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for a device, so that what was timed is done."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,212 @@
+"""Records the inputs of a model's linear layers while it runs. Imports torch.
+
+Every product with a weight goes through `torch.nn.functional.linear`, also those of experts, whose weights are parts of
+one tensor. Which weight it is, is known by the memory that it shares with what the checkpoint's names stand for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.overrides import TorchFunctionMode
+from typing_extensions import override
+
+from ramerge.calibration.live import LiveModel
+from ramerge.foundation.errors import WeightsError
+
+_EXPERT = re.compile(r"\.experts\.")
+
+
+@dataclass
+class _Site:
+    """A place where inputs are recorded: what one or several weights are multiplied with.
+
+    Attributes:
+        names: of the weights.
+        parts: rows that were recorded, in order.
+        seen: how many tokens came by, of an expert.
+    """
+
+    names: list[str]
+    parts: list[torch.Tensor] = field(default_factory=list)
+    seen: int = 0
+
+    @property
+    def is_expert(self) -> bool:
+        return _EXPERT.search(self.names[0]) is not None
+
+    @property
+    def rows(self) -> int:
+        return sum(map(len, self.parts))
+
+
+class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not typed for mypy
+    """While it is active, records the inputs of linear layers at chosen positions of each sequence.
+
+    Experts see some tokens only; all of these are candidates, of which a seeded choice is kept.
+    """
+
+    def __init__(self, live: LiveModel, most: int, seed: int) -> None:
+        super().__init__()
+        self._most = most
+        self._seed = seed
+        self._places: dict[int, list[tuple[int, int, str]]] = {}
+        excluded = {
+            layer.weight.untyped_storage().data_ptr()
+            for layer in (live.model.get_input_embeddings(), live.model.get_output_embeddings())
+            if layer is not None
+        }
+        for name, target in live.targets.items():
+            memory = target.untyped_storage().data_ptr()
+            if target.ndim == 2 and memory not in excluded and target.is_contiguous():
+                begin = target.storage_offset()
+                self._places.setdefault(memory, []).append((begin, begin + target.numel(), name))
+        self._sites: dict[tuple[int, int, int], _Site] = {}
+        self._last: tuple[torch.Tensor, _Site] | None = None
+        self._positions = torch.empty(0, dtype=torch.long)
+        self._length = 0
+
+    def begin(self, positions: Sequence[int], length: int, device: torch.device) -> None:
+        """A sequence of so many tokens comes next; rows of these positions are kept."""
+        self._positions = torch.tensor(positions, dtype=torch.long, device=device)
+        self._length, self._last = length, None
+
+    @override
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.linear:
+            self._see(args[0], args[1] if len(args) > 1 else (kwargs or {})["weight"])
+        return func(*args, **(kwargs or {}))
+
+    def _see(self, inputs: torch.Tensor, weight: torch.Tensor) -> None:
+        memory, begin = weight.untyped_storage().data_ptr(), weight.storage_offset()
+        key = (memory, begin, begin + weight.numel())
+        site = self._sites.get(key)
+        if site is None:
+            names = [name for low, high, name in self._places.get(memory, ()) if key[1] <= low and high <= key[2]]
+            if not names:
+                return
+            if self._last is not None and self._last[0] is inputs:  # as q, k and v see one tensor
+                site = self._last[1]
+                site.names += names
+                self._sites[key] = site
+                return
+            site = self._sites[key] = _Site(names)
+        elif self._last is not None and self._last[1] is site:
+            return
+        self._last = inputs, site
+        flat = inputs.detach().reshape(-1, inputs.shape[-1])
+        if site.is_expert:
+            site.seen += len(flat)
+            site.parts.append(_kept(flat))
+            if site.rows > 2 * self._most:
+                self._thin(site)
+        elif len(flat) == self._length:
+            site.parts.append(_kept(flat[self._positions]))
+
+    def _thin(self, site: _Site) -> None:
+        """Keep a seeded choice of an expert's rows."""
+        rows = torch.cat(site.parts)
+        digest = hashlib.sha256(f"{self._seed}\n{site.names[0]}\n{site.seen}".encode()).digest()
+        chosen = np.random.Generator(np.random.PCG64(int.from_bytes(digest[:8], "big"))).permutation(len(rows))
+        site.parts = [rows[torch.from_numpy(np.sort(chosen[: self._most]))]]
+
+    def result(self, weights: NDArray[np.float32], tokens: int) -> RecordedInputs:
+        """What was recorded.
+
+        Args:
+            weights: how much each chosen position counts, over all sequences; they add up to 1.
+            tokens: how many tokens all sequences have, for the weights of experts.
+
+        Raises:
+            WeightsError: a number is not finite.
+        """
+        rows: dict[str, torch.Tensor] = {}
+        counts: dict[str, NDArray[np.float32]] = {"weights": weights}
+        places: dict[str, list[str]] = {}
+        wrong = []
+        for site in {id(each): each for each in self._sites.values()}.values():
+            if site.is_expert and site.rows > self._most:
+                self._thin(site)
+            stacked = torch.cat(site.parts) if site.parts else torch.empty(0)
+            if not site.is_expert and len(stacked) != len(weights):
+                continue  # a layer that sees other tokens than these, such as one behind a pool
+            if not bool(torch.isfinite(stacked).all()):
+                wrong.append(site.names[0])
+            name, weighed = f"rows.{site.names[0]}", "weights"
+            if site.is_expert:
+                weighed = f"weights.{site.names[0]}"
+                counts[weighed] = np.full(len(stacked), site.seen / max(len(stacked), 1) / tokens, np.float32)
+            rows[name] = stacked
+            places |= {each: [name, weighed] for each in site.names}
+        if wrong:
+            raise WeightsError(f"inputs of {wrong[0]!r} and {len(wrong) - 1:,} other layers are NaN or Inf")
+        return RecordedInputs(rows, counts, dict(sorted(places.items())))
+
+
+def _kept(rows: torch.Tensor) -> torch.Tensor:
+    return rows.to(torch.bfloat16).cpu()
+
+
+@dataclass(frozen=True)
+class RecordedInputs:
+    """What was recorded of a model.
+
+    Attributes:
+        rows: by name, bfloat16 tensors of shape (n, d).
+        weights: by name, how much each row counts, float32 of shape (n,).
+        places: for each weight the names of its rows and of how much they count.
+    """
+
+    rows: Mapping[str, torch.Tensor]
+    weights: Mapping[str, NDArray[np.float32]]
+    places: Mapping[str, Sequence[str]]
+
+
+def chosen_positions(
+    sequences: Sequence[Sequence[int]], starts: Sequence[int], most: int, seed: int
+) -> tuple[list[list[int]], NDArray[np.float32]]:
+    """Which positions of sequences are recorded, and how much each counts, in the order of sequences and positions.
+
+    What all sequences begin with is recorded once, from the first, and counts as often as there are sequences: a causal
+    model sees the same there each time. Of more positions than asked for, a seeded choice is taken.
+
+    Args:
+        sequences: token ids.
+        starts: from which position on each sequence differs in any case: the common beginning is at most so long.
+        most: how many positions to take.
+        seed: of the choice.
+
+    Returns:
+        Positions by sequence, and weights that add up to 1.
+    """
+    common = _common(sequences, min(starts)) if len(sequences) > 1 else 0
+    candidates = [
+        (number, position, len(sequences) if position < common else 1)
+        for number, ids in enumerate(sequences)
+        for position in range(len(ids))
+        if not number or position >= common
+    ]
+    if len(candidates) > most:
+        order = np.random.Generator(np.random.PCG64(seed)).permutation(len(candidates))[:most]
+        candidates = [candidates[place] for place in np.sort(order)]
+    positions: list[list[int]] = [[] for _ in sequences]
+    for number, position, _count in candidates:
+        positions[number].append(position)
+    counts = np.array([count for _, _, count in candidates], np.float64)
+    return positions, (counts / counts.sum()).astype(np.float32)
+
+
+def _common(sequences: Sequence[Sequence[int]], most: int) -> int:
+    """How many tokens all sequences begin with, at most `most`."""
+    first = sequences[0]
+    for place in range(min(most, *map(len, sequences))):
+        if any(ids[place] != first[place] for ids in sequences):
+            return place
+    return min(most, *map(len, sequences))

@@ -1,0 +1,256 @@
+"""A causal language model in memory whose weights are replaced by those of agents and merges. Imports torch.
+
+It is loaded once, from the base. Weights of other models are put in its place as they are read or merged, so no file is
+written, and formats that transformers does not know work, too.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging
+
+from ramerge.calibration.names import as_stored, parameters_of
+from ramerge.engine.sinks import MergedTensor
+from ramerge.foundation.dtypes import FLOATS
+from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
+
+_NAMED = 3
+_VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each expert
+
+
+class LiveModel:
+    """A model whose weights can be replaced.
+
+    Attributes:
+        folder: where it was loaded from.
+        model: transformers' model, in evaluation mode.
+        device: where it computes.
+        dtype: what it computes in.
+        targets: for each tensor that a checkpoint of the model stores, the memory that holds it.
+    """
+
+    def __init__(self, folder: Path, device: torch.device, dtype: str) -> None:
+        self.folder = folder
+        self.device = device
+        self.dtype = dtype
+        self.model = load_model(folder, dtype).to(device)
+        if hasattr(self.model, "set_experts_implementation"):  # else experts are multiplied all at once, unseen
+            self.model.set_experts_implementation("eager")
+        self.targets = _targets(self.model)
+        self._limit = getattr(self.model.config.get_text_config(), "max_position_embeddings", None)
+        self._keeps = "logits_to_keep" in inspect.signature(self.model.forward).parameters
+
+    @property
+    def positions(self) -> int | None:
+        """The most tokens of a sequence; None if the configuration states none."""
+        return self._limit if isinstance(self._limit, int) and self._limit > 1 else None
+
+    @property
+    def vocabulary(self) -> int:
+        """Rows of the input embeddings."""
+        return int(self.model.get_input_embeddings().weight.shape[0])
+
+    def put(self, tensors: Iterable[MergedTensor]) -> None:
+        """Replace the weights by those of a merge.
+
+        Raises:
+            CheckpointError: a tensor has no counterpart in the model that transformers has made.
+        """
+        lost = []
+        for tensor in tensors:
+            target = self.targets.get(tensor.name)
+            if target is not None and tuple(target.shape) == tensor.shape:
+                target.copy_(tensor.torch())  # detached, so that no gradient is recorded
+            elif tensor.dtype in FLOATS and not _is_buffer(tensor.name, self.model):
+                lost.append(tensor.name)
+        if lost:
+            more = f" and {len(lost) - _NAMED:,} more" if len(lost) > _NAMED else ""
+            raise CheckpointError(
+                f"{self.folder}: transformers {transformers.__version__} has no place for "
+                f"{', '.join(map(repr, lost[:_NAMED]))}{more} in the model that it makes of this checkpoint; "
+                "statistics and agreement need a model that it loads with all weights (merging without prompts works)"
+            )
+
+    def logits(self, ids: Sequence[int], last: int) -> torch.Tensor:
+        """Logits that predict the last tokens of a sequence, float32 of shape (last, vocabulary)."""
+        given = torch.tensor([ids[:-1]], device=self.device)
+        with torch.inference_mode():
+            logits = self.model(input_ids=given, **({"logits_to_keep": last} if self._keeps else {})).logits
+        return logits[0, -last:].float()
+
+    def negative_log_likelihoods(self, ids: Sequence[int], start: int) -> torch.Tensor:
+        """-log p of each token from position `start` on, given those before it; float64 on the CPU."""
+        labels = torch.tensor(ids[start:], device=self.device)
+        losses = torch.nn.functional.cross_entropy(self.logits(ids, len(ids) - start), labels, reduction="none")
+        return losses.double().cpu()
+
+    def hidden(self, ids: Sequence[int]) -> None:
+        """Run the layers without the output head."""
+        with torch.inference_mode():
+            self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
+
+    def greedy(self, prompts: Sequence[Sequence[int]], most: int, pad: int, ends: Sequence[int]) -> list[list[int]]:
+        """Greedy continuations of prompts, at most `most` tokens each, with the token that ends them."""
+        longest = max(map(len, prompts))
+        ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
+        mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in prompts], device=self.device)
+        config = transformers.GenerationConfig(
+            max_new_tokens=most, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None, use_cache=True
+        )
+        with torch.inference_mode():
+            made = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+        return [_up_to_end(row, ends) for row in made[:, longest:].tolist()]
+
+
+def _up_to_end(ids: list[int], ends: Sequence[int]) -> list[int]:
+    """A continuation up to the first token that ends it; what follows is padding."""
+    stop = next((place for place, token in enumerate(ids) if token in ends), None)
+    return ids if stop is None else ids[: stop + 1]
+
+
+def _targets(model: Any) -> dict[str, torch.Tensor]:
+    """For each name that a checkpoint may have, the part of a parameter that holds its elements.
+
+    Where transformers stores a copy of what the model has fused, such as the two projections of an expert, it is looked
+    for in the fused tensor by its first row.
+    """
+    parameters = parameters_of(model)
+    memory = {each.untyped_storage().data_ptr() for each in parameters.values()}
+    found: dict[str, torch.Tensor] = {}
+    copies: dict[str, torch.Tensor] = {}
+    for name, value in as_stored(model, parameters).items():
+        shares = value.untyped_storage().data_ptr() in memory
+        (found if shares else copies)[name] = value
+    if copies:
+        rows = {
+            part[start].float().cpu().numpy().tobytes(): part[start:]
+            for fused in parameters.values()
+            if fused.ndim == 3
+            for part in fused
+            for start in range(0, len(part), max(len(part) // _VIEWS, 1))
+        }
+        for name, value in copies.items():
+            part = rows.get(value[0].float().cpu().numpy().tobytes()) if value.ndim == 2 else None
+            if part is not None and len(part) >= len(value) and torch.equal(part[: len(value)], value):
+                found[name] = part[: len(value)]
+    return found
+
+
+def _is_buffer(name: str, model: Any) -> bool:
+    prefix = f"{model.base_model_prefix}."
+    short = name.removeprefix(prefix)
+    return any(full.removeprefix(prefix) == short for full, _ in model.named_buffers()) or name.endswith("inv_freq")
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+def choose_device(text: str, dtype: str) -> torch.device:
+    """The device that `text` names; of `auto`, the best there is."""
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if text == "auto":
+        text = "cuda" if cuda else "mps" if mps and dtype != "float64" else "cpu"
+    try:
+        device = torch.device(text)
+    except (RuntimeError, TypeError) as error:
+        raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps") from error
+    usable = {"cpu": True, "cuda": cuda and (device.index or 0) < torch.cuda.device_count(), "mps": mps}
+    if device.type not in usable:
+        raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps")
+    if not usable[device.type]:
+        raise RecipeError(
+            f"device: {text!r} is not there, or torch {torch.__version__} is built without it; use auto or cpu"
+        )
+    if device.type == "mps" and dtype == "float64":
+        raise RecipeError("device: mps cannot compute in float64; use cpu")
+    return device
+
+
+def called(device: torch.device) -> str:
+    """A device's name, with that of a GPU."""
+    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
+
+
+def load_model(folder: Path, dtype: str) -> Any:
+    """The model on the CPU, in evaluation mode, with everything that transformers makes up refused.
+
+    Raises:
+        CheckpointError: transformers cannot load it, or it lacks weights.
+    """
+    version = tuple(int(part) for part in transformers.__version__.split(".")[:2])
+    key = "dtype" if version >= (4, 56) else "torch_dtype"
+    model, report = load(AutoModelForCausalLM, folder, output_loading_info=True, **{key: getattr(torch, dtype)})
+    if report["missing_keys"]:
+        raise CheckpointError(
+            f"{folder}: lacks {', '.join(sorted(report['missing_keys']))}; without them its architecture is no causal "
+            "language model, and transformers would make random ones"
+        )
+    model.config.use_cache = False
+    return model.eval()
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The tokenizer of a folder.
+
+    Raises:
+        CheckpointError: transformers cannot load it.
+    """
+    return load(AutoTokenizer, folder)
+
+
+def load(kind: Any, folder: Path, **options: Any) -> Any:
+    """A model or tokenizer from nothing but a folder, without running code from it."""
+    try:
+        return kind.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **options)
+    except Exception as error:  # transformers and what it calls raise anything over files that are not what they should
+        what = "tokenizer" if kind is AutoTokenizer else "causal language model"
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise CheckpointError(
+            f"{folder}: transformers {transformers.__version__} cannot load a {what} from it: {reason}"
+        ) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Transformers without messages and bars, while the block lasts."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+@contextmanager
+def threads(number: int | None) -> Iterator[None]:
+    """Torch's threads, as many as before again when the block ends."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(before if number is None else number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
+def naming_memory(what: str, device: torch.device, advice: str) -> Iterator[None]:
+    """Say what does not fit into a device's memory, and what to do.
+
+    Raises:
+        PlanError: the memory does not suffice.
+    """
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise PlanError(f"{what}: does not fit into the memory of {called(device)}; {advice}") from error

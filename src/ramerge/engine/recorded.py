@@ -1,0 +1,70 @@
+"""Whether recorded inputs belong to the models that are merged: a digest of samples of the weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from ramerge.formats.recorded import read_model
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import WeightsError
+from ramerge.planning.findings import key_of
+from ramerge.planning.model import MergePlan
+from ramerge.tensors.reader import Files, Reader
+from ramerge.tensors.tensor import Tensor
+
+_TENSORS = 32
+_ELEMENTS = 1 << 10
+
+
+def digest_of(tensors: Sequence[Tensor], reader: Reader) -> str:
+    """A digest of names, shapes, dtypes and samples of the matrices of a model.
+
+    Args:
+        tensors: of the model; the order does not matter.
+        reader: reads them.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    matrices = sorted((one for one in tensors if one.is_float and len(one.shape) == 2), key=lambda one: one.name)
+    digest = hashlib.sha256(repr([(one.name, one.shape, one.usual_dtype) for one in matrices]).encode())
+    for tensor in matrices[:: max(len(matrices) // _TENSORS, 1)]:
+        count = min(tensor.elements, _ELEMENTS)
+        sample = np.zeros(count * itemsize(tensor.dtype), np.uint8)
+        reader.read(tensor, 0, count, sample)
+        digest.update(sample.tobytes())
+    return digest.hexdigest()
+
+
+def refuse_other_models(plan: MergePlan) -> None:
+    """Refuse inputs that were recorded of another model than the agent or the base.
+
+    Raises:
+        WeightsError: some were; all are listed.
+        CheckpointError: a file cannot be read.
+    """
+    with Files(plan.files) as files:
+        if problems := list(_problems(plan, Reader(files))):
+            raise WeightsError(problems)
+
+
+def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
+    recorded = {name: model for name, side in plan.sides.items() if (model := read_model(side.folder)) is not None}
+    if not recorded:
+        return
+    own: Mapping[str, list[Tensor]] = {owner: [] for owner in ("base", *plan.agents)}
+    for tensor in plan.tensors:
+        for source in tensor.sources:
+            if source.owner in own and not source.is_importance:
+                own[source.owner].append(source.tensor)
+    base = digest_of(own["base"], reader)
+    for name, model in recorded.items():
+        if model not in (base, digest_of(own[name], reader)):
+            text = (
+                f"{plan.sides[name].folder}: holds inputs that were recorded of another model than {name} or the base; "
+                "was it trained on since? Run `ramerge calibrate` again"
+            )
+            yield plan.recipe.document.where(key_of(name), text)
