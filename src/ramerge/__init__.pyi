@@ -2,6 +2,7 @@ from .analysis.analyze import analyze
 from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
+from .calibration.agreement import Agreement, agreement
 from .calibration.calibrate import calibrate
 from .calibration.estimate import fisher
 from .calibration.record import CalibrationRecord, CalibrationSettings, FisherRecord, FisherSettings
@@ -28,6 +29,7 @@ from .foundation.progress import Progress
 from .foundation.version import __version__
 from .options import Options, Ray, Upload
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
+from .selection.prompted import PromptScore
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
 from .selection.search import search
@@ -38,6 +40,7 @@ from .selection.settings import SearchSettings
 __all__ = [
     "Agent",
     "AgentStatistics",
+    "Agreement",
     "Allow",
     "Analysis",
     "CalibrationRecord",
@@ -59,6 +62,7 @@ __all__ = [
     "Plan",
     "PlanError",
     "Progress",
+    "PromptScore",
     "RamergeError",
     "Ray",
     "RayError",
@@ -78,6 +82,7 @@ __all__ = [
     "Upload",
     "WeightsError",
     "__version__",
+    "agreement",
     "analyze",
     "apply",
     "calibrate",

@@ -38,6 +38,7 @@ class Fake:
         self, returns: Callable[[Path, Split], Any], *, splits: bool = False, in_parts: bool = False, about: str = ""
     ) -> None:
         self.splits = splits
+        self.has_test = True
         self.in_parts = in_parts
         self.asked: list[tuple[dict[str, Any], Split, int]] = []
         self.is_closed = False

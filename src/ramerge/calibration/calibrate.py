@@ -14,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
@@ -98,14 +98,32 @@ def calibrate(
     if problems := settings.problems():
         raise RecipeError(problems)
     require_extras()
-    wrong = [unknown("agent", name, list(agents)) for name in prompts if name not in agents]
-    wrong += [f"{name}: has no prompts; give --prompts {name}=FILE" for name in agents if name not in prompts]
+    asked = prompts_of(agents, prompts, settings)
+    with LiveBase(base, settings, options) as live:
+        return gather(live, agents, asked, Path(out), settings, options, on_progress or silence)
+
+
+def prompts_of(
+    agents: Iterable[str], prompts: Mapping[str, str | Path], settings: CalibrationSettings
+) -> dict[str, list[Prompt]]:
+    """The prompts of each agent.
+
+    Raises:
+        RecipeError: prompts are named for an agent that is not there, or an agent has none.
+        InputError: they cannot be read, or are too few.
+    """
+    names = list(agents)
+    wrong = [f"--prompts {name}: {unknown('agent', name, names)}" for name in prompts if name not in names]
+    wrong += [f"{name}: has no prompts; give --prompts {name}=FILE" for name in names if name not in prompts]
     if wrong:
         raise RecipeError(wrong)
-    asked = {name: read_prompts(Path(path), settings.prompts, settings.seed) for name, path in prompts.items()}
-    with LiveBase(base, settings, options) as live:
-        gathering = _Gathering(live, Path(out), settings, options, on_progress or silence)
-        return gathering.all(agents, asked)
+    found = {name: read_prompts(Path(prompts[name]), settings.count, settings.prompt_seed) for name in names}
+    least = 2 if settings.hold_out else 1
+    if few := [name for name, each in found.items() if len(each) < least]:
+        raise InputError(
+            f"{prompts[name]}: holds one prompt; two are needed, one for statistics and one to score on" for name in few
+        )
+    return found
 
 
 def require_extras() -> None:
@@ -216,6 +234,19 @@ def _is_plain(folder: Path, plan: MergePlan) -> bool:
     return stored and any(folder.glob("*.safetensors")) and not (folder / "adapter_config.json").exists()
 
 
+def gather(
+    live: LiveBase,
+    agents: Mapping[str, Any],
+    prompts: Mapping[str, Sequence[Prompt]],
+    out: Path,
+    settings: CalibrationSettings,
+    options: Options,
+    listen: Listener,
+) -> dict[str, CalibrationRecord]:
+    """As `calibrate`, with a model that is loaded and prompts that are read."""
+    return _Gathering(live, out, settings, options, listen).all(agents, prompts)
+
+
 @dataclass(frozen=True)
 class _Gathering:
     """What all agents have in common."""
@@ -303,7 +334,7 @@ class _Gathering:
             replies = module.exchanges_of(speaker, prompts, known, self.settings.batch, reward, keep)
         if not self.settings.hold_out:
             return list(replies)
-        first, _ = halves(prompts, self.settings.seed)
+        first, _ = halves(prompts, self.settings.prompt_seed)
         keys = {prompt.key for prompt in first}
         return [replace(each, held_out=each.key not in keys) for each in replies]
 
@@ -316,7 +347,7 @@ class _Gathering:
             seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
         speaker = self._speaker(name, plan)
         recorded: RecordedInputs = module.record_inputs(
-            speaker, seen, self.settings.rows, self.settings.seed, lambda: advance(1)
+            speaker, seen, self.settings.rows, self.settings.prompt_seed, lambda: advance(1)
         )
         advance(len(replies) - len(seen))
         return recorded

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ramerge.foundation.jsontext import dumped
+from ramerge.options import about, documented
 
 LABELS = ("given", "sampled")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
@@ -139,50 +140,99 @@ class FisherRecord:
         return dumped(self.to_dict())
 
 
+@documented
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings:
     """What is gathered of each agent on its prompts.
 
-    Attributes:
-        prompts: how many prompts of each agent are drawn.
-        rows: for how many tokens inputs are recorded, at most; a seeded choice of all.
-        record: inputs of the tokens of `both` prompt and reply, or of the `prompt` alone.
-        source: whose inputs are recorded: those of the `agents`, or of the `base`, which reads the same text.
-        hold_out: whether inputs are recorded on half of the prompts only, so that merges can be scored on the others.
-        max_new: tokens of a reply at most, where the prompts come without replies and the agent is asked.
-        reward: a reward function in verl's form, as file.py:function, for replies that come without a reward.
-        device: `auto` (cuda, else mps, else cpu), or a device as torch names it.
-        dtype: what the model computes in; `auto` is float32 on a CPU, and bfloat16 elsewhere.
-        batch: how many prompts are asked at once.
-        seed: of all draws.
-
     Example:
-        >>> ramerge.CalibrationSettings(prompts=16).rows
+        >>> ramerge.CalibrationSettings(count=16).rows
         512
     """
 
-    prompts: int = 32
-    rows: int = 512
-    record: Literal["both", "prompt"] = "both"
-    source: Literal["agents", "base"] = "agents"
-    hold_out: bool = False
-    max_new: int = 256
-    reward: str = ""
-    device: str = "auto"
-    dtype: str = "auto"
-    batch: int = 8
-    seed: int = 0
+    count: int = field(
+        default=32,
+        metadata=about("--prompt-count", "prompts", "Prompts of each agent that are drawn, by seed.", "N", kind=int),
+    )
+    rows: int = field(
+        default=512,
+        metadata=about(
+            "--rows", "prompts", "Tokens of each agent whose inputs are recorded at most, drawn by seed.", "N", kind=int
+        ),
+    )
+    record: Literal["both", "prompt"] = field(
+        default="both",
+        metadata=about(
+            "--record",
+            "prompts",
+            "Whose inputs are recorded: of the tokens of prompts and replies, or of prompts alone.",
+            "both|prompt",
+            choices=("both", "prompt"),
+        ),
+    )
+    source: Literal["agents", "base"] = field(
+        default="agents",
+        metadata=about(
+            "--source",
+            "prompts",
+            "Which model's inputs are recorded: each agent's own, or the base's on the same text.",
+            "agents|base",
+            choices=("agents", "base"),
+        ),
+    )
+    hold_out: bool = field(
+        default=False,
+        metadata=about(
+            "--hold-out",
+            "prompts",
+            "Record inputs on half of the prompts, so that merges can be scored on the others; a search always does.",
+        ),
+    )
+    max_new: int = field(
+        default=256,
+        metadata=about(
+            "--max-new",
+            "prompts",
+            "Tokens of a reply at most, where prompts come without replies and the agent is asked.",
+            "N",
+            kind=int,
+        ),
+    )
+    reward: str = field(
+        default="",
+        metadata=about(
+            "--reward",
+            "prompts",
+            "A reward function in verl's form, file.py:compute_score, for replies without a reward.",
+            "FUNCTION",
+        ),
+    )
+    device: str = field(
+        default="auto",
+        metadata=about("--device", "run", "Where the model runs: cpu, cuda, cuda:N, mps, or auto.", "DEVICE"),
+    )
+    dtype: str = field(
+        default="auto",
+        metadata=about(
+            "--model-dtype", "run", "What the model computes in; auto: float32 on a CPU, else bfloat16.", "DTYPE"
+        ),
+    )
+    batch: int = field(default=8, metadata=about("--batch", "run", "Prompts that are asked at once.", "N", kind=int))
+    prompt_seed: int = field(
+        default=0,
+        metadata=about("--prompt-seed", "prompts", "Seed of which prompts and tokens are drawn.", "N", kind=int),
+    )
 
     def problems(self) -> list[str]:
         """What is wrong with them."""
         found = [
             f"{name}: {value!r} must be a whole number of at least {least}"
             for name, value, least in (
-                ("prompts", self.prompts, 2 if self.hold_out else 1),
+                ("count", self.count, 2 if self.hold_out else 1),
                 ("rows", self.rows, 1),
                 ("max_new", self.max_new, 1),
                 ("batch", self.batch, 1),
-                ("seed", self.seed, 0),
+                ("prompt_seed", self.prompt_seed, 0),
             )
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
         ]

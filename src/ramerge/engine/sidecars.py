@@ -199,7 +199,7 @@ def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
 
 
 def _sides(plan: MergePlan, agent: Agent, name: str) -> dict[str, Any]:
-    return {key: plan.sides[name].spelled_out for key in agent.sides}
+    return dict.fromkeys(agent.sides, plan.sides[name].spelled_out) if name in plan.sides else {}
 
 
 def _resolved(plan: MergePlan, point: Point) -> Recipe:

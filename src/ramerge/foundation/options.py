@@ -20,7 +20,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 # --- groups -----------------------------------------------------------------------------------------------------------
 
-GROUPS = ("models", "method", "search", "score", "output", "run", "remote")
+GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "remote")
 """The groups of options, in the order of `--help`; options without a group come last."""
 
 
@@ -272,6 +272,16 @@ INPUTS: Decorator = option(
     metavar="NAME=FOLDER",
     multiple=True,
     help="An agent's recorded inputs, for the method regmean; repeat for each.",
+)
+PROMPTS: Decorator = option(
+    "prompts",
+    "--prompts",
+    "--rollouts",
+    "prompts",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Prompts of an agent's task, or rollouts with replies and rewards: JSON Lines, Parquet, or a folder of "
+    "them; repeat for each agent.",
 )
 DTYPE: Decorator = option(
     "output", "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each base tensor's own."

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,6 +18,7 @@ from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
 from ramerge.methods.registry import METHODS, all_parameters, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
+from ramerge.recipe.paths import portable
 from ramerge.recipe.sentences import describe
 
 
@@ -161,6 +163,24 @@ def _agent_problems(document: Document) -> list[str]:
             document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}")
         )
     return problems + (_side_problems(document, agents, method) if method is not None else [])
+
+
+def models_of(document: Document) -> Recipe:
+    """The checked recipe of a document's base and agents alone, with paths that are valid in every folder.
+
+    Method, parameters, rules and side inputs are left out, so that their problems do not matter.
+
+    Raises:
+        RecipeError: it names no models, or they are wrong.
+    """
+    values = {key: value for key, value in document.values.items() if key in ("base", "agents", "allow", "rename")}
+    keys = [side.key for side in SIDE_INPUTS]
+    if isinstance(agents := values.get("agents"), dict):
+        values["agents"] = {
+            name: {key: value for key, value in agent.items() if key not in keys} if isinstance(agent, dict) else agent
+            for name, agent in agents.items()
+        }
+    return portable(check(replace(document, values={**values, "method": "uniform"})), None)
 
 
 def _side_problems(document: Document, agents: Mapping[str, Any], method: Method) -> list[str]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from ramerge.calibration.commands import calibration_options
+from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
 from ramerge.foundation.errors import EvaluationError, RecipeError, StoppedError
 from ramerge.foundation.options import (
     DEBUG,
     KEYS,
     PATH,
+    PROMPTS,
     QUIET,
     Decorator,
     as_json,
@@ -87,13 +91,9 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @command(short_help="Find the merge that scores best.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
-@option(
-    "score",
-    "--score",
-    metavar="SCORE",
-    required=True,
-    help=SCORE_HELP,
-)
+@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} With --prompts and without it: agreement.")
+@PROMPTS
+@calibration_options("hold_out", "reward")
 @option(
     "method",
     "--vary",
@@ -114,6 +114,8 @@ def search(
     space: Path | None,
     quiet: bool,
     as_json: bool,
+    prompts: tuple[str, ...],
+    calibration: CalibrationSettings,
     search_settings: SearchSettings,
     options: Options,
     **flags: Any,
@@ -123,24 +125,34 @@ def search(
     The recipe, or --base and --agent, say what is merged; --vary or --space says which of its values vary. The same
     command resumes an interrupted search.
 
+    With --prompts of each agent's task, no labels are needed: merges are scored by how likely they find the agents' own
+    replies (agreement), and without --vary or --space the candidates that matter are tried.
+
     A score function gets the folder of a merged model, and returns {name: number} or {name: [a number for each item]};
     the guide "Search" (docs/guides/search.md) says more.
 
     \b
+    ramerge search --base BASE --agent code=CODER --agent tool=TOOL --prompts code=c.jsonl --prompts tool=t.jsonl OUT
     ramerge search recipe.yaml OUT --vary parameters.r=0,0.1,0.2 --score my_scores.py:score
     ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score
     """
     from ramerge.flags.read import read_inputs
     from ramerge.foundation.jsontext import dumped
     from ramerge.foundation.progress import shown
-    from ramerge.foundation.words import read_varied
+    from ramerge.foundation.words import named, read_varied
+    from ramerge.selection.prompted import PromptScore
     from ramerge.selection.search import search as run
     from ramerge.selection.text import summary
 
     document, out = read_inputs(paths, flags)
+    files = named("--prompts", prompts, "NAME=PATH, such as --prompts code=code.jsonl")
     if out is None:
         raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
-    score = score_of(flags)
+    score = (
+        PromptScore(prompts=files, settings=replace(calibration, reward=flags["reward"] or ""))
+        if files and flags["score"] is None
+        else score_of(flags)
+    )
     with shown(quiet=quiet or as_json) as listen:
         try:
             result = run(
@@ -152,6 +164,7 @@ def search(
                 settings=search_settings,
                 options=options,
                 on_progress=lambda event: listen(progress_of(event)),
+                on_gathering=listen,
             )
         except StoppedError as stop:
             stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
@@ -165,7 +178,11 @@ def search(
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
     """What `--score` and the options that go with it name."""
-    spec: str = options["score"]
+    spec: str | None = options["score"]
+    if spec is None:
+        raise EvaluationError(
+            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
+        )
     if ":" not in spec:
         return _tasks(spec, options)
     if options["serve"] or options["reward"]:

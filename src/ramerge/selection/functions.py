@@ -37,6 +37,8 @@ _SECONDS_TO_START = 300.0  # importing torch from a slow disk
 class FunctionScorer:
     """`module:function` or `file.py:function`. Ended by `close`."""
 
+    has_test = True
+
     def __init__(self, spec: str, log: Path, seconds: float) -> None:
         self._spec = spec
         self._log = log
@@ -93,6 +95,8 @@ class CallableScorer:
         function: the function.
         log: gets the traceback of what it raises.
     """
+
+    has_test = True
 
     def __init__(self, function: Callable[..., Any], log: Path) -> None:
         self._function, self._log = function, log

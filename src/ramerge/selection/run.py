@@ -362,6 +362,8 @@ class _Search:
 
     def _test(self, best: Trial) -> tuple[Scores | None, list[str]]:
         """The best point's scores on items that it was not chosen by; None, with the reason, where there are none."""
+        if not self._scorer.has_test:
+            return None, []
         if not self._scorer.splits:
             scores = self._folder.scores(best.number) or {}
             if any(measure.items is None for measure in scores.values()):
@@ -385,7 +387,7 @@ class _Search:
         return test, []
 
     def _apart(self, validation: Scores) -> str | None:
-        if self._scorer.splits:
+        if self._scorer.splits and self._scorer.has_test:
             return "the score's own items for validation and test"
         if all(measure.items is not None for measure in validation.values()):
             return "every second item is for the test"

@@ -59,10 +59,12 @@ class Scorer(Protocol):
     Attributes:
         splits: whether it can score items for validation and items for a test, which are others.
         in_parts: whether it gives its items part by part.
+        has_test: whether items can be kept apart for a test of the best model.
     """
 
     splits: bool
     in_parts: bool
+    has_test: bool
 
     def parts(self, model: Any, split: Split) -> Generator[Scores, None, None]:
         """The scores of a model, part by part: further items of every figure, or everything in one part.

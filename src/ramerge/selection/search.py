@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,6 +13,7 @@ from ramerge.api import with_chosen_method
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
+from ramerge.foundation.progress import Progress, silence
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
@@ -20,6 +22,7 @@ from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.selection import run
 from ramerge.selection.arguments import check_arguments
 from ramerge.selection.functions import CallableScorer, FunctionScorer
+from ramerge.selection.prompted import LOWER, AgreementScorer, PromptScore, prompted
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import Listener, MakeScorer, SearchRequest
@@ -29,9 +32,9 @@ from ramerge.selection.settings import SearchSettings
 from ramerge.selection.space import Space
 from ramerge.selection.spacefile import file_space, mapped_space, vary_space
 
-_A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
+_A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore or ramerge.PromptScore"
 _SETTINGS, _OPTIONS = SearchSettings(), Options()
-Score: TypeAlias = str | Callable[..., Any] | TaskScore
+Score: TypeAlias = str | Callable[..., Any] | TaskScore | PromptScore
 
 
 def search(
@@ -44,6 +47,7 @@ def search(
     settings: SearchSettings = _SETTINGS,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
+    on_gathering: Callable[[Progress], None] | None = None,
 ) -> SearchResult:
     """Merge points of a space, score each, and keep the best in the folder `out`.
 
@@ -61,6 +65,7 @@ def search(
         settings: how many points are tried, which, and what is best.
         options: how every merge is carried out.
         on_progress: called before the first point and after each.
+        on_gathering: called while replies and statistics of a `PromptScore` are gathered.
 
     Returns:
         Every point with its scores, the best one, and what it scores on items that it was not chosen by.
@@ -82,7 +87,7 @@ def search(
     """
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
-        score=(isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
+        score=(isinstance(score, str | TaskScore | PromptScore) or callable(score), _A_SCORE, score),
         vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
@@ -92,9 +97,18 @@ def search(
     document = open_recipe(recipe, tensors_of_base)
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options)
-    request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
-    make_scorer = scorer_of(score, settings.score_timeout)
-    result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
+    with ExitStack() as stack:
+        notes: tuple[str, ...] = ()
+        make_scorer: MakeScorer
+        if isinstance(score, PromptScore):
+            found = prompted(document, Path(out), score, stack, options, on_gathering or silence)
+            document, notes, scorer = found.recipe, found.replies.notes, AgreementScorer(found)
+            space = space if vary or space is not None else found.space()
+            make_scorer = lambda _folder: scorer  # noqa: E731
+            settings = replace(settings, objectives=settings.objectives or [LOWER], sampler=settings.sampler or "grid")
+        request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
+        result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
+    result = replace(result, notes=(*notes, *result.notes))
     return _with_page(result, Path(out)) if settings.html else result
 
 
@@ -167,7 +181,7 @@ def _specialists(word: str) -> dict[str, float]:
     return found
 
 
-def scorer_of(score: Score, seconds: float) -> MakeScorer:
+def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> MakeScorer:
     """What makes the scorer of a search in its folder."""
     if isinstance(score, TaskScore):
         tasks = score

@@ -64,6 +64,7 @@ class TaskScorer:
     """The main metric of every subset of tasks, on the samples of one purpose, rung by rung."""
 
     splits = True
+    has_test = True
     in_parts = True
 
     def __init__(self, score: TaskScore, folder: Folder) -> None:

@@ -1,0 +1,184 @@
+"""Agreement: how likely a merge finds what the agents have replied. A score without generation and without labels.
+
+    agreement of a task = mean negative log-likelihood per token of the agent's own replies to prompts of the task
+
+Lower is closer to the agent. One forward pass a prompt. Where rewards are known, only replies that earned the best one
+count; otherwise agreement cannot see what is better than the agents. It is agreement with the agents, not skill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
+from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.evaluation.intervals import interval, ratio
+from ramerge.foundation.errors import InputError, WeightsError
+from ramerge.options import Options
+
+if TYPE_CHECKING:
+    from ramerge.calibration.live import LiveModel
+
+UNREWARDED = (
+    "no rewards are known, so agreement counts all replies, right or wrong: it cannot see where a merge is better than "
+    "the agents; give rollouts with rewards, or --reward file.py:function"
+)
+_FEW = 3
+_SETTINGS, _OPTIONS = CalibrationSettings(), Options()
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How likely a model finds an agent's replies.
+
+    Attributes:
+        nll: mean negative log-likelihood per token, in nats; lower is closer to the agent.
+        low, high: its 95 % interval over prompts; None where there are fewer than two.
+        prompts: how many replies there are.
+        tokens: of all replies.
+
+    Example:
+        >>> found = ramerge.agreement("base", "merged", "calibration")  # doctest: +SKIP
+        >>> found["code"].nll  # doctest: +SKIP
+        0.063
+    """
+
+    nll: float
+    low: float | None
+    high: float | None
+    prompts: int
+    tokens: int
+
+
+@dataclass(frozen=True)
+class ReplySet:
+    """The replies on which merges are scored.
+
+    Attributes:
+        exchanges: by agent.
+        rewarded: whether only replies with the best reward are among them.
+        notes: what the user should know.
+    """
+
+    exchanges: Mapping[str, Sequence[Exchange]]
+    rewarded: bool
+    notes: tuple[str, ...]
+
+
+def replies_of(calibration: Path, names: Sequence[str] | None = None) -> ReplySet:
+    """The replies of a calibration that no statistic has seen, or all if statistics have seen all.
+
+    Args:
+        calibration: the folder that `calibrate` has written.
+        names: agents; by default all that have a folder there.
+
+    Raises:
+        InputError: there are none, or a file is wrong.
+    """
+    names = names or sorted(folder.name for folder in calibration.glob("*") if read_record(folder) is not None)
+    if not names:
+        raise InputError(f"{calibration}: holds no calibration; run `ramerge calibrate` first")
+    found, notes, rewarded = {}, [], True
+    for name in names:
+        replies = read_exchanges(calibration / name / REPLIES)
+        held_out = [each for each in replies if each.held_out] or replies
+        best = max((each.reward for each in replies if each.reward is not None), default=None)
+        right = [each for each in held_out if best is not None and each.reward == best]
+        if best is None:
+            rewarded = False
+        elif len(right) < _FEW:
+            notes.append(
+                f"{name}: only {len(right):,} of {len(held_out):,} replies earned the best reward, {best:g}; all count"
+            )
+        found[name] = right if len(right) >= _FEW else held_out
+        if not found[name]:
+            raise InputError(f"{calibration / name / REPLIES}: holds no replies; run `ramerge calibrate` again")
+    return ReplySet(found, rewarded, (*notes, *(() if rewarded else (UNREWARDED,))))
+
+
+def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[dict[str, NDArray[np.float64]]]:
+    """For each agent's replies, some prompts of every agent at a time: sums of negative log-likelihoods, and tokens.
+
+    Args:
+        live: the model, with the weights that are scored.
+        replies: what is scored.
+        parts: how often something is given; fewer if there are fewer prompts.
+
+    Yields:
+        By agent, shape (prompts, 2).
+
+    Raises:
+        WeightsError: a likelihood is not finite.
+    """
+    fewest = min(map(len, replies.exchanges.values()))
+    for part in range(min(parts, fewest)):
+        yield {
+            name: np.array(
+                [_one(live, name, each) for each in exchanges[part :: min(parts, fewest)]], np.float64
+            ).reshape(-1, 2)
+            for name, exchanges in replies.exchanges.items()
+        }
+
+
+def _one(live: LiveModel, name: str, exchange: Exchange) -> tuple[float, float]:
+    losses = live.negative_log_likelihoods(exchange.ids, exchange.start)
+    total = float(losses.sum())
+    if not np.isfinite(total):
+        raise WeightsError(
+            f"{exchange.place}: the likelihood of {name}'s reply is NaN or 0 in {live.dtype}; the weights are damaged, "
+            "or overflow in this dtype: use float32"
+        )
+    return total, float(len(losses))
+
+
+def agreement(
+    base: str | Path,
+    model: Any,
+    calibration: str | Path,
+    *,
+    settings: CalibrationSettings = _SETTINGS,
+    options: Options = _OPTIONS,
+) -> dict[str, Agreement]:
+    """How likely a model finds the replies of agents: one forward pass a prompt, nothing is generated.
+
+    Args:
+        base: the base, as in recipes.
+        model: the model that is scored, as agents are in recipes: a folder in any format, an adapter, a delta.
+        calibration: the folder that `calibrate` has written, with the agents' replies.
+        settings: `device` and `dtype` apply.
+        options: `threads`, `max_memory` and `allow_outside_links` apply.
+
+    Returns:
+        The agreement with each agent, by name.
+
+    Raises:
+        RecipeError: torch or transformers is missing, or the device is not there.
+        InputError: there are no replies, or a file is wrong.
+        CheckpointError: a model cannot be read, or transformers cannot load it.
+        PlanError: the model does not fit the base, or memory is too small.
+        WeightsError: a likelihood is not finite.
+
+    Example:
+        >>> ramerge.agreement("base", "merged", "calibration")["code"].nll  # doctest: +SKIP
+        0.063
+    """
+    require_extras()
+    replies = replies_of(Path(calibration))
+    with LiveBase(base, settings, options) as live:
+        live.put_model(str(model) if isinstance(model, Path) else model)
+        (items,) = likelihoods(live.live, replies)
+    return {name: _agreement(each) for name, each in items.items()}
+
+
+def _agreement(items: NDArray[np.float64]) -> Agreement:
+    low, high = interval(items) or (None, None)
+    value = ratio(items)
+    assert value is not None  # every reply has a token
+    return Agreement(value, low, high, len(items), int(items[:, 1].sum()))
