@@ -1,4 +1,4 @@
-"""Fine-tune the base model on correct replies of one task, on the CPU: all weights, or a LoRA adapter.
+"""Fine-tune the base model on correct replies of one task, on a CPU or a GPU: all weights, or a LoRA adapter.
 
 The agents of `train_agent.py` learn by reinforcement; these learn the same tasks from their answers. Training runs in
 float32. A full agent is saved in bf16, an adapter as PEFT writes it.
@@ -42,15 +42,17 @@ def loss_of(
     begins = len(common_beginning(prompts))
     rows = [prompt[begins:] + reply for prompt, reply in zip(prompts, replies, strict=True)]
     width = max(map(len, rows))
-    ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows])
-    mask = torch.tensor([[1] * (begins + len(row)) + [0] * (width - len(row)) for row in rows])
+    device = model.device
+    ids = torch.tensor([row + [tokenizer.pad_token_id] * (width - len(row)) for row in rows], device=device)
+    mask = torch.tensor([[1] * (begins + len(row)) + [0] * (width - len(row)) for row in rows], device=device)
     wanted = torch.tensor(
         [
             [0] * (len(row) - len(reply)) + [1] * len(reply) + [0] * (width - len(row))
             for row, reply in zip(rows, replies, strict=True)
-        ]
+        ],
+        device=device,
     ).bool()
-    cache = model.model(torch.tensor([prompts[0][:begins]]), use_cache=True).past_key_values
+    cache = model.model(torch.tensor([prompts[0][:begins]], device=device), use_cache=True).past_key_values
     cache.batch_repeat_interleave(len(rows))
     where = positions(mask)[:, begins:]
     hidden = model.model(ids, attention_mask=mask, position_ids=where, past_key_values=cache).last_hidden_state
@@ -91,6 +93,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--lr", type=float, default=2e-5)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     return parser.parse_args()
 
 
@@ -99,7 +102,7 @@ def main() -> None:
     given = parse_arguments()
     torch.set_num_threads(given.threads)
     torch.manual_seed(given.seed)
-    model = AutoModelForCausalLM.from_pretrained(given.base, dtype=torch.float32)
+    model = AutoModelForCausalLM.from_pretrained(given.base, dtype=torch.float32).to(given.device)
     tokenizer = AutoTokenizer.from_pretrained(given.base)
     trained: Any = model
     if given.rank:

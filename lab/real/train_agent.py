@@ -1,4 +1,4 @@
-"""Train one agent from the base model with GRPO on one task, on the CPU.
+"""Train one agent from the base model with GRPO on one task, on a CPU or a GPU.
 
 Training runs in float32, because in pure bf16 most updates of this size round to nothing. The result is saved twice: in
 bf16, as agents are usually published, and in float32, as the trainer has it.
@@ -103,7 +103,7 @@ def make_config(task: Task, arguments: argparse.Namespace) -> GRPOConfig:
     """Settings of the trainer: no KL term, one update a batch, nothing reported or saved on the way."""
     return GRPOConfig(
         output_dir=str(arguments.out),
-        use_cpu=True,
+        use_cpu=arguments.device == "cpu",
         bf16=False,
         beta=0.0,
         learning_rate=arguments.lr,
@@ -154,7 +154,7 @@ def train(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train and save the agent; return the log."""
     task = TASKS[arguments.task]
     trainer = PromptsOnceTrainer(
-        model=AutoModelForCausalLM.from_pretrained(arguments.base, dtype=torch.float32),
+        model=AutoModelForCausalLM.from_pretrained(arguments.base, dtype=torch.float32).to(arguments.device),
         reward_funcs=make_reward(task),
         args=make_config(task, arguments),
         train_dataset=make_dataset(task, arguments.prompts * arguments.steps, arguments.seed),
@@ -192,6 +192,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--generations", type=int, default=8, help="completions a prompt")
     parser.add_argument("--temperature", type=float, default=0.8)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     return parser.parse_args()
 
 

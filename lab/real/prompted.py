@@ -1,0 +1,266 @@
+"""Merges of real agents with a few unlabeled prompts: what `regmean` gives, and how well agreement chooses.
+
+    python lab/real/prompted.py --work .real --seed 51 --situation SFT LoRA --out lab/results/prompted.json
+
+merges the agents of a training with every rule in memory, keeps the reward of every held-out prompt, and for 16 other
+prompts of each task how likely the merge finds the agents' own replies. Statistics are gathered on 16 prompts of the
+training half. `docs/decisions/044-prompts.md` has what was predicted. A model that is in the file is not scored again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from tasks import TASKS, Task
+
+import ramerge
+from ramerge.calibration.agreement import likelihoods, replies_of
+from ramerge.calibration.calibrate import LiveBase, gather
+from ramerge.calibration.gather import Speaker
+from ramerge.calibration.prompts import Prompt, halves
+from ramerge.foundation.files import write_file
+from ramerge.foundation.progress import silence
+
+RESULTS = Path(__file__).parents[1] / "results" / "prompted.json"
+TOKENS = 24
+"""Of a reply; the longest that a task needs is 20."""
+
+RULES: dict[str, dict[str, Any]] = {
+    "sum": {"method": "task_arithmetic"},
+    "sum x 0.8": {"method": "task_arithmetic", "parameters": {"scale": 0.8}},
+    "sum x 0.5": {"method": "task_arithmetic", "parameters": {"scale": 0.5}},
+    "sum x 1.3": {"method": "task_arithmetic", "parameters": {"scale": 1.3}},
+    "sum x 1.6": {"method": "task_arithmetic", "parameters": {"scale": 1.6}},
+    "ram": {"method": "ram"},
+    "ram+": {"method": "ram+"},
+    "ties": {"method": "ties"},
+    "core": {"method": "core"},
+    "core+": {"method": "core+"},
+    "swudi": {"method": "swudi"},
+    "regmean 0.01": {"method": "regmean", "parameters": {"ridge": 0.01}},
+    "regmean 0.1": {"method": "regmean", "parameters": {"ridge": 0.1}},
+    "regmean 1": {"method": "regmean", "parameters": {"ridge": 1.0}},
+    "regmean 10": {"method": "regmean", "parameters": {"ridge": 10.0}},
+}
+"""The candidates."""
+PRIORS: dict[str, dict[str, Any]] = {
+    "regmean towards the mean": {"method": "regmean", "parameters": {"towards": "mean"}},
+    "regmean towards half the sum": {"method": "regmean", "parameters": {"share": 0.5}},
+    "RegMean, as published": {"method": "regmean", "preset": "paper"},
+}
+STATISTICS: dict[str, dict[str, Any]] = {
+    "4 prompts": {"count": 4},
+    "8 prompts": {"count": 8},
+    "32 prompts": {"count": 32},
+    "prompts alone": {"record": "prompt"},
+    "the base's inputs": {"source": "base"},
+    "128 rows": {"rows": 128},
+    "2048 rows": {"rows": 2048},
+}
+"""Other statistics for `regmean 0.01`: settings that differ."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """Agents to merge.
+
+    Attributes:
+        folders: for each agent's task the folders of its agents in that of a training.
+        dtype: of the merged model.
+    """
+
+    folders: Mapping[str, tuple[str, ...]]
+    dtype: str = "bfloat16"
+
+
+def _all(*folders: str) -> dict[str, tuple[str, ...]]:
+    return {task: folders for task in TASKS}
+
+
+SITUATIONS = {
+    "SFT": Situation(_all("sft")),
+    "LoRA": Situation(_all("lora"), "float32"),
+    "RL": Situation(_all("agents")),
+    "mixture": Situation({"sum": ("agents",), "call": ("agents",), "fact": ("sft",), "needle": ("sft",)}),
+    "eight": Situation(_all("agents", "sft")),
+    "adapter and full": Situation({**_all("sft"), "fact": ("lora",)}, "float32"),
+}
+
+
+def prompts_of(task: Task, count: int, half: str, seed: int) -> list[Prompt]:
+    """Problems of a task as prompts, with their answers for the reward."""
+    return [
+        Prompt(
+            f"{task.name} {place}",
+            None,
+            tuple(task.messages(example)),
+            about={"data_source": task.name, "ground_truth": example.answer, "extra_info": {}},
+        )
+        for place, example in enumerate(task.examples(half, seed, count))
+    ]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """One situation of one training.
+
+    Attributes:
+        live: the model.
+        work: the folder of the base and of trainings.
+        seed: of the training.
+        situation: the agents.
+        settings: of what is gathered.
+        asked: held-out problems of each task.
+        batch: how many are asked at once.
+    """
+
+    live: LiveBase
+    work: Path
+    seed: int
+    situation: Situation
+    settings: ramerge.CalibrationSettings
+    asked: Mapping[str, Sequence[Prompt]]
+    batch: int
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """By name, the folder."""
+        return {
+            f"{task}-{folder}": str((self.work / str(self.seed) / folder / task).resolve())
+            for task, folders in self.situation.folders.items()
+            for folder in folders
+        }
+
+    @property
+    def tasks(self) -> list[str]:
+        """The tasks that some agent was trained on."""
+        return list(self.situation.folders)
+
+    def gathered(self, place: Path, **changed: Any) -> Path:
+        """The folder of what was gathered of all agents on problems of the training half."""
+        settings = replace(self.settings, **{"hold_out": True, **changed})
+        known = {task: prompts_of(TASKS[task], settings.count, "train", 10_000 + self.seed) for task in self.tasks}
+        prompts = {name: known[name.partition("-")[0]] for name in self.agents}
+        if not settings.hold_out:  # the same half of 32 that statistics see, or a part of it
+            whole = {t: prompts_of(TASKS[t], 2 * settings.count, "train", 10_000 + self.seed) for t in self.tasks}
+            prompts = {name: halves(whole[name.partition("-")[0]])[0][: settings.count] for name in self.agents}
+        options = ramerge.Options(overwrite=True)
+        gather(self.live, self.agents, prompts, place, settings, options, silence)
+        return place
+
+    def recipe(self, rule: Mapping[str, Any], inputs: Path | None) -> dict[str, Any]:
+        """The merge of all agents by a rule."""
+        agents: dict[str, Any] = {
+            name: {"model": model, "inputs": str(inputs / name)} if inputs is not None else model
+            for name, model in self.agents.items()
+        }
+        return {"base": self.live.base, "agents": agents, "dtype": self.situation.dtype, **rule}
+
+    def rewards(self, tasks: Sequence[str]) -> dict[str, str]:
+        """Of the model as it is: by task one digit a prompt, in quarters."""
+        plan = self.live.plan_of(self.live.base)
+        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(plan), TOKENS)
+        found = {}
+        for name in tasks:
+            ids = [speaker.asked(prompt) for prompt in self.asked[name]]
+            rows = [(prompt, *each) for prompt, each in zip(self.asked[name], ids, strict=True)]
+            replies = [
+                reply.text
+                for start in range(0, len(rows), self.batch)
+                for reply in speaker.replies(rows[start : start + self.batch])
+            ]
+            rewards = [
+                TASKS[name].reward(reply, prompt.about["ground_truth"])
+                for reply, prompt in zip(replies, self.asked[name], strict=True)
+            ]
+            found[name] = "".join(str(round(4 * reward)) for reward in rewards)
+        return found
+
+
+def measure(experiment: Experiment, place: Path, kept: dict[str, Any], statistics: bool) -> Iterator[str]:
+    """Score what is not scored yet; gives what was done after each model."""
+    folder = experiment.gathered(place / "statistics")
+    replies = replies_of(folder)
+    every = replace(replies, exchanges={name: held_out(folder, name) for name in experiment.agents})
+    if "agents" not in kept:
+        rewards: dict[str, list[str]] = {}
+        for name, model in experiment.agents.items():
+            experiment.live.put_model(model)
+            task = name.partition("-")[0]
+            rewards.setdefault(task, []).append(experiment.rewards([task])[task])
+        kept["agents"] = {task: max(found, key=lambda digits: sum(map(int, digits))) for task, found in rewards.items()}
+        yield "agents"
+    if "base" not in kept:
+        experiment.live.put_model(experiment.live.base)
+        kept["base"] = experiment.rewards(experiment.tasks)
+        yield "base"
+    todo: list[tuple[str, dict[str, Any], Path]] = [(name, rule, folder) for name, rule in RULES.items()]
+    todo += [(name, rule, folder) for name, rule in PRIORS.items()] if statistics else []
+    for name, changed in STATISTICS.items() if statistics else ():
+        count = changed.get("count", 16)
+        more = {"hold_out": False, "count": count, **changed}
+        other = experiment.gathered(place / name.replace(" ", "-"), **more)
+        todo.append((f"regmean 0.01, {name}", RULES["regmean 0.01"], other))
+    for name, rule, inputs in todo:
+        if name in kept:
+            continue
+        began = time.perf_counter()
+        experiment.live.put(experiment.recipe(rule, inputs if rule["method"] == "regmean" else None))
+        merged = time.perf_counter() - began
+        (right,), (all_,) = likelihoods(experiment.live.live, replies), likelihoods(experiment.live.live, every)
+        kept[name] = {
+            "rewards": experiment.rewards(experiment.tasks),
+            "right": {agent: each.round(4).tolist() for agent, each in right.items()},
+            "all": {agent: each.round(4).tolist() for agent, each in all_.items()},
+            "merging": round(merged, 1),
+        }
+        yield name
+
+
+def held_out(folder: Path, name: str) -> list[Any]:
+    """The replies of an agent that no statistic has seen, whatever they earned."""
+    from ramerge.calibration.exchanges import REPLIES, read_exchanges
+
+    return [each for each in read_exchanges(folder / name / REPLIES) if each.held_out]
+
+
+def main() -> None:
+    """Score situations one after another."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=Path(".real"), help="folder of the base and of trainings by seed")
+    parser.add_argument("--situation", choices=SITUATIONS, nargs="+", default=["SFT", "LoRA", "RL"])
+    parser.add_argument("--seed", type=int, default=51)
+    parser.add_argument("--prompts", type=int, default=75, help="test prompts a task")
+    parser.add_argument("--batch", type=int, default=75)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--statistics", action="store_true", help="also other priors and statistics")
+    parser.add_argument("--out", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
+    settings = ramerge.CalibrationSettings(
+        count=32, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
+    )
+    kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
+    asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in TASKS.items()}
+    with ExitStack() as stack:
+        live = stack.enter_context(LiveBase((given.work / "base").resolve(), settings, ramerge.Options()))
+        for name in given.situation:
+            experiment = Experiment(live, given.work, given.seed, SITUATIONS[name], settings, asked, given.batch)
+            known = kept.setdefault(name, {}).setdefault(str(given.seed), {})
+            place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
+            began = time.perf_counter()
+            for done in measure(experiment, place, known, given.statistics):
+                write_file(given.out, json.dumps(kept) + "\n")
+                print(f"{name}, {given.seed}, {done}: {time.perf_counter() - began:.0f} s", flush=True)
+                began = time.perf_counter()
+
+
+if __name__ == "__main__":
+    main()
