@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -81,7 +82,7 @@ class Situation:
 
 
 def _all(*folders: str) -> dict[str, tuple[str, ...]]:
-    return {task: folders for task in TASKS}
+    return dict.fromkeys(TASKS, folders)
 
 
 SITUATIONS = {
@@ -184,7 +185,7 @@ class Experiment:
         return found
 
 
-def measure(experiment: Experiment, place: Path, kept: dict[str, Any], statistics: bool) -> Iterator[str]:
+def measure(experiment: Experiment, place: Path, kept: dict[str, Any], others: bool) -> Iterator[str]:
     """Score what is not scored yet; gives what was done after each model."""
     folder = experiment.gathered(place / "statistics")
     replies = replies_of(folder)
@@ -202,8 +203,8 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], statistic
         kept["base"] = experiment.rewards(experiment.tasks)
         yield "base"
     todo: list[tuple[str, dict[str, Any], Path]] = [(name, rule, folder) for name, rule in RULES.items()]
-    todo += [(name, rule, folder) for name, rule in PRIORS.items()] if statistics else []
-    for name, changed in STATISTICS.items() if statistics else ():
+    todo += [(name, rule, folder) for name, rule in PRIORS.items()] if others else []
+    for name, changed in STATISTICS.items() if others else ():
         count = changed.get("count", 16)
         more = {"hold_out": False, "count": count, **changed}
         other = experiment.gathered(place / name.replace(" ", "-"), **more)
@@ -231,6 +232,38 @@ def held_out(folder: Path, name: str) -> list[Any]:
     return [each for each in read_exchanges(folder / name / REPLIES) if each.held_out]
 
 
+def reward_of(digits: Mapping[str, str]) -> float:
+    """The mean reward over tasks, in per cent."""
+    return statistics.fmean(25 * statistics.fmean(map(int, text)) for text in digits.values())
+
+
+def nll_of(items: Mapping[str, Sequence[Sequence[float]]]) -> float:
+    """The agreement: the mean over agents of the negative log-likelihood per token."""
+    return statistics.fmean(sum(one for one, _ in each) / sum(n for _, n in each) for each in items.values())
+
+
+def table(kept: Mapping[str, Any]) -> Iterator[str]:
+    """Markdown: of each situation rewards and agreement, the best reward first, and what agreement chooses."""
+    for name, trainings in kept.items():
+        for seed, known in trainings.items():
+            rows = {
+                model: (reward_of(one["rewards"]), nll_of(one["right"]), nll_of(one["all"]))
+                for model, one in known.items()
+                if "right" in one
+            }
+            agents, base = reward_of(known["agents"]), reward_of(known["base"])
+            yield f"{name}, seed {seed}: agents on their own tasks {agents:.1f} %, base {base:.1f} %\n"
+            yield "| model | mean reward, % | agreement, right | all |\n|---|---:|---:|---:|"
+            for model, (reward, right, every) in sorted(rows.items(), key=lambda row: -row[1][0]):
+                yield f"| {model} | {reward:.1f} | {right:.3f} | {every:.3f} |"
+            candidates = {model: row for model, row in rows.items() if model in RULES}
+            best = max(reward for reward, _, _ in candidates.values())
+            for place, which in ((1, "right"), (2, "all")):
+                chosen = min(candidates, key=lambda model, place=place: candidates[model][place])
+                yield f"\nby {which}: {chosen}, {best - candidates[chosen][0]:.1f} points behind the best"
+            yield ""
+
+
 def main() -> None:
     """Score situations one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -242,7 +275,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--statistics", action="store_true", help="also other priors and statistics")
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--table", action="store_true", help="print what is kept, and score nothing")
     given = parser.parse_args()
+    if given.table:
+        print(*table(json.loads(given.out.read_text(encoding="utf-8"))), sep="\n")
+        return
     reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
     settings = ramerge.CalibrationSettings(
         count=32, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
@@ -257,7 +294,7 @@ def main() -> None:
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
             began = time.perf_counter()
             for done in measure(experiment, place, known, given.statistics):
-                write_file(given.out, json.dumps(kept) + "\n")
+                write_file(given.out, json.dumps(kept, indent=None) + "\n")
                 print(f"{name}, {given.seed}, {done}: {time.perf_counter() - began:.0f} s", flush=True)
                 began = time.perf_counter()
 

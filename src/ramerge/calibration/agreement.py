@@ -2,8 +2,8 @@
 
     agreement of a task = mean negative log-likelihood per token of the agent's own replies to prompts of the task
 
-Lower is closer to the agent. One forward pass a prompt. Where rewards are known, only replies that earned the best one
-count; otherwise agreement cannot see what is better than the agents. It is agreement with the agents, not skill.
+Lower is closer to the agent. One forward pass a prompt. Where rewards are known, only right replies count, those
+with the best reward; otherwise agreement cannot see what is better than the agents. It is agreement with the agents, not skill.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ UNREWARDED = (
     "no rewards are known, so agreement counts all replies, right or wrong: it cannot see where a merge is better than "
     "the agents; give rollouts with rewards, or --reward file.py:function"
 )
-_FEW = 3
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 
@@ -63,7 +62,7 @@ class ReplySet:
 
     Attributes:
         exchanges: by agent.
-        rewarded: whether only replies with the best reward are among them.
+        rewarded: whether only right replies are among them.
         notes: what the user should know.
     """
 
@@ -72,12 +71,15 @@ class ReplySet:
     notes: tuple[str, ...]
 
 
-def replies_of(calibration: Path, names: Sequence[str] | None = None) -> ReplySet:
+def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
     """The replies of a calibration that no statistic has seen, or all if statistics have seen all.
+
+    Where rewards are known, only right replies count; an agent without any has no say.
 
     Args:
         calibration: the folder that `calibrate` has written.
         names: agents; by default all that have a folder there.
+        right_at: the least reward of a right reply; by default the best that any agent has earned.
 
     Raises:
         InputError: there are none, or a file is wrong.
@@ -85,22 +87,28 @@ def replies_of(calibration: Path, names: Sequence[str] | None = None) -> ReplySe
     names = names or sorted(folder.name for folder in calibration.glob("*") if read_record(folder) is not None)
     if not names:
         raise InputError(f"{calibration}: holds no calibration; run `ramerge calibrate` first")
-    found, notes, rewarded = {}, [], True
-    for name in names:
-        replies = read_exchanges(calibration / name / REPLIES)
-        held_out = [each for each in replies if each.held_out] or replies
-        best = max((each.reward for each in replies if each.reward is not None), default=None)
-        right = [each for each in held_out if best is not None and each.reward == best]
-        if best is None:
-            rewarded = False
-        elif len(right) < _FEW:
-            notes.append(
-                f"{name}: only {len(right):,} of {len(held_out):,} replies earned the best reward, {best:g}; all count"
-            )
-        found[name] = right if len(right) >= _FEW else held_out
-        if not found[name]:
-            raise InputError(f"{calibration / name / REPLIES}: holds no replies; run `ramerge calibrate` again")
-    return ReplySet(found, rewarded, (*notes, *(() if rewarded else (UNREWARDED,))))
+    replies = {name: read_exchanges(calibration / name / REPLIES) for name in names}
+    if empty := [name for name, found in replies.items() if not found]:
+        raise InputError(f"{calibration / name / REPLIES}: holds no replies; run calibrate again" for name in empty)
+    held_out = {name: [each for each in found if each.held_out] or found for name, found in replies.items()}
+    rewards = [each.reward for found in replies.values() for each in found if each.reward is not None]
+    if not rewards:
+        return ReplySet(held_out, False, (UNREWARDED,))
+    least = max(rewards) if right_at is None else right_at
+    right = {
+        name: [each for each in found if each.reward is not None and each.reward >= least]
+        for name, found in held_out.items()
+    }
+    notes = tuple(
+        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it has no say in the choice; give more "
+        "prompts, or rollouts, or a lower --right-at"
+        for name, found in right.items()
+        if not found
+    )
+    if not any(right.values()):
+        text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
+        return ReplySet(held_out, False, (text,))
+    return ReplySet({name: found for name, found in right.items() if found}, True, notes)
 
 
 def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[dict[str, NDArray[np.float64]]]:
@@ -152,7 +160,7 @@ def agreement(
         base: the base, as in recipes.
         model: the model that is scored, as agents are in recipes: a folder in any format, an adapter, a delta.
         calibration: the folder that `calibrate` has written, with the agents' replies.
-        settings: `device` and `dtype` apply.
+        settings: `device`, `dtype` and `right_at` apply.
         options: `threads`, `max_memory` and `allow_outside_links` apply.
 
     Returns:
@@ -170,7 +178,7 @@ def agreement(
         0.063
     """
     require_extras()
-    replies = replies_of(Path(calibration))
+    replies = replies_of(Path(calibration), right_at=settings.right_at)
     with LiveBase(base, settings, options) as live:
         live.put_model(str(model) if isinstance(model, Path) else model)
         (items,) = likelihoods(live.live, replies)

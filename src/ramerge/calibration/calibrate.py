@@ -52,6 +52,7 @@ RECORD_FILE = "calibration.json"
 _INPUTS_FILE = "inputs.safetensors"
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 _LIBRARIES = ("torch", "transformers")
+_TINY = 5_000_000  # parameters
 
 
 def calibrate(
@@ -159,11 +160,14 @@ class LiveBase:
         wanted = self._settings.dtype
         self.dtype = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
         limits = read_limits(self.options.threads, self.options.max_memory)
+        plan = self.plan_of(self.base)
         with ExitStack() as stack:
             stack.enter_context(module.quiet())
-            stack.enter_context(module.threads(limits.threads))
+            # a second thread costs more than it gives in a tiny model, and far more on a busy machine
+            tiny = plan.parameters_count < _TINY
+            stack.enter_context(module.threads(limits.threads or (1 if tiny else None)))
             self.place = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
-            folder = self._folder()
+            folder = self._folder(plan)
             advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
             with module.naming_memory(str(folder), self.device, advice):
                 self.live = module.LiveModel(folder, self.device, self.dtype)
@@ -173,9 +177,8 @@ class LiveBase:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def _folder(self) -> Path:
+    def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
-        plan = self.plan_of(self.base)
         found = plan.base.directory
         if isinstance(found, Path) and plan.formats and (found / "config.json").exists() and _is_plain(found, plan):
             return found
@@ -357,7 +360,7 @@ class _Gathering:
 
     def _fingerprint(self, digest: str, prompts: Sequence[Prompt]) -> str:
         said = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
-        settings = {**asdict(self.settings), "device": "", "batch": 0}
+        settings = {**asdict(self.settings), "device": "", "batch": 0, "right_at": None}
         return hashlib.sha256(repr((1, digest, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _record(

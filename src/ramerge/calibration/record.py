@@ -207,6 +207,16 @@ class CalibrationSettings:
             "FUNCTION",
         ),
     )
+    right_at: float | None = field(
+        default=None,
+        metadata=about(
+            "--right-at",
+            "prompts",
+            "The least reward of a right reply; only these count for agreement. Default: the best that any agent earned.",
+            "REWARD",
+            kind=float,
+        ),
+    )
     device: str = field(
         default="auto",
         metadata=about("--device", "run", "Where the model runs: cpu, cuda, cuda:N, mps, or auto.", "DEVICE"),

@@ -18,6 +18,7 @@ from ramerge.methods.base import INPUTS
 from ramerge.options import Options
 from ramerge.recipe.checks import models_of
 from ramerge.recipe.document import Document
+from ramerge.selection.results import BY_AGREEMENT
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, of_items
 
 CALIBRATION = "calibration"
@@ -104,7 +105,7 @@ def prompted(
     inputs = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
     made = replace(recipe, values={**values, "method": _METHOD, "agents": _joined(recipe.values["agents"], inputs)})
     fingerprints = {name: record.fingerprint for name, record in records.items()}
-    return Prompted(made, replies_of(folder, list(agents)), live, fingerprints)
+    return Prompted(made, replies_of(folder, list(agents), settings.right_at), live, fingerprints)
 
 
 def _joined(agents: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
@@ -135,7 +136,7 @@ class AgreementScorer:
 
     def about(self) -> Mapping[str, Any]:
         """What was gathered of the agents."""
-        return {"agreement": dict(self._prompted.fingerprints), "rewarded": self._prompted.replies.rewarded}
+        return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": self._prompted.replies.rewarded}
 
     def close(self) -> None:
         """The model is closed with the search."""

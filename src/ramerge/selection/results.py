@@ -15,6 +15,8 @@ from ramerge.selection.scores import Objective
 from ramerge.selection.space import Point
 
 SCHEMA = "ramerge.search/1"
+BY_AGREEMENT = "agreement"
+"""The key of `SearchResult.score` where prompts have scored."""
 _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 

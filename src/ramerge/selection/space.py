@@ -225,6 +225,10 @@ def label(key: str) -> str:
     return key.removeprefix("parameters.")
 
 
-def spelled(point: Mapping[str, Any]) -> str:
-    """A point in one line."""
+def spelled(point: Mapping[str, Any], *, short: bool = False) -> str:
+    """A point in one line; `short` begins with the method's name alone."""
+    if short and "method" in point:
+        return " ".join(
+            [point["method"], *(f"{label(key)}={value}" for key, value in point.items() if key != "method")]
+        )
     return ", ".join(f"{label(key)} = {value}" for key, value in point.items())

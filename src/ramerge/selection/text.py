@@ -7,17 +7,47 @@ from pathlib import Path
 from ramerge.foundation.terminal import table
 from ramerge.foundation.text import shown
 from ramerge.selection.evidence import Estimate
-from ramerge.selection.results import SearchResult, TriedPoint, counts
+from ramerge.selection.results import BY_AGREEMENT, SearchResult, TriedPoint, counts
 from ramerge.selection.scores import Objective
 from ramerge.selection.space import label, spelled
 
 _MOST_ROWS = 20
+_MOST_CANDIDATES = 12
 _MOST_FAILURES = 3
 
 
 def summary(result: SearchResult, out: Path) -> list[str]:
     """The best points, how sure the first place is, and where everything is. Notes are printed as warnings."""
+    if BY_AGREEMENT in result.score and len(result.objectives) == 1:
+        return [*_agreements(result), *_failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
     return [*ranking(result), *findings(result), *_failures(result), _where(result, out)]
+
+
+def _agreements(result: SearchResult) -> list[str]:
+    """A table of candidates with their agreement by task, the best first, and what it says of the best."""
+    points = [point for point in result.ranked if point.state != "failed"]
+    names = list(result.winner.scores)
+    rows = [
+        [
+            spelled(point.point, short=True),
+            f"{point.objectives[0].value:.3f}",
+            *(f"{point.scores[name]:.3f}" for name in names),
+            "given up early"
+            if point.state == "pruned"
+            else with_interval(point.behind[0], sign=True, digits=3)
+            if point.behind
+            else "best",
+        ]
+        for point in points[:_MOST_CANDIDATES]
+    ]
+    best = spelled(result.winner.point, short=True)
+    level = [point for point in points if point.number in result.level]
+    unsure = f"; {len(level)} others cannot be told apart from it with these prompts" if level else ""
+    return [
+        "agreement: negative log-likelihood per token of the agents' own replies; lower is closer to the agents",
+        *table(["candidate", "mean", *names, "to the best (95 %)"], rows),
+        f"best: {best}{unsure}. This is agreement with the agents, not skill: score the best few on your own tasks",
+    ]
 
 
 def ranking(result: SearchResult) -> list[str]:
@@ -113,9 +143,9 @@ def interval(estimate: Estimate) -> str:
     return f"{estimate.low:.4f} to {estimate.high:.4f}"
 
 
-def with_interval(estimate: Estimate, *, sign: bool = False) -> str:
+def with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
     """A figure with its interval where there is one."""
-    form = "+.4f" if sign else ".4f"
+    form = f"{'+' if sign else ''}.{digits}f"
     if estimate.low is None or estimate.high is None:
         return f"{estimate.value:{form}}"
     return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"
