@@ -56,6 +56,7 @@ FULL_PATHS = {
     "tests/e2e/test_examples.py": "torch",
     "tests/e2e/test_faults.py": "a compiler, many processes",
     "tests/calibration/test_fisher.py": "torch",
+    "tests/calibration/test_calibrate.py": "torch",
     "tests/e2e/test_kills.py": "Ray",
     "tests/e2e/test_launchers.py": "torch, Ray",
     "tests/e2e/test_memory.py": "checkpoints of 100 MB",

@@ -350,7 +350,12 @@ class _Gathering:
             seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
         speaker = self._speaker(name, plan)
         recorded: RecordedInputs = module.record_inputs(
-            speaker, seen, self.settings.rows, self.settings.prompt_seed, lambda: advance(1)
+            speaker,
+            seen,
+            {tensor.name for tensor in plan.tensors},
+            self.settings.rows,
+            self.settings.prompt_seed,
+            lambda: advance(1),
         )
         advance(len(replies) - len(seen))
         return recorded

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import torch
 
 from ramerge.calibration.encode import ExampleEncoder
 from ramerge.calibration.exchanges import Exchange
@@ -164,13 +162,19 @@ def _rewarded(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None)
 
 
 def record_inputs(
-    speaker: Speaker, exchanges: Sequence[Exchange], rows: int, seed: int, on_done: Callable[[], None]
+    speaker: Speaker,
+    exchanges: Sequence[Exchange],
+    names: Container[str],
+    rows: int,
+    seed: int,
+    on_done: Callable[[], None],
 ) -> RecordedInputs:
     """The inputs of linear layers while a model reads prompts and replies.
 
     Args:
         speaker: reads.
         exchanges: what it reads; at least one.
+        names: of the model's tensors.
         rows: how many tokens are recorded at most.
         seed: of the choice.
         on_done: called after each sequence.
@@ -181,7 +185,7 @@ def record_inputs(
     # the last token predicts nothing, so a model that speaks never reads it
     sequences = [each.ids[:-1] if len(each.ids) > each.start else each.ids for each in exchanges]
     positions, weights = chosen_positions(sequences, [each.start for each in exchanges], rows, seed)
-    recorder = InputRecorder(speaker.live, rows, seed)
+    recorder = InputRecorder(speaker.live, names, rows, seed)
     for ids, chosen in zip(sequences, positions, strict=True):
         recorder.begin(chosen, len(ids), speaker.live.device)
         if chosen:
@@ -195,9 +199,3 @@ def record_inputs(
             f"{speaker.name}: {error} while it reads its prompts in {speaker.live.dtype}; the weights are damaged, or "
             "overflow in this dtype: use float32"
         ) from error
-
-
-def synchronize(device: torch.device) -> None:
-    """Wait for a device, so that what was timed is done."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,9 +51,15 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     """While it is active, records the inputs of linear layers at chosen positions of each sequence.
 
     Experts see some tokens only; all of these are candidates, of which a seeded choice is kept.
+
+    Args:
+        live: the model.
+        names: of the tensors that the checkpoint has; transformers knows most under several names.
+        most: rows of an expert.
+        seed: of the choice.
     """
 
-    def __init__(self, live: LiveModel, most: int, seed: int) -> None:
+    def __init__(self, live: LiveModel, names: Container[str], most: int, seed: int) -> None:
         super().__init__()
         self._most = most
         self._seed = seed
@@ -65,7 +71,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         }
         for name, target in live.targets.items():
             memory = target.untyped_storage().data_ptr()
-            if target.ndim == 2 and memory not in excluded and target.is_contiguous():
+            if name in names and target.ndim == 2 and memory not in excluded and target.is_contiguous():
                 begin = target.storage_offset()
                 self._places.setdefault(memory, []).append((begin, begin + target.numel(), name))
         self._sites: dict[tuple[int, int, int], _Site] = {}

@@ -1,0 +1,364 @@
+"""Calibration of the demo's agents: what is recorded, what a merge makes of it, and what bad input gets."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.demo.run import AGENTS
+from ramerge.demo.tasks import TASKS, prompts
+
+pytestmark = pytest.mark.needs("torch", "transformers")
+torch = pytest.importorskip("torch")
+
+from ramerge.calibration import calibrate as calibration  # noqa: E402
+from ramerge.calibration.agreement import UNREWARDED, replies_of  # noqa: E402
+from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines  # noqa: E402
+from ramerge.calibration.inputs import InputRecorder, chosen_positions  # noqa: E402
+from ramerge.calibration.live import LiveModel  # noqa: E402
+
+BASE = str(AGENTS / "base")
+MODELS = {task.name: str(AGENTS / task.name) for task in TASKS}
+SETTINGS = ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> dict[str, Path]:
+    """A file of prompts for each agent."""
+    found = {}
+    for task in TASKS:
+        found[task.name] = tmp_path / f"{task.name}.jsonl"
+        records = [{"prompt": example.prompt} for example in prompts(task, "train", 6, 1)]
+        found[task.name].write_text("".join(json.dumps(record) + "\n" for record in records))
+    return found
+
+
+def numbers(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """The tensors of a folder of recorded inputs, and whose they are."""
+    from safetensors.torch import load_file
+
+    tensors = {name: one.float().numpy() for name, one in load_file(folder / "inputs.safetensors").items()}
+    return tensors, json.loads((folder / "inputs.json").read_text())["inputs"]
+
+
+def test_inputs_are_those_of_the_layers(asked: dict[str, Path], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, rows=10_000)
+    record = ramerge.calibrate(
+        BASE, {"sort": MODELS["sort"]}, {"sort": asked["sort"]}, tmp_path / "out", settings=settings
+    )
+    tensors, places = numbers(tmp_path / "out/sort")
+    assert record["sort"].layers == len(places) == 28  # seven in each of four layers
+    model = LiveModel(Path(MODELS["sort"]), torch.device("cpu"), "float32").model
+    replies = read_exchanges(tmp_path / "out/sort/replies.jsonl")
+    for name in ("layers.0.self_attn.k_proj", "layers.3.mlp.down_proj"):
+        seen: list[Any] = []
+        layer = model.get_submodule(f"model.{name}")
+        hook = layer.register_forward_hook(lambda _layer, inputs, _out, seen=seen: seen.append(inputs[0][0]))
+        for each in replies:
+            with torch.no_grad():
+                model(torch.tensor([each.ids[:-1]]))
+        hook.remove()
+        rows, weights = places[f"model.{name}.weight"]
+        expected = torch.cat(seen).to(torch.bfloat16).float().numpy()
+        counted = tensors[weights][:, None] * tensors[rows] ** 2
+        assert np.allclose(counted.sum(0), (expected**2).mean(0), rtol=1e-4)
+    assert places["model.layers.0.self_attn.q_proj.weight"] == places["model.layers.0.self_attn.v_proj.weight"]
+    assert places["model.layers.0.mlp.gate_proj.weight"] == places["model.layers.0.mlp.up_proj.weight"]
+    assert not any("embed" in name or "norm" in name or "lm_head" in name for name in places)
+    assert tensors["weights"].sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("most", [3, 8, 100])
+def test_a_common_beginning_is_recorded_once_with_its_count(most: int) -> None:
+    sequences = [[1, 2, 3, 4], [1, 2, 5], [1, 2, 6, 7, 8]]
+    positions, weights = chosen_positions(sequences, [4, 4, 4], most, 0)
+    assert positions[1][:1] != [0]
+    assert len(weights) == sum(map(len, positions)) == min(most, 8)
+    assert weights.sum() == pytest.approx(1)
+    if most >= 8:
+        assert positions == [[0, 1, 2, 3], [2], [2, 3, 4]]
+        assert (12 * weights).round(4).tolist() == [3, 3, 1, 1, 1, 1, 1, 1]
+
+
+def test_batches_and_what_else_is_asked_change_nothing(asked: dict[str, Path], tmp_path: Path) -> None:
+    for batch in (1, 5):
+        ramerge.calibrate(
+            BASE,
+            {"add": MODELS["add"]},
+            {"add": asked["add"]},
+            tmp_path / str(batch),
+            settings=replace(SETTINGS, batch=batch),
+        )
+    one, five = (read_exchanges(tmp_path / name / "add/replies.jsonl") for name in ("1", "5"))
+    assert [each.ids for each in one] == [each.ids for each in five]
+    left, right = (numbers(tmp_path / name / "add")[0] for name in ("1", "5"))
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_the_correction_beats_the_sum_on_what_the_agents_say(asked: dict[str, Path], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, hold_out=True)
+    ramerge.calibrate(BASE, MODELS, asked, tmp_path / "out", settings=settings)
+    agents = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in MODELS.items()}
+    ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
+    ramerge.merge({"method": "linear", "base": BASE, "agents": MODELS}, tmp_path / "mean")
+    found = {name: ramerge.agreement(BASE, tmp_path / name, tmp_path / "out") for name in ("merged", "mean")}
+    assert found["merged"]["sort"].prompts == 3
+    means = {name: sum(one.nll for one in each.values()) / 3 for name, each in found.items()}
+    assert means["merged"] < means["mean"]
+
+
+def test_adapters_and_deltas_are_read_as_a_merge_reads_them(asked: dict[str, Path], tmp_path: Path) -> None:
+    ramerge.delta(BASE, MODELS["add"], tmp_path / "delta")
+    agents = {"add": MODELS["add"], "again": {"delta": str(tmp_path / "delta")}}
+    ramerge.calibrate(BASE, agents, dict.fromkeys(agents, asked["add"]), tmp_path / "out", settings=SETTINGS)
+    left, right = (numbers(tmp_path / "out" / name)[0] for name in agents)
+    assert all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_what_fits_is_kept_and_what_does_not_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    agents, place = {"add": MODELS["add"]}, tmp_path / "out"
+    first = ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
+    assert ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS) == first
+    other = replace(SETTINGS, rows=5)
+    with pytest.raises(ramerge.PlanError, match="other settings; use --overwrite"):
+        ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=other)
+    again = ramerge.calibrate(
+        BASE, agents, {"add": asked["add"]}, place, settings=other, options=ramerge.Options(overwrite=True)
+    )
+    assert again["add"].rows == 5
+    shutil.rmtree(place / "add")
+    (place / "add").mkdir()
+    with pytest.raises(ramerge.PlanError, match="exists and is no calibration"):
+        ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
+
+
+def test_an_interrupted_run_asks_no_prompt_twice(
+    asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    greedy = LiveModel.greedy
+
+    def interrupted(self: LiveModel, asked: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
+        calls.append(len(asked))
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return greedy(self, asked, *rest)
+
+    monkeypatch.setattr(LiveModel, "greedy", interrupted)
+    settings = replace(SETTINGS, batch=2)
+    arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
+    with pytest.raises(KeyboardInterrupt):
+        ramerge.calibrate(*arguments, settings=settings)
+    assert not (tmp_path / "out/add").exists()
+    assert ramerge.calibrate(*arguments, settings=settings)["add"].prompts == 6
+    assert calls == [2, 2, 2, 2]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["add"]
+
+
+def test_a_kept_reply_of_other_prompts_is_not_taken(asked: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.add.replies.jsonl").write_text(
+        '{"fingerprint": "other"}\n' + to_lines([Exchange("x", (1, 2), 1, "no", key="k")])
+    )
+    record = ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    assert record["add"].prompts == 6
+    assert all(each.text != "no" for each in read_exchanges(tmp_path / "out/add/replies.jsonl"))
+
+
+def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Path) -> None:
+    records = [
+        {"input": f"{number}+100=", "output": str(number + 100 - wrong), "score": 1 - wrong}
+        for number in (111, 222, 333, 444)
+        for wrong in (1, 0)
+    ]
+    path = tmp_path / "rollouts.jsonl"
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    settings = replace(SETTINGS, hold_out=True)
+    record = ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=settings)["add"]
+    assert (record.generated, record.rewarded, record.held_out) == (0, 4, 2)
+    replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
+    assert [each.text for each in replies] == ["211", "322", "433", "544"]
+    assert replies_of(tmp_path / "out").rewarded
+
+
+def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> None:
+    def exchange(place: int, reward: float | None, held_out: bool = True) -> Exchange:
+        return Exchange(f"p{place}", (1, 2), 1, "x", reward, held_out=held_out, key=str(place))
+
+    def kept(**agents: Sequence[Exchange]) -> Path:
+        for name, exchanges in agents.items():
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            (folder / "replies.jsonl").write_text(to_lines(exchanges))
+        return tmp_path
+
+    names = ["a", "b"]
+    found = replies_of(
+        kept(a=[exchange(1, 1.0), exchange(2, 0.5), exchange(3, 1.0, False)], b=[exchange(1, 0.5)]), names
+    )
+    assert [each.place for each in found.exchanges["a"]] == ["p1"]
+    assert list(found.exchanges) == ["a"]
+    assert "b: none of its 1 replies earned 1" in found.notes[0]
+    assert list(replies_of(tmp_path, names, 0.5).exchanges) == names
+    assert replies_of(kept(a=[exchange(1, None)], b=[exchange(1, None)]), names).notes == (UNREWARDED,)
+    with pytest.raises(ramerge.InputError, match="holds no replies"):
+        replies_of(kept(a=[]), names)
+
+
+def test_a_reward_function_scores_generated_replies(asked: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "r.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return len(solution_str)\n"
+    )
+    settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
+    record = ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
+    assert record["add"].rewarded == 6
+    replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
+    assert [each.reward for each in replies] == [len(each.text) for each in replies]
+    bad = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:nothing")
+    with pytest.raises(ramerge.RecipeError, match="has no function 'nothing'"):
+        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "bad", settings=bad)
+
+
+def test_inputs_of_another_model_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    agents = {"sort": {"model": MODELS["sort"], "inputs": str(tmp_path / "out/add")}}
+    agents |= {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
+    with pytest.raises(ramerge.WeightsError, match="recorded of another model than sort or the base") as caught:
+        ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
+    assert len(caught.value.problems) == 1
+    assert not (tmp_path / "merged").exists()
+
+
+def test_the_base_s_inputs_are_taken_for_every_agent(asked: dict[str, Path], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, source="base")
+    agents = {name: MODELS[name] for name in ("add", "sort")}
+    ramerge.calibrate(BASE, agents, {name: asked[name] for name in agents}, tmp_path / "out", settings=settings)
+    recipe = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in agents.items()}
+    ramerge.merge({"method": "regmean", "base": BASE, "agents": recipe}, tmp_path / "merged")
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "problem"),
+    [
+        ({"prompts": {"add": "P", "nobody": "P"}}, ramerge.RecipeError, "nobody"),
+        ({"prompts": {}}, ramerge.RecipeError, "add: has no prompts"),
+        (
+            {"settings": replace(SETTINGS, count=0)},
+            ramerge.RecipeError,
+            "count: 0 must be a whole number of at least 1",
+        ),
+        ({"settings": replace(SETTINGS, device="tpu")}, ramerge.RecipeError, "'tpu' is not one of"),
+        ({"settings": replace(SETTINGS, dtype="int8")}, ramerge.RecipeError, "dtype: 'int8' must be one of"),
+    ],
+)
+def test_bad_arguments(
+    change: dict[str, Any], error: type[Exception], problem: str, asked: dict[str, Path], tmp_path: Path
+) -> None:
+    files = dict.fromkeys(change.get("prompts", {"add": ""}), asked["add"])
+    with pytest.raises(error, match=problem):
+        ramerge.calibrate(
+            BASE, {"add": MODELS["add"]}, files, tmp_path / "out", settings=change.get("settings", SETTINGS)
+        )
+
+
+def test_one_prompt_is_too_few_to_hold_any_out(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n')
+    settings = replace(SETTINGS, hold_out=True)
+    with pytest.raises(ramerge.InputError, match="holds one prompt; two are needed"):
+        ramerge.calibrate(
+            BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=settings
+        )
+
+
+def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "1+1=" * 40}) + "\n")
+    record = ramerge.calibrate(
+        BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS
+    )
+    (reply,) = read_exchanges(tmp_path / "out/add/replies.jsonl")
+    assert reply.truncated
+    assert len(reply.ids) <= 64
+    assert any("were cut" in note for note in record["add"].notes)
+
+
+def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "1+1="}]}\n')
+    with pytest.raises(ramerge.InputError, match="has no chat template; use prompt"):
+        ramerge.calibrate(
+            BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS
+        )
+
+
+def test_a_model_that_transformers_cannot_load_is_named(asked: dict[str, Path], tmp_path: Path) -> None:
+    for name in ("base", "add"):
+        shutil.copytree(AGENTS / name, tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": "of-tomorrow"}))
+    with pytest.raises(ramerge.CheckpointError, match="cannot load a causal language model"):
+        ramerge.calibrate(
+            tmp_path / "base",
+            {"add": str(tmp_path / "add")},
+            {"add": asked["add"]},
+            tmp_path / "out",
+            settings=SETTINGS,
+        )
+
+
+def test_weights_that_are_not_finite_are_found(
+    asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put = LiveModel.put
+
+    def damaged(self: LiveModel, tensors: Any) -> None:
+        put(self, tensors)
+        self.targets["model.layers.1.mlp.up_proj.weight"][0, 0] = float("nan")
+
+    monkeypatch.setattr(LiveModel, "put", damaged)
+    with pytest.raises(
+        ramerge.WeightsError, match=r"inputs of 'model\.layers\.1\.mlp\.down_proj\.weight' and .* are NaN or Inf"
+    ):
+        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    assert not (tmp_path / "out/add").exists()
+
+
+def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        calibration, "missing", lambda modules, **about: [f"needs {', '.join(modules)}: {about['install']}"]
+    )
+    with pytest.raises(ramerge.RecipeError, match="needs torch, transformers: pip install"):
+        ramerge.calibrate(BASE, {}, {}, "out")
+
+
+def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3MoeConfig(
+        hidden_size=16, intermediate_size=32, moe_intermediate_size=8, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=8, num_experts=4, num_experts_per_tok=2, vocab_size=32,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    live = LiveModel(tmp_path, torch.device("cpu"), "float32")
+    recorder = InputRecorder(live, live.targets, 100, 0)
+    recorder.begin([0, 1, 2, 3, 4], 5, live.device)
+    with recorder:
+        live.hidden([1, 2, 3, 4, 5])
+    found = recorder.result(np.full(5, 0.2, np.float32), 5)
+    names = [
+        f"model.layers.0.mlp.experts.{expert}.{kind}_proj.weight"
+        for expert in range(4)
+        for kind in ("gate", "up", "down")
+    ]
+    seen = [name for name in names if name in found.places]
+    assert len(seen) >= 6
+    weights = sum(found.weights[found.places[name][1]].sum() for name in seen if "gate" in name)
+    assert weights == pytest.approx(2)  # each token goes to two experts
+    for name in seen:
+        assert found.rows[found.places[name][0]].shape[1] == (8 if "down" in name else 16)
+        assert found.places[name.replace("gate", "up")] == found.places[name.replace("up", "gate")] or "down" in name
+    assert "model.layers.0.mlp.gate.weight" in found.places
