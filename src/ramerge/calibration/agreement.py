@@ -3,7 +3,7 @@
     agreement of a task = mean negative log-likelihood per token of the agent's own replies to prompts of the task
 
 Lower is closer to the agent. One forward pass a prompt. Where rewards are known, only right replies count, those
-with the best reward; otherwise agreement cannot see what is better than the agents. It is agreement with the agents, not skill.
+with the best reward; otherwise agreement cannot see what is better than the agents. It is not skill.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: 
         for name, found in held_out.items()
     }
     notes = tuple(
-        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it has no say in the choice; give more "
-        "prompts, or rollouts, or a lower --right-at"
+        f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it has no say in the choice; give "
+        "more prompts, or rollouts, or a lower --right-at"
         for name, found in right.items()
         if not found
     )

@@ -212,7 +212,7 @@ class CalibrationSettings:
         metadata=about(
             "--right-at",
             "prompts",
-            "The least reward of a right reply; only these count for agreement. Default: the best that any agent earned.",
+            "The least reward of a right reply; only these count for agreement. Default: the best of any agent.",
             "REWARD",
             kind=float,
         ),

@@ -86,7 +86,10 @@ Message = Compiling | Solving
 
 @contextmanager
 def worker(plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> Iterator[Worker]:
-    """A worker. `operators` are shared by those of a process. `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix."""
+    """A worker. `operators` are shared by those of a process.
+
+    `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix.
+    """
     with notifying_compilation(lambda done: tell(Compiling(done))):
         yield Worker(plan, files, operators, tell)
 

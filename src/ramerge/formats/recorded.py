@@ -3,7 +3,7 @@
     {"inputs": {"model.layers.0.self_attn.q_proj.weight": ["rows.0", "weights"], ...}, ...}
 
 Each weight is mapped to a tensor of rows, shape (tokens, width), and to one of how much each row counts, shape
-(tokens,). Weights that see the same inputs, as q, k and v do, share their rows. `ramerge calibrate` writes such folders.
+(tokens,). Weights that see the same inputs, as q, k and v do, share their rows. `ramerge calibrate` writes them.
 """
 
 from __future__ import annotations

@@ -285,7 +285,7 @@ class Rows:
 
     Attributes:
         inputs: one row for each token, shape (n, d), float64.
-        weights: how much each counts, shape (n,), float64; all of one agent add up to 1 in a layer that sees all tokens.
+        weights: how much each counts, shape (n,), float64; those of an agent add up to 1 where a layer sees all tokens.
     """
 
     inputs: NDArray[np.float64]

@@ -1,15 +1,15 @@
-"""RegMean towards a prior: match what each agent's layers do to the inputs that they see (Jin et al. 2023, arXiv 2212.09849).
+"""RegMean towards a prior: do to inputs what each agent's layer does to them (Jin et al. 2023, arXiv 2212.09849).
 
-For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each agent,
-one row a token, weighted so that an agent's weights add up to 1,
+For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each
+agent, one row a token, weighted so that an agent's weights add up to 1,
 
     tau = argmin sum_t ||(tau - tau_t) X_t'||^2 + mu ||tau - S||^2        mu = ridge * ||X||^2 / d
         = (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1
         = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, below each other
 
-The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n at
-most. All other tensors, and weights without recorded inputs, take the prior. RegMean itself has no prior and shrinks the
-elements off the diagonal of each G_t; the preset `paper` does so. Towards a prior: not published.
+The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n
+at most. All other tensors, and weights without recorded inputs, take the prior. RegMean itself has no prior and shrinks
+the elements off the diagonal of each G_t; the preset `paper` does so. Towards a prior: not published.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def merge(piece: Piece, prior: Prior, counts: Counts | None, allow_nonfinite: bo
 
 
 def unit(layer: Layer, _parameters: RegMeanParameters) -> int:
-    """Whole groups of rows where inputs were recorded; more than one element, so that it is not an element-wise merge."""
+    """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
     return max(min(_GROUP, layer.shape[0]) * layer.shape[1], 2) if layer.rows else 1
 
 

@@ -116,7 +116,7 @@ class Agent(_Strict):
 
     @property
     def sides(self) -> dict[str, str]:
-        """The folders of its side inputs, by key; a checked recipe's agent has at most the one that the method takes."""
+        """The folders of its side inputs, by key; of a checked recipe, the one that the method takes at most."""
         folders = {side.key: getattr(self, side.key) for side in SIDE_INPUTS}
         return {key: folder for key, folder in folders.items() if folder is not None}
 

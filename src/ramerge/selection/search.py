@@ -106,6 +106,8 @@ def search(
             space = space if vary or space is not None else found.space()
             make_scorer = lambda _folder: scorer  # noqa: E731
             settings = replace(settings, objectives=settings.objectives or [LOWER], sampler=settings.sampler or "grid")
+        else:
+            make_scorer = scorer_of(score, settings.score_timeout)
         request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
         result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
     result = replace(result, notes=(*notes, *result.notes))
