@@ -96,11 +96,11 @@ def as_written_here(files: dict[str, bytes], *, whole: bool = True) -> dict[str,
     for name, data in files.items():
         if _is_index(name):
             values = json.loads(data)
-            values["weight_map"] = {tensor: _plain(shard) for tensor, shard in values["weight_map"].items()}
+            values["weight_map"] = {tensor: plain(shard) for tensor, shard in values["weight_map"].items()}
             if set(values["weight_map"].values()) != {"model.safetensors"}:
                 found[name] = (json.dumps(values, indent=2) + "\n").encode()
         elif is_shard_of_run(name):
-            found |= {_plain(name): data} if name in shards_of(files) else {}
+            found |= {plain(name): data} if name in shards_of(files) else {}
         elif name.rpartition("/")[2] not in ("ramerge.json", "sweep.json", "README.md"):
             found[name] = data
     assert shards_of(files) <= files.keys()
@@ -127,7 +127,7 @@ def _is_index(name: str) -> bool:
     return name.endswith(".index.json") and not name.startswith("companions/")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     if not is_shard_of_run(name):
         return name
     begin, number = re.sub(r"-[0-9a-f]{12}-(\d{5}(-of-\d{5})?)\.safetensors$", r" \1", name).split(" ")
@@ -236,7 +236,9 @@ def test_no_job_begins_while_another_one_commits(tmp_path: Path, monkeypatch: py
     first, second, remove = Place(tmp_path / "a", store), Place(tmp_path / "b", store), BucketUpload.remove_old
 
     def asleep(self: BucketUpload, *arguments: Any) -> None:
-        with pytest.raises(ramerge.PlanError, match=r"another job is completing .* \(ramerge clean s3://memory/model\)"):
+        with pytest.raises(
+            ramerge.PlanError, match=r"another job is completing .* \(ramerge clean s3://memory/model\)"
+        ):
             execute(planned(source, second, overwrite=True), ThreadExecutor(2))
         with pytest.raises(ramerge.CheckpointError, match="a merge is being uploaded there"):
             Bucket("s3://memory/model", store, "check it").files()

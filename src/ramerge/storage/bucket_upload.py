@@ -208,8 +208,8 @@ class BucketUpload:
                     f"{self.address}/{run.named(name)}: another program has changed or removed it since it was "
                     "uploaded; is another job writing to the same place?"
                 )
-        if (name := self._changed(run, there, files)) is not None:
-            raise self._defeat(name)
+        if (changed := self._changed(run, there, files)) is not None:
+            raise self._defeat(changed)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
             self._put_small(run, name, files[name].read_bytes())
         for name in indexes:
