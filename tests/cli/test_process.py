@@ -94,6 +94,23 @@ def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
     assert run(held(does), signal.SIGINT) == (130, words)
 
 
+@pytest.mark.parametrize("where", ["def __del__(self)", "def gone(self, _)"])
+def test_a_stop_that_python_drops_is_raised_again(where: str) -> None:
+    """Nobody can catch what is raised there, and without a word the work would go on to its end."""
+    does = f"""
+    import weakref
+    from ramerge.foundation.progress import Progress, shown
+    class Object:
+        {where}: signal.raise_signal(signal.SIGINT)
+    one = Object()
+    noted = weakref.ref(one, getattr(Object(), "gone", None))
+    del one
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with shown(quiet=True) as listen: listen(Progress("merging", 1, 2))"""
+    assert run(held(does)) == (130, "error: stopped by SIGINT; nothing was kept\n")
+
+
 def test_a_signal_to_a_forked_child_ends_only_the_child() -> None:
     does = (
         "print('ready', flush=True)\n    hears, says = os.pipe()\n    child = os.fork()\n"
