@@ -96,7 +96,7 @@ def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
 
 @pytest.mark.parametrize("where", ["def __del__(self)", "def gone(self, _)"])
 def test_a_stop_that_python_drops_is_raised_again(where: str) -> None:
-    """Nobody can catch what is raised there, and without a word the work would go on to its end."""
+    """What is raised there cannot be caught, and the work would continue to its end."""
     does = f"""
     import weakref
     from ramerge.foundation.progress import Progress, shown

@@ -253,7 +253,7 @@ def test_no_job_begins_while_another_one_commits(tmp_path: Path, monkeypatch: py
 
 
 def test_a_claim_of_another_job_defeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was killed while it completed its output leaves it, until somebody cleans up."""
+    """One that was killed while it completed its output leaves it until `clean`."""
     monkeypatch.setattr(bucket_upload, "_PATIENCE_SECONDS", 0.3)
     out, source = Place(tmp_path / "stage"), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
     out._before = lambda _name: obstore.put(out.store, CLAIM, b"another") and None

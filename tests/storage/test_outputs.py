@@ -19,6 +19,7 @@ from ramerge.foundation.errors import OutputWarning, SendError
 from ramerge.foundation.progress import Progress
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.objects import open_bucket
+from ramerge.storage.upload import CLAIM
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 from tests.e2e import kills
@@ -193,12 +194,16 @@ def large(tmp_path: Path) -> dict[str, Any]:
     return {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
 
 
-def test_another_recipe_begins_anew(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
-    assert killed(source, f"s3://{BUCKET}/anew", "arrived", 2)
+@pytest.mark.parametrize(("what", "number"), [("arrived", 2), ("put", 9)])
+def test_another_recipe_restarts(what: str, number: int, s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    """Also where the first one was killed in the middle of its commit: its small files are gone."""
+    name = f"other-{what}"
+    assert killed(source, f"s3://{BUCKET}/{name}", what, number)
+    assert (CLAIM in s3.files(name)) == (what == "put")
     source |= {"method": "ram", "shard_size": "5GB"}
-    with pytest.warns(OutputWarning, match="anew: restarts from scratch: .* has changed"):
-        kills.merge(source, f"s3://{BUCKET}/anew")
-    assert found(s3, "anew") == expected(source, tmp_path / "here")
+    with pytest.warns(OutputWarning, match=f"{name}: restarts from scratch: .* has changed"):
+        kills.merge(source, f"s3://{BUCKET}/{name}")
+    assert found(s3, name) == expected(source, tmp_path / "here")
 
 
 def test_what_was_uploaded_is_gone(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:

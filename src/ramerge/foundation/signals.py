@@ -1,7 +1,7 @@
 """Delay signals until an output is in its place, or until an unfinished output is removed, and lose none.
 
 Python runs signal handlers at any point of the main thread. A handler that raises could interrupt two renames that
-belong together, or a clean-up. Where nobody can catch what it raises, Python drops it: in callbacks of weak references,
+belong together, or a clean-up. Where what it raises cannot be caught, Python drops it: in callbacks of weak references,
 such as those of the locks of imports, and in `__del__`. So what is dropped is noted, and raised again where work looks
 at how far it is.
 """

@@ -5,7 +5,7 @@ Loaders find them by the index. All else has the same names in all runs, so one 
 that has put the claim, an object that can only be put where there is none. Whatever a run writes, a model, a sweep or a
 delta, the claim is the same. The run that has it checks that no record and no index has changed since it began, puts
 the small files and last the indexes, removes what the place held before, and then the claim. So a process that slept
-while another one completed ends with an error, and changes nothing. Nobody takes the claim of a run that may still be
+while another one completed ends with an error, and changes nothing. No run takes the claim of one that may still be
 alive: one that was killed meanwhile leaves it to the same command, or to `clean`.
 """
 
@@ -235,7 +235,7 @@ class BucketUpload:
     def _changed(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
         """The first file that is neither what it was when the run began nor the run's own.
 
-        Looked at are those that say what is there, and `names`. What is gone stands in nobody's way.
+        Looked at are those that say what is there, and `names`. What is gone cannot be lost.
         """
         for name in sorted(there):
             looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
@@ -269,7 +269,7 @@ class BucketUpload:
         """Remove what was there when the run began, as long as the place is the run's."""
         for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
             if not self._holds(run):
-                return  # somebody has removed the claim, so what is there may be another run's
+                return  # the claim was removed, so what is there may be another run's
             self._remove_seen(run, name)
 
     def _remove_seen(self, run: UploadRun, name: str) -> None:
