@@ -252,10 +252,15 @@ def test_no_job_begins_while_another_one_commits(tmp_path: Path, monkeypatch: py
     execute(planned(source, second, overwrite=True), ThreadExecutor(2))
 
 
-def test_a_claim_of_another_job_defeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that was killed while it completed its output leaves it until `clean`."""
+@pytest.mark.parametrize("conditions", [True, False])
+def test_a_claim_of_another_job_defeats(
+    conditions: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """One that was killed while it completed its output leaves it until `clean`; also without conditions."""
     monkeypatch.setattr(bucket_upload, "_PATIENCE_SECONDS", 0.3)
-    out, source = Place(tmp_path / "stage"), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    (tmp_path / "store").mkdir()
+    store = MemoryStore() if conditions else LocalStore(str(tmp_path / "store"))
+    out, source = Place(tmp_path / "stage", store), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
     out._before = lambda _name: obstore.put(out.store, CLAIM, b"another") and None
     with pytest.raises(ramerge.OutputError, match="completing its output there, or was killed while it did; wait"):
         execute(planned(source, out), ThreadExecutor(2))
@@ -265,6 +270,24 @@ def test_a_claim_of_another_job_defeats(tmp_path: Path, monkeypatch: pytest.Monk
     execute(planned(source, out), ThreadExecutor(2))
     execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
     assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+def test_a_job_whose_claim_was_cleaned_up_leaves_the_next_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept after its index, and was taken for dead."""
+    source, out = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), Place(tmp_path / "stage")
+    obstore.put(out.store, "old.txt", b"old")
+    remove = BucketUpload.remove_old
+
+    def asleep(self: BucketUpload, *arguments: Any) -> None:
+        assert self.clean()
+        obstore.put(out.store, CLAIM, b"another")
+        remove(self, *arguments)
+
+    monkeypatch.setattr(BucketUpload, "remove_old", asleep)
+    execute(planned(source, out, overwrite=True), ThreadExecutor(2))
+    assert out.files()[CLAIM] == b"another" and out.files()["old.txt"] == b"old"
 
 
 def test_a_claim_that_is_given_up_is_waited_for(tmp_path: Path) -> None:

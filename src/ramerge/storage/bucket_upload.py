@@ -217,17 +217,19 @@ class BucketUpload:
         for name in indexes:
             self._put_small(run, name, _renamed(name, files[name].read_bytes(), run))
         self.remove_old(run, {*files, *map(run.named, arrived)})
-        self._delete([CLAIM])
+        if self._holds(run):
+            self._delete([CLAIM])
 
     def _claim(self, run: UploadRun) -> None:
         """Become the one run that may write what has the same name in all runs."""
         end = time.monotonic() + _PATIENCE_SECONDS
-        while not self._holds(run):
-            if self._put(CLAIM, run.claim, "create" if self._conditions else "overwrite"):
-                continue
-            if time.monotonic() > end:
+        while (holder := self._found(CLAIM).data) != run.claim:
+            if holder is None:
+                self._put(CLAIM, run.claim, "create" if self._conditions else "overwrite")
+            elif time.monotonic() > end:
                 raise DefeatedError(f"{self.address}: {self._claimed()}")
-            time.sleep(_LOOK_SECONDS)
+            else:
+                time.sleep(_LOOK_SECONDS)
 
     def _holds(self, run: UploadRun) -> bool:
         return self._found(CLAIM).data == run.claim
