@@ -85,6 +85,14 @@ def test_a_signal_while_modules_are_imported(number: signal.Signals, tmp_path: P
     assert found == (128 + number, f"error: stopped by {number.name}; nothing was kept\n")
 
 
+def test_nothing_is_imported_before_ctrl_c_is_handled() -> None:
+    """Nothing of ramerge, that is; in an import, Ctrl-C would print where that was."""
+    code = "import sys, ramerge; known = {*sys.modules}; import ramerge.cli.start; print(*{*sys.modules} - known)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = sorted(name for name in done.stdout.split() if name.startswith("ramerge"))
+    assert own == ["ramerge.cli", "ramerge.cli.start"]
+
+
 def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
     does = (
         "\n    try: print('ready', flush=True); sys.stdin.readline()"
