@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY := passive
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills bench lab lab-quick agents real isolate scores clean
+.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills rivals bench lab lab-quick agents real isolate scores clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -105,6 +105,10 @@ lab-quick: $(VENV)/.dev  ## two seeds and few methods, and print the page: at mo
 # Real kills at moments of the clock. KILLS="--kills 2000 --seed 7" takes hours.
 kills: $(VENV)/.dev  ## kill 200 merges, sweeps and conversions, on threads and Ray, and to a bucket, and resume them: 30 minutes
 	nice $(BIN)/python -m tests.e2e.kills $(KILLS)
+
+# Two jobs on one folder of a bucket: every pair of commands that write. RIVALS="--trials 2000 --seed 7" takes hours.
+rivals: $(VENV)/.dev  ## begin 200 pairs of jobs on a bucket, at once or one of them stopped, and check what is left: 15 minutes
+	nice $(BIN)/python -m tests.e2e.rivals $(RIVALS)
 
 # The real thing: SmolLM2-135M-Instruct and four agents trained from it with GRPO on a CPU. See lab/real/README.md.
 REAL ?= .real

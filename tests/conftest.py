@@ -59,6 +59,7 @@ FULL_PATHS = {
     "tests/calibration/test_calibrate.py": "torch",
     "tests/e2e/test_kills.py": "Ray",
     "tests/e2e/test_launchers.py": "torch, Ray",
+    "tests/e2e/test_rivals.py": "an S3 server, many processes",
     "tests/e2e/test_memory.py": "checkpoints of 100 MB",
     "tests/formats/test_quantized_models.py": "torch",
     "tests/soups/test_scores.py": "Inspect",

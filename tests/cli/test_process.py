@@ -85,6 +85,14 @@ def test_a_signal_while_modules_are_imported(number: signal.Signals, tmp_path: P
     assert found == (128 + number, f"error: stopped by {number.name}; nothing was kept\n")
 
 
+def test_nothing_is_imported_before_ctrl_c_is_handled() -> None:
+    """Nothing of ramerge, that is; in an import, Ctrl-C would print where that was."""
+    code = "import sys, ramerge; known = {*sys.modules}; import ramerge.cli.start; print(*{*sys.modules} - known)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    own = sorted(name for name in done.stdout.split() if name.startswith("ramerge"))
+    assert own == ["ramerge.cli", "ramerge.cli.start"]
+
+
 def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
     does = (
         "\n    try: print('ready', flush=True); sys.stdin.readline()"
@@ -92,6 +100,23 @@ def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
     )
     words = "cleaned\nerror: stopped by SIGINT; nothing was kept\n"
     assert run(held(does), signal.SIGINT) == (130, words)
+
+
+@pytest.mark.parametrize("where", ["def __del__(self)", "def gone(self, _)"])
+def test_a_stop_that_python_drops_is_raised_again(where: str) -> None:
+    """What is raised there cannot be caught, and the work would continue to its end."""
+    does = f"""
+    import weakref
+    from ramerge.foundation.progress import Progress, shown
+    class Object:
+        {where}: signal.raise_signal(signal.SIGINT)
+    one = Object()
+    noted = weakref.ref(one, getattr(Object(), "gone", None))
+    del one
+    print("ready", flush=True)
+    sys.stdin.readline()
+    with shown(quiet=True) as listen: listen(Progress("merging", 1, 2))"""
+    assert run(held(does)) == (130, "error: stopped by SIGINT; nothing was kept\n")
 
 
 def test_a_signal_to_a_forked_child_ends_only_the_child() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import obstore
 import pytest
 from obstore.store import LocalStore, MemoryStore
 
@@ -23,9 +24,10 @@ from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.engine.uploads import _AHEAD
 from ramerge.foundation.errors import OutputWarning, SendError
 from ramerge.planning.model import MergePlan
+from ramerge.storage import bucket_upload
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.objects import Bucket
-from ramerge.storage.upload import UploadRun, is_shard_of_run
+from ramerge.storage.upload import CLAIM, UploadRun, is_shard_of_run
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.e2e.kills import weights
 from tests.engine.executors.wrapped import Around, Wrapped
@@ -94,11 +96,11 @@ def as_written_here(files: dict[str, bytes], *, whole: bool = True) -> dict[str,
     for name, data in files.items():
         if _is_index(name):
             values = json.loads(data)
-            values["weight_map"] = {tensor: _plain(shard) for tensor, shard in values["weight_map"].items()}
+            values["weight_map"] = {tensor: plain(shard) for tensor, shard in values["weight_map"].items()}
             if set(values["weight_map"].values()) != {"model.safetensors"}:
                 found[name] = (json.dumps(values, indent=2) + "\n").encode()
         elif is_shard_of_run(name):
-            found |= {_plain(name): data} if name in shards_of(files) else {}
+            found |= {plain(name): data} if name in shards_of(files) else {}
         elif name.rpartition("/")[2] not in ("ramerge.json", "sweep.json", "README.md"):
             found[name] = data
     assert shards_of(files) <= files.keys()
@@ -116,11 +118,16 @@ def shards_of(files: dict[str, bytes]) -> set[str]:
     }
 
 
+def without_strays(files: dict[str, bytes]) -> dict[str, bytes]:
+    """The files without shards that no index names: those of runs that are at work, or were killed."""
+    return {name: data for name, data in files.items() if not is_shard_of_run(name) or name in shards_of(files)}
+
+
 def _is_index(name: str) -> bool:
     return name.endswith(".index.json") and not name.startswith("companions/")
 
 
-def _plain(name: str) -> str:
+def plain(name: str) -> str:
     if not is_shard_of_run(name):
         return name
     begin, number = re.sub(r"-[0-9a-f]{12}-(\d{5}(-of-\d{5})?)\.safetensors$", r" \1", name).split(" ")
@@ -213,7 +220,8 @@ def test_a_job_that_slept_through_its_defeat_changes_nothing(at: int, old: bool,
     first, second = Place(tmp_path / "a", store), Place(tmp_path / "b", store)
     with asleep(first, source, at, old) as failures:
         execute(planned(source | {"parameters": {"r": 0.3}}, second, overwrite=old), ThreadExecutor(2))
-        there = second.files()
+        arrived, there = first.arrived, without_strays(second.files())
+        assert len(second.files()) - len(there) == len(arrived), "shards of a job that may be at work stay"
     (failure,) = failures
     assert "another job has written to the same place since this one began" in str(failure)
     assert second.files() == there
@@ -221,28 +229,118 @@ def test_a_job_that_slept_through_its_defeat_changes_nothing(at: int, old: bool,
     assert as_written_here(there) == weights(tmp_path / "here")
 
 
-def test_a_job_that_sleeps_after_its_commit_removes_nothing_of_the_next_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It would remove what it found at the beginning, of which the next job has files of the same bytes."""
+def test_no_job_begins_while_another_one_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one still removes what it found at the beginning, of which the next job may have files of the same bytes."""
     store, source = MemoryStore(), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
-    (Path(source["base"]) / "special_tokens_map.json").write_text("{}")
     execute(planned(source, Place(tmp_path / "old", store)), ThreadExecutor(2))
-    (Path(source["base"]) / "special_tokens_map.json").unlink()
-    first, second, found = Place(tmp_path / "a", store), Place(tmp_path / "b", store), dict[str, bytes]()
-    remove = BucketUpload.remove_old
+    first, second, remove = Place(tmp_path / "a", store), Place(tmp_path / "b", store), BucketUpload.remove_old
 
     def asleep(self: BucketUpload, *arguments: Any) -> None:
-        monkeypatch.setattr(BucketUpload, "remove_old", remove)
-        (Path(source["base"]) / "special_tokens_map.json").write_text("{}")
-        execute(planned(source, second, overwrite=True), ThreadExecutor(2))
-        found.update(second.files())
+        with pytest.raises(
+            ramerge.PlanError, match=r"another job is completing .* \(ramerge clean s3://memory/model\)"
+        ):
+            execute(planned(source, second, overwrite=True), ThreadExecutor(2))
+        with pytest.raises(ramerge.CheckpointError, match="a merge is being uploaded there"):
+            Bucket("s3://memory/model", store, "check it").files()
         remove(self, *arguments)
 
     monkeypatch.setattr(BucketUpload, "remove_old", asleep)
-    execute(planned(source, first, overwrite=True), ThreadExecutor(2))
-    assert "special_tokens_map.json" in found
-    assert second.files() == found
+    execute(planned(source | {"method": "ram"}, first, overwrite=True), ThreadExecutor(2))
+    monkeypatch.undo()
+    execute(planned(source | {"method": "ram"}, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(first.files()) == weights(tmp_path / "here")
+    execute(planned(source, second, overwrite=True), ThreadExecutor(2))
+
+
+@pytest.mark.parametrize("conditions", [True, False])
+def test_a_claim_of_another_job_defeats(
+    conditions: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+) -> None:
+    """One that was killed while it completed its output leaves it until `clean`; also without conditions."""
+    monkeypatch.setattr(bucket_upload, "_PATIENCE_SECONDS", 0.3)
+    (tmp_path / "store").mkdir()
+    store = MemoryStore() if conditions else LocalStore(str(tmp_path / "store"))
+    out, source = Place(tmp_path / "stage", store), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    out._before = lambda _name: obstore.put(out.store, CLAIM, b"another") and None
+    with pytest.raises(ramerge.OutputError, match="completing its output there, or was killed while it did; wait"):
+        execute(planned(source, out), ThreadExecutor(2))
+    assert out.files() == {CLAIM: b"another"} and not (tmp_path / "stage").exists()
+    out._before = lambda _name: None
+    assert out.clean() == ["s3://memory/model: files of interrupted merges removed: 1"]
+    execute(planned(source, out), ThreadExecutor(2))
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+def test_a_job_whose_claim_was_cleaned_up_leaves_the_next_one_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It slept after its index, and was taken for dead."""
+    source, out = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), Place(tmp_path / "stage")
+    obstore.put(out.store, "old.txt", b"old")
+    remove = BucketUpload.remove_old
+
+    def asleep(self: BucketUpload, *arguments: Any) -> None:
+        assert self.clean()
+        obstore.put(out.store, CLAIM, b"another")
+        remove(self, *arguments)
+
+    monkeypatch.setattr(BucketUpload, "remove_old", asleep)
+    execute(planned(source, out, overwrite=True), ThreadExecutor(2))
+    assert out.files()[CLAIM] == b"another" and out.files()["old.txt"] == b"old"
+
+
+def test_a_claim_that_is_given_up_is_waited_for(tmp_path: Path) -> None:
+    out, source = Place(tmp_path / "stage"), recipe(tmp_path, write_simple(tmp_path), shard_size="5GB")
+    obstore.put(out.store, CLAIM, b"another")
+    given_up = threading.Timer(0.5, partial(obstore.delete, out.store, [CLAIM]))
+    out.begin = lambda **_: given_up.start() or {}  # type: ignore[method-assign]
+    execute(planned(source, out), ThreadExecutor(2))
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+COMPANION = "special_tokens_map.json"
+
+
+@pytest.mark.parametrize("whose", ["its own", "replaced", "another's", "there before"])
+def test_what_is_removed_after_a_failure_is_the_jobs_own(
+    whose: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A small file is removed if the job has put it there, and it is still so: not if it only has the same bytes."""
+    source = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
+    (Path(source["base"]) / COMPANION).write_text("{}")
+    out = Place(tmp_path / "stage")
+    put = partial(obstore.put, out.store)
+    if whose == "there before":
+        put(COMPANION, b"{}")
+    real = BucketUpload._put
+
+    def fails(self: BucketUpload, name: str, *arguments: Any) -> bool:
+        """Its index cannot be put. Meanwhile another program writes there, which knows of no claim."""
+        if name == COMPANION and whose == "another's":
+            put(COMPANION, b"{}")
+        if name == "model.safetensors.index.json":
+            if whose == "replaced":
+                put(COMPANION, b"[]")
+            raise ramerge.OutputError("the index cannot be put")
+        return real(self, name, *arguments)
+
+    monkeypatch.setattr(BucketUpload, "_put", fails)
+    with pytest.raises(ramerge.OutputError, match="the index cannot be put"):
+        execute(planned(source, out, overwrite=whose == "there before"), ThreadExecutor(2))
+    wanted = {"its own": {}, "replaced": {COMPANION: b"[]"}}.get(whose, {COMPANION: b"{}"})
+    assert out.files() == wanted
+
+
+@pytest.mark.parametrize("index", ["delta.safetensors.index.json", "r=0.1/model.safetensors.index.json", "sweep.json"])
+def test_a_job_of_any_kind_defeats_the_others(index: str, tmp_path: Path) -> None:
+    """Whatever record or index it has put, and though it has no file of the same name."""
+    source, out = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), Place(tmp_path / "stage")
+    out._before = lambda _name: obstore.put(out.store, index, b"{}") and None
+    with pytest.raises(ramerge.OutputError, match=f"{index}: another job has written to the same place since this"):
+        execute(planned(source, out), ThreadExecutor(2))
+    assert out.files() == {index: b"{}"}
 
 
 def test_files_of_others_stay(tmp_path: Path) -> None:

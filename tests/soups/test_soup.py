@@ -1,6 +1,8 @@
 """`ramerge soup`: which checkpoints a run has, the recipe that is made of them, and the same bytes from every form."""
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -305,6 +307,32 @@ def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.Mon
     assert "no luck" in done.stderr
     done = command("soup", "run", "out2", "--strategy", "greedy")
     assert "needs --score" in done.stderr
+
+
+_DROPS = """
+import signal, sys
+from ramerge.soups import greedy
+class Dropped:
+    def __del__(self): signal.raise_signal(signal.SIGINT)
+def merge(*arguments, real=greedy.merge, **options):
+    Dropped()
+    return real(*arguments, **options)
+greedy.merge = merge
+from ramerge.cli.main import main
+main()
+"""
+
+
+def test_a_greedy_soup_stops_at_once_though_python_drops_the_stop(tmp_path: Path) -> None:
+    """As in the callback of an import's lock: the merge that is running does not even end."""
+    write_run(tmp_path, 3)
+    (tmp_path / "even.py").write_text('def score(model):\n    return {"even": 1.0}\n')
+    words = ["soup", "run", "out", "--strategy", "greedy", "--score", "even.py:score", "--quiet"]
+    command = [sys.executable, "-c", _DROPS, *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False)
+    kept = "what was scored is kept in out, and the same command resumes from there"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", f"error: stopped by SIGINT; {kept}\n")
+    assert not list((tmp_path / "out").glob("trials/*"))
 
 
 def test_checkpoints_that_differ_in_what_they_are_good_at() -> None:

@@ -7,6 +7,7 @@ import re
 import signal
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,11 @@ from ramerge.foundation.errors import OutputWarning, SendError
 from ramerge.foundation.progress import Progress
 from ramerge.storage.bucket_upload import BucketUpload
 from ramerge.storage.objects import open_bucket
+from ramerge.storage.upload import CLAIM
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 from tests.e2e import kills
-from tests.engine.test_uploads import as_written_here
+from tests.engine.test_uploads import as_written_here, without_strays
 from tests.plans import planned
 from tests.storage.killed import killed, started
 from tests.storage.seaweed import BUCKET, REFUSED, Server
@@ -88,8 +90,9 @@ MOMENTS = [
     ("arrived", 0),
     ("removed here", 1),
     ("put", 4),  # the second shard; before the first one it is tried whether the store takes conditions
-    ("put", 6),  # the first small file
-    ("put", 8),
+    ("put", 6),  # the claim
+    ("put", 7),  # the first small file
+    ("put", 9),
 ]
 INDEX = "model.safetensors.index.json"
 
@@ -150,12 +153,12 @@ def test_a_stopped_process_that_goes_on_after_its_defeat(
     out = f"s3://{BUCKET}/{name}"
     if old:
         kills.merge(source | {"method": "ram"}, out, staging_dir=tmp_path / "old")
-    what, number = [("put", 6), ("put", 7), ("put", 3), ("arrived", 1), ("put", 4), ("removed here", 0)][trial % 6]
+    what, number = [("put", 6), ("put", 5), ("put", 3), ("arrived", 1), ("put", 4), ("removed here", 0)][trial % 6]
     process = started(source, out, what, number, signal="SIGSTOP", overwrite=old, cluster=cluster)
     assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
     other = source | {"parameters": {"r": 0.3}}
     kills.merge(other, out, staging_dir=tmp_path / "other", overwrite=old)
-    there = s3.files(name)
+    there = without_strays(s3.files(name))
     os.kill(process.pid, signal.SIGCONT)
     _, said = process.communicate()
     assert process.returncode == 1 and "another job has written to the same place since this one began" in said
@@ -163,6 +166,24 @@ def test_a_stopped_process_that_goes_on_after_its_defeat(
     assert found(s3, name) == expected(other, tmp_path / "here")
     assert ramerge.plan(source | {"base": out}).problems == ()
     assert left(stage) == []
+
+
+@pytest.mark.parametrize("number", [7, 11])
+def test_a_process_that_is_stopped_while_it_commits(
+    number: int, s3: Server, source: dict[str, Any], tmp_path: Path
+) -> None:
+    """Any other job is refused meanwhile, and it completes its output when it continues."""
+    name, base, agent = f"committing/{number}", source["base"], source["agents"]["code"]
+    out, options = f"s3://{BUCKET}/{name}", ramerge.Options(overwrite=True)
+    process = started(source, out, "put", number, signal="SIGSTOP")
+    assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+    there = s3.files(name)
+    with pytest.raises(ramerge.PlanError, match=f"another job is completing its output there.*ramerge clean {out}"):
+        ramerge.delta(base, agent, out, options=replace(options, upload=ramerge.Upload(staging_dir=tmp_path / "b")))
+    assert s3.files(name) == there
+    os.kill(process.pid, signal.SIGCONT)
+    assert not process.communicate()[1] and process.returncode == 0
+    assert found(s3, name) == expected(source, tmp_path / "here")
 
 
 @pytest.fixture
@@ -173,12 +194,16 @@ def large(tmp_path: Path) -> dict[str, Any]:
     return {"method": "ram", "base": str(tmp_path / "base"), "agents": {"code": str(tmp_path / "code")}}
 
 
-def test_another_recipe_begins_anew(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
-    assert killed(source, f"s3://{BUCKET}/anew", "arrived", 2)
+@pytest.mark.parametrize(("what", "number"), [("arrived", 2), ("put", 9)])
+def test_another_recipe_restarts(what: str, number: int, s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
+    """Also where the first one was killed in the middle of its commit: its small files are gone."""
+    name = f"other-{what}"
+    assert killed(source, f"s3://{BUCKET}/{name}", what, number)
+    assert (CLAIM in s3.files(name)) == (what == "put")
     source |= {"method": "ram", "shard_size": "5GB"}
-    with pytest.warns(OutputWarning, match="anew: restarts from scratch: .* has changed"):
-        kills.merge(source, f"s3://{BUCKET}/anew")
-    assert found(s3, "anew") == expected(source, tmp_path / "here")
+    with pytest.warns(OutputWarning, match=f"{name}: restarts from scratch: .* has changed"):
+        kills.merge(source, f"s3://{BUCKET}/{name}")
+    assert found(s3, name) == expected(source, tmp_path / "here")
 
 
 def test_what_was_uploaded_is_gone(s3: Server, source: dict[str, Any], tmp_path: Path) -> None:
@@ -396,7 +421,7 @@ DOINGS = {"sweep": VARY, "delta": {"as_delta": True}}
 
 
 @pytest.mark.parametrize("doing", DOINGS)
-@pytest.mark.parametrize(("what", "number"), [("record", 40), ("arrived", 0), ("put", 4), ("put", 6)])
+@pytest.mark.parametrize(("what", "number"), [("record", 40), ("arrived", 0), ("put", 4), ("put", 6), ("put", 9)])
 def test_killed_sweeps_and_deltas_resume(
     doing: str, what: str, number: int, s3: Server, source: dict[str, Any], stage: Path, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ from ramerge.foundation.errors import (
 from ramerge.foundation.machine import check_limits
 from ramerge.foundation.options import Session
 from ramerge.foundation.process import fill_streams, handle, ignore, stopped
+from ramerge.foundation.signals import note_dropped
 from ramerge.foundation.systems import after_fork_in_child
 from ramerge.foundation.terminal import complain, fail, say, warn
 from ramerge.foundation.version import __version__
@@ -76,6 +77,7 @@ def main() -> NoReturn:
     atexit.register(_leave, session)  # the first that is registered is the last that runs
     fill_streams()
     handle(_stop)
+    note_dropped()
     after_fork_in_child(partial(handle, signal.SIG_DFL))  # a child has nothing to clean up
     if not sys.warnoptions:
         _choose_warnings(session)

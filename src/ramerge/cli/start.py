@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import gc
 import os
-
-from ramerge.foundation.process import handle, stopped
+import signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
@@ -22,6 +21,10 @@ _UNTIL_GARBAGE = 200_000
 
 def main() -> NoReturn:
     """Entry point of the console script and of `python -m ramerge`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # not a traceback of the next import
+    from ramerge.foundation.process import handle
+
     handle(_end)
     gc.set_threshold(_UNTIL_GARBAGE)
     from ramerge.cli.main import main as run
@@ -30,6 +33,8 @@ def main() -> NoReturn:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
+    from ramerge.foundation.process import stopped  # which is imported already
+
     # no exception, because it would be raised in the middle of an import
     try:
         os.write(2, f"{stopped(number, 'nothing was kept')}\n".encode())

@@ -16,6 +16,7 @@ from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.engine.worker import Message, Solving
 from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.progress import Listener, Progress
+from ramerge.foundation.signals import raise_dropped
 from ramerge.kernels.convert import count_non_finite
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.findings import listed
@@ -143,6 +144,7 @@ class PassTally:
 
     def take(self, result: BlockResult) -> None:
         """A block is done."""
+        raise_dropped()
         self.statistics.add(result)
         self._refusals.add(result)
         if result.rounding is not None:

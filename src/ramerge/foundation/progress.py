@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 
+from ramerge.foundation.signals import raise_dropped
+
 FORM = "RAMERGE_PROGRESS"
 """The variable that chooses how progress is shown: `json`, for programs that run commands, also with `--quiet`."""
 
@@ -62,7 +64,21 @@ def silence(_event: object) -> None:
 
 @contextmanager
 def shown(*, quiet: bool) -> Iterator[Listener]:
-    """A listener that shows events until the `with` block ends; with `quiet`, it shows nothing."""
+    """A listener that shows events until the `with` block ends; with `quiet`, it shows nothing.
+
+    At each event a stop that was dropped is raised (`signals.raise_dropped`).
+    """
+    with _shown(quiet=quiet) as show:
+
+        def listen(event: Progress) -> None:
+            raise_dropped()
+            show(event)
+
+        yield listen
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Listener]:
     if os.environ.get(FORM) == "json":
         yield _JsonLines()
     elif quiet or sys.stderr is None:

@@ -1,19 +1,25 @@
-"""Delay signals until an output is in its place, or until an unfinished output is removed.
+"""Delay signals until an output is in its place, or until an unfinished output is removed, and lose none.
 
 Python runs signal handlers at any point of the main thread. A handler that raises could interrupt two renames that
-belong together, or a clean-up.
+belong together, or a clean-up. Where what it raises cannot be caught, Python drops it: in callbacks of weak references,
+such as those of the locks of imports, and in `__del__`. So what is dropped is noted, and raised again where work looks
+at how far it is.
 """
 
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
+from ramerge.foundation.errors import StoppedError
 from ramerge.foundation.systems import STOPPING
+
+_dropped: list[int] = []
 
 
 class Guard:
@@ -69,3 +75,26 @@ def held() -> Iterator[None]:
         yield
     finally:
         guard.release()
+
+
+def note_dropped() -> None:
+    """From now on, note each `StoppedError` that Python drops."""
+    report = sys.unraisablehook
+
+    def note(dropped: sys.UnraisableHookArgs) -> None:
+        if isinstance(dropped.exc_value, StoppedError):
+            _dropped.append(dropped.exc_value.number)
+        else:
+            report(dropped)
+
+    sys.unraisablehook = note
+
+
+def raise_dropped() -> None:
+    """Raise what was dropped, if anything was. Called in every loop that may take long.
+
+    Raises:
+        StoppedError: again.
+    """
+    if _dropped:
+        raise StoppedError(_dropped.pop())

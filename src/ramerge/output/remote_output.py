@@ -115,7 +115,6 @@ class RemoteStagingDir(StagingDir):
         """Put what is here, which makes it the model there."""
         paths = (path for path in self.folder.rglob("*") if path.is_file())
         files = {path.relative_to(self.folder).as_posix(): path for path in paths}
-        self._run.intend(path.read_bytes() for name, path in files.items() if not name.endswith(".safetensors"))
         self._upload.commit(self._run, files)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -38,6 +39,7 @@ def main(spec: str, descriptor: int) -> None:
             in_parts=inspect.isgeneratorfunction(function),
             digest=digest(module),
         )
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it was ignored until now, for `children.start`
         for line in sys.stdin:
             asked = json.loads(line)
             if "model" in asked:

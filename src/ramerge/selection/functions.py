@@ -24,14 +24,16 @@ from typing import Any
 
 from ramerge.evaluation.functions import in_words
 from ramerge.foundation.errors import EvaluationError
+from ramerge.foundation.signals import raise_dropped
 from ramerge.foundation.text import shown
 from ramerge.selection.child import parts_of, takes_split
-from ramerge.selection.children import dies_with_parent, stop
+from ramerge.selection.children import start, stop
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, read_scores
 
 _MOST_BYTES = 1 << 26
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _SECONDS_TO_START = 300.0  # importing torch from a slow disk
+_LOOK_SECONDS = 1.0
 
 
 class FunctionScorer:
@@ -153,17 +155,8 @@ class _Process:
         self._answers, theirs = os.pipe()
         try:
             with log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "ramerge.selection.child", spec, str(theirs)],
-                    stdin=subprocess.PIPE,
-                    stdout=output,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=[theirs],
-                    # Ctrl-C is for this process, which then ends that one
-                    start_new_session=True,
-                    env={"OMP_WAIT_POLICY": "passive", **os.environ},
-                    preexec_fn=dies_with_parent(),
-                )
+                command = [sys.executable, "-m", "ramerge.selection.child", spec, str(theirs)]
+                self._process = start(command, stdin=subprocess.PIPE, output=output, pass_fds=[theirs])
         finally:
             os.close(theirs)
         try:
@@ -183,7 +176,11 @@ class _Process:
 
     def _line(self, until: float) -> dict[str, Any]:
         while b"\n" not in self._buffer:
-            if not select.select([self._answers], [], [], max(0.0, until - time.monotonic()))[0]:
+            raise_dropped()
+            left = until - time.monotonic()
+            if not select.select([self._answers], [], [], min(max(0.0, left), _LOOK_SECONDS))[0]:
+                if left > 0:
+                    continue
                 raise ScoreFailedError(f"did not end within {self._seconds:g} seconds (--score-timeout)")
             data = os.read(self._answers, 1 << 16)
             if not data:

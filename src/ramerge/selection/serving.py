@@ -6,7 +6,6 @@ A `KeptServer` stays for one model after another. vLLM and SGLang load new weigh
 from __future__ import annotations
 
 import math
-import os
 import shlex
 import shutil
 import socket
@@ -20,8 +19,9 @@ from pathlib import Path
 
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.foundation.extras import install
+from ramerge.foundation.signals import raise_dropped
 from ramerge.foundation.text import printable
-from ramerge.selection.children import dies_with_parent, stop
+from ramerge.selection.children import start, stop
 
 SERVERS = ("transformers", "vllm", "sglang")
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
@@ -72,16 +72,8 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[s
     port = _free_port()
     command = server_command(server, model, name, port)
     with log.open("wb") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            # Ctrl-C is for this process, which then stops the server; threads that wait by spinning slow a CPU down
-            start_new_session=True,
-            env={"OMP_WAIT_POLICY": "passive", **_ENVIRONMENT.get(server.kind, {}), **os.environ},
-            preexec_fn=dies_with_parent(),
-        )
+        environment = _ENVIRONMENT.get(server.kind)
+        process = start(command, stdin=subprocess.DEVNULL, output=output, environment=environment)
         try:
             url = f"http://127.0.0.1:{port}"
             _wait(process, url, server, command, log)
@@ -177,6 +169,7 @@ def _free_port() -> int:
 def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:
     until = time.monotonic() + server.timeout
     while process.poll() is None:
+        raise_dropped()
         if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
             return
         if time.monotonic() > until:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import RecipeError, StoppedError
 from ramerge.foundation.options import (
     AS_DELTA,
     BASE,
@@ -201,16 +201,20 @@ def _find_greedy(
     settings = SearchSettings(score_timeout=flags["score_timeout"])
     make_scorer, objective = scorer_of(score_of(flags), settings.score_timeout), objective_of(flags["objective"])
     with shown(quiet=quiet or as_json) as listen:
-        result = greedy_soup(
-            request.recipe,
-            request.run,
-            request.taken,
-            out,
-            make_scorer,
-            objective,
-            options=options,
-            listen=listen,
-        )
+        try:
+            result = greedy_soup(
+                request.recipe,
+                request.run,
+                request.taken,
+                out,
+                make_scorer,
+                objective,
+                options=options,
+                listen=listen,
+            )
+        except StoppedError as stop:
+            stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
+            raise
     warn(failures_of(result))
     if as_json:
         click.echo(result.to_json(), nl=False)

@@ -1,16 +1,19 @@
 """A model that is uploaded to a bucket.
 
 No two runs write the same shard, because shards carry the name of their run: `model-<run>-00001-of-00016.safetensors`.
-Loaders find them by the index. The commit is one conditional put of the index: it succeeds only if the index is still
-what it was when the run began. The other small files are put just before it, each on the same condition. Afterwards
-what the place held before is removed, each file only if it is still the one that was listed, and only as long as the
-index is this run's. So a process that slept while another one completed ends with an error, and changes nothing.
+Loaders find them by the index. All else has the same names in all runs, so one run at a time may write it: the one
+that has put the claim, an object that can only be put where there is none. Whatever a run writes, a model, a sweep or a
+delta, the claim is the same. The run that has it checks that no record and no index has changed since it began, puts
+the small files and last the indexes, removes what the place held before, and then the claim. So a process that slept
+while another one completed ends with an error, and changes nothing. No run takes the claim of one that may still be
+alive: one that was killed meanwhile leaves it to the same command, or to `clean`.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
+import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
@@ -25,15 +28,25 @@ from ramerge.storage.objects import Bucket
 from ramerge.storage.own_files import COMPANIONS, RECORDS, SWEEP, holds_another, model_inside, signed
 from ramerge.storage.own_files import INDEX as DELTA_INDEX
 from ramerge.storage.storage import Version
-from ramerge.storage.upload import INDEX_ENDING, DefeatedError, UploadRun, digest, is_shard_of_run, shards_named
+from ramerge.storage.upload import (
+    CLAIM,
+    HIDDEN,
+    INDEX_ENDING,
+    DefeatedError,
+    UploadRun,
+    is_shard_of_run,
+    shards_named,
+)
 
 # A store takes 10,000 parts of an object, of at least 5 MiB each.
 _PART = 8 << 20
 _MOST_PARTS = 9_000
 _PARTS_AT_ONCE = 4
-_PROBE = ".ramerge-probe-"
 # Loaders prefer it to an index. So it goes just before the commit, lest an old one be taken for the new model.
 _ONE_FILE = "model.safetensors"
+# How long a run waits for another one's claim, which lasts as long as some small files are put.
+_PATIENCE_SECONDS = 10.0
+_LOOK_SECONDS = 0.2
 
 
 class _Found(NamedTuple):
@@ -96,7 +109,9 @@ class BucketUpload:
 
     def _refuse(self, there: Collection[str], *, overwrite: bool) -> None:
         """Raise if the folder holds what must not be replaced. Shards that no index names belong to no model."""
-        names = [name for name in there if not is_shard_of_run(name) and not name.startswith(_PROBE)]
+        if CLAIM in there:
+            raise PlanError(f"{self.address}: {self._claimed()}")
+        names = [name for name in there if not _is_of_a_run(name)]
         if names and not overwrite:
             raise PlanError(
                 f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
@@ -112,15 +127,23 @@ class BucketUpload:
                 "remove it yourself"
             )
 
+    def _claimed(self) -> str:
+        return (
+            "another job is completing its output there, or was killed while it did; wait for it, resume it, or remove "
+            f"what it left (ramerge clean {self.address})"
+        )
+
     def begin(self, *, overwrite: bool) -> dict[str, str]:
         """What the place holds: by name what tells each file from what may take its place. It stays as it is.
+
+        Shards that no index names are left out: they may be those of a job that is still at work.
 
         Raises:
             PlanError: it holds something that is not to be replaced.
         """
         there = self._tags()
         self._refuse(there, overwrite=overwrite)
-        self._conditions = self._takes_conditions(f"{_PROBE}{secrets.token_hex(6)}")
+        self._conditions = self._takes_conditions(f"{HIDDEN}probe-{secrets.token_hex(6)}")
         if not self._conditions:
             warnings.warn(
                 f"{self.address}: this store ignores conditions of requests (If-Match), so if another job writes to "
@@ -128,7 +151,8 @@ class BucketUpload:
                 OutputWarning,
                 stacklevel=2,
             )
-        return there
+        used = self._shards_in_use(there)
+        return {name: tag for name, tag in there.items() if name in used or not _is_of_a_run(name)}
 
     def _takes_conditions(self, key: str) -> bool:
         """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
@@ -145,7 +169,7 @@ class BucketUpload:
         """Whether everything that a run has uploaded is there, and no other run has completed since it began."""
         there = self._tags()
         arrived = all(there.get(run.named(name)) == said for name, said in run.arrived.items())
-        return arrived and all(self._is_still(name, run) for name in {*there, *run.seen} if _is_index(name))
+        return arrived and self._changed(run, there) is None
 
     # --- while later shards are merged --------------------------------------------------------------------------------
 
@@ -162,10 +186,10 @@ class BucketUpload:
     # --- the commit ---------------------------------------------------------------------------------------------------
 
     def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
-        """Put the shards that are left, then the records, which differ between runs, and last of all the indexes.
+        """Put the shards that are left, then, as the only one that may, small files, and last of all the indexes.
 
         Raises:
-            DefeatedError: another run has completed there meanwhile.
+            DefeatedError: another run has completed there meanwhile, or is about to.
         """
         indexes = sorted(name for name in files if _is_index(name))
         weights = {
@@ -176,7 +200,7 @@ class BucketUpload:
         arrived = dict(run.arrived)
         for name in sorted(weights - arrived.keys()):
             arrived[name] = self.put(run, name, files[name])
-        self._check_place(run, indexes)
+        self._claim(run)
         there = self._tags()
         for name, said in arrived.items():
             if there.get(run.named(name)) != said:
@@ -184,20 +208,42 @@ class BucketUpload:
                     f"{self.address}/{run.named(name)}: another program has changed or removed it since it was "
                     "uploaded; is another job writing to the same place?"
                 )
+        if (changed := self._changed(run, there, files)) is not None:
+            raise self._defeat(changed)
         for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
-            self._check_place(run, indexes)
             self._put_small(run, name, files[name].read_bytes())
-        self._check_place(run, indexes)
         for name in indexes:
             self._remove_seen(run, str(PurePosixPath(name).with_name(_ONE_FILE)))
         for name in indexes:
             self._put_small(run, name, _renamed(name, files[name].read_bytes(), run))
-        self.remove_old(run, {*files, *map(run.named, arrived)}, indexes)
+        self.remove_old(run, {*files, *map(run.named, arrived)})
+        if self._holds(run):
+            self._delete([CLAIM])
 
-    def _check_place(self, run: UploadRun, indexes: Collection[str]) -> None:
-        for name in indexes:
-            if not self._is_still(name, run):
-                raise self._defeat(name)
+    def _claim(self, run: UploadRun) -> None:
+        """Become the one run that may write what has the same name in all runs."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while (holder := self._found(CLAIM).data) != run.claim:
+            if holder is None:
+                self._put(CLAIM, run.claim, "create" if self._conditions else "overwrite")
+            elif time.monotonic() > end:
+                raise DefeatedError(f"{self.address}: {self._claimed()}")
+            else:
+                time.sleep(_LOOK_SECONDS)
+
+    def _holds(self, run: UploadRun) -> bool:
+        return self._found(CLAIM).data == run.claim
+
+    def _changed(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
+        """The first file that is neither what it was when the run began nor the run's own.
+
+        Looked at are those that say what is there, and `names`. What is gone cannot be lost.
+        """
+        for name in sorted(there):
+            looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
+            if looked_at and there[name] != run.seen.get(name) and not self._is_own(name, run):
+                return name
+        return None
 
     def _defeat(self, name: str) -> DefeatedError:
         return DefeatedError(
@@ -205,27 +251,27 @@ class BucketUpload:
             "one's output is not put there; choose another place, or run it again with --overwrite"
         )
 
-    def _is_still(self, name: str, run: UploadRun) -> bool:
-        """Whether a small file is what it was when the run began, or the run's own."""
-        return self._tag(name) == run.seen.get(name) or self._is_own(name, run)
-
     def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
         """Put a file if it is still what it was when the run began, or what the run itself has put there before."""
         for _ in range(2):  # the answer to a request that was carried out may be lost
             found = self._found(name)
             if found.data == data:
                 return
-            if found.tag != run.seen.get(name) and not _is_of(run, name, found.data):
+            if found.tag not in (None, run.seen.get(name)) and not run.has_put(name, found.data):
+                break
+            run.note_put(name, data)
+            if not self._holds(run):
                 break
             if self._put(name, data, found.condition if self._conditions else "overwrite"):
                 return
+            run.note_put(name, data, refused=True)
         raise self._defeat(name)
 
-    def remove_old(self, run: UploadRun, new: set[str], indexes: Collection[str]) -> None:
+    def remove_old(self, run: UploadRun, new: set[str]) -> None:
         """Remove what was there when the run began, as long as the place is the run's."""
         for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
-            if not all(self._is_own(index, run) for index in indexes):
-                return  # another run has completed since: what is there is its own
+            if not self._holds(run):
+                return  # the claim was removed, so what is there may be another run's
             self._remove_seen(run, name)
 
     def _remove_seen(self, run: UploadRun, name: str) -> None:
@@ -235,28 +281,37 @@ class BucketUpload:
     # --- what is not committed ----------------------------------------------------------------------------------------
 
     def abort(self, run: UploadRun) -> None:
-        """Remove what a run has uploaded and not committed."""
+        """Remove what a run has uploaded and not committed, and what it alone has put.
+
+        Small files are equal in all runs of one base, so what is there is the run's own only if it has put these bytes
+        under this name, and has had the claim since. What it has replaced is not put back.
+        """
         there = self._tags()
-        own = [name for name in there if (_is_index(name) or _is_record(name)) and self._is_own(name, run)]
-        if any(map(_is_index, own)):
-            return  # it was committed
-        self._delete([name for name in there if run.owns(name)])
-        if own:  # records differ between runs and are put first: no other run has put its small files
-            small = [name for name in there.keys() - run.seen.keys() if not name.endswith(".safetensors")]
-            self._delete([name for name in small if self._is_own(name, run)])
+        used = self._shards_in_use(there)
+        self._delete([name for name in there if run.owns(name) and name not in used])
+        if not self._holds(run):
+            return
+        if not any(map(run.owns, used)):
+            put = {name for name, _ in run.puts} & there.keys() - run.seen.keys()
+            self._delete([name for name in put if self._is_own(name, run)])
+        self._delete([CLAIM])
 
     def clean(self) -> list[str]:
         """Remove what interrupted runs of any machine have left, and say what was there."""
         there = self._tags()
-        used = {
+        used = self._shards_in_use(there)
+        left = [name for name in there if _is_of_a_run(name) and name not in used]
+        self._delete(left)
+        return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
+
+    def _shards_in_use(self, there: Collection[str]) -> set[str]:
+        """The shards that indexes name."""
+        return {
             str(PurePosixPath(name).parent / shard)
             for name in there
             if _is_index(name)
             for shard in shards_named(self._found(name).data or b"")
         }
-        left = [name for name in there if (is_shard_of_run(name) and name not in used) or name.startswith(_PROBE)]
-        self._delete(left)
-        return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -283,7 +338,7 @@ class BucketUpload:
         return _Found(_tag_of(client.version_of(meta)), data, condition)
 
     def _is_own(self, name: str, run: UploadRun) -> bool:
-        return _is_of(run, name, self._found(name).data)
+        return run.has_put(name, self._found(name).data)
 
     def _put(self, key: str, data: bytes, mode: Any) -> bool:
         """Put a small file. False if the condition does not hold."""
@@ -306,11 +361,9 @@ def _tag_of(version: Version) -> str:
     return f"{version.nbytes} {version.tag}"
 
 
-def _is_of(run: UploadRun, name: str, data: bytes | None) -> bool:
-    """Whether a run has put a small file: an index that names its shards, or bytes that it intended."""
-    if data is not None and _is_index(name):
-        return any(run.owns(shard) for shard in shards_named(data))
-    return data is not None and digest(data) in run.intended
+def _is_of_a_run(name: str) -> bool:
+    """Whether a file is there for the sake of one run. Unless an index names it, it belongs to no model."""
+    return is_shard_of_run(name) or name.startswith(HIDDEN)
 
 
 def _is_index(name: str) -> bool:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from ramerge.foundation.errors import CheckpointError, RamergeError
 from ramerge.storage import client
 from ramerge.storage.storage import Storage, Version
-from ramerge.storage.upload import INDEX_ENDING, is_shard_of_run
+from ramerge.storage.upload import CLAIM, INDEX_ENDING, is_shard_of_run
 
 # No model has as many. A bucket that is named without a folder may.
 _MOST_FILES = 100_000
@@ -75,7 +75,8 @@ class Bucket(Storage):
     @cached_property
     def _files(self) -> Mapping[str, Version]:
         found = self.list()
-        if not any(f"/{name}".endswith(_MODELS) for name in found) and any(map(is_shard_of_run, found)):
+        has_model = any(f"/{name}".endswith(_MODELS) for name in found)
+        if CLAIM in found or (not has_model and any(map(is_shard_of_run, found))):
             raise CheckpointError(
                 f"{self.address}: a merge is being uploaded there, or was interrupted before it was complete; wait for "
                 f"it, resume it, or remove it (ramerge clean {self.address})"

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -17,6 +17,10 @@ import xxhash
 from ramerge.foundation.errors import OutputError
 
 INDEX_ENDING = ".safetensors.index.json"
+HIDDEN = ".ramerge-"
+"""What objects begin with that lie at a place only while a run writes there."""
+CLAIM = f"{HIDDEN}commit"
+"""The object that only one run can put, which then may write what has the same name in all runs."""
 _WEIGHTS = ".safetensors"
 _RUN_BYTES = 6
 _NUMBERED = re.compile(r"(.+?)-(\d{5}(?:-of-\d{5})?)")
@@ -39,14 +43,14 @@ class UploadRun:
         name: distinguishes the run from all others; empty before it begins. Its shards carry it.
         seen: what the place held, as `BucketUpload.begin` gives it.
         arrived: by local name, what `BucketUpload.put` has said of a shard.
-        intended: digests of the small files that the run may have put.
+        puts: name and digest of each small file that the run has put, or was about to.
     """
 
     log: Path
     name: str = ""
     seen: Mapping[str, Any] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)
-    intended: set[str] = field(default_factory=set)
+    puts: set[tuple[str, str]] = field(default_factory=set)
 
     def read(self) -> None:
         """Take what the log says, as far as it is whole."""
@@ -64,9 +68,22 @@ class UploadRun:
         """A shard has arrived."""
         self._note({"shard": shard, "tag": tag})
 
-    def intend(self, files: Iterable[bytes]) -> None:
-        """Small files are about to be put. A later process knows by their digests that they are this run's."""
-        self._note({"intended": [digest(data) for data in files]})
+    def note_put(self, name: str, data: bytes, *, refused: bool = False) -> None:
+        """A small file is about to be put, or was refused, because another program had just put one.
+
+        It is noted before, so that a later process knows it whenever this one is killed. An ETag, which only the answer
+        tells, would say no more: it is a digest, too.
+        """
+        self._note({"put": name, "digest": _digest(data), "refused": refused})
+
+    def has_put(self, name: str, data: bytes | None) -> bool:
+        """Whether a small file at the place may be the run's own: the run has put these bytes under this name."""
+        return data is not None and (name, _digest(data)) in self.puts
+
+    @property
+    def claim(self) -> bytes:
+        """The content of the run's claim."""
+        return self.name.encode()
 
     def _note(self, said: dict[str, Any]) -> None:
         with self.log.open("ab") as file:
@@ -79,9 +96,10 @@ class UploadRun:
         if "run" in said:
             self.name, self.seen = str(said["run"]), dict(said["seen"])
             self.arrived.clear()
-            self.intended.clear()
-        elif "intended" in said:
-            self.intended |= set(map(str, said["intended"]))
+            self.puts.clear()
+        elif "put" in said:
+            put = str(said["put"]), str(said["digest"])
+            self.puts.discard(put) if said["refused"] else self.puts.add(put)
         else:
             self.arrived[str(said["shard"])] = str(said["tag"])
 
@@ -99,8 +117,7 @@ class UploadRun:
         return found is not None and found[1] == self.name
 
 
-def digest(data: bytes) -> str:
-    """What tells a small file from others."""
+def _digest(data: bytes) -> str:
     return str(xxhash.xxh3_128_hexdigest(data))
 
 

@@ -39,7 +39,7 @@ from ramerge.output.remote_output import local_folder
 from ramerge.output.staging import hidden_folder
 from ramerge.recipe.document import document_of
 from ramerge.storage.schemes import open_upload
-from ramerge.storage.upload import is_shard_of_run
+from ramerge.storage.upload import CLAIM, is_shard_of_run
 from tests.checkpoints import recipe, write_simple
 from tests.e2e.kills import BLOCK, WORKERS, ended, forked, left_behind, weights_of
 from tests.engine.executors.cluster import two_nodes
@@ -176,14 +176,14 @@ class InBucket(Place):
         shutil.rmtree(self._staging, ignore_errors=True)
 
     def is_no_model(self, files: Mapping[str, bytes]) -> bool:
-        """See `Place`: no index names shards of a run, which a local output of one file does not have."""
-        return not shards_of(self._server.files(self._folder))
+        """See `Place`: a run has its claim there, or no index names shards of a run, which a local output has not."""
+        return CLAIM in files or not shards_of(self._server.files(self._folder))
 
     def left(self) -> list[str]:
         """See `Place`."""
         here = [str(path) for path in self._staging.rglob("*")] if self._staging.exists() else []
         files = self._server.files(self._folder)
-        strays = {name for name in files if is_shard_of_run(name)} - shards_of(files)
+        strays = {name for name in files if is_shard_of_run(name) or name == CLAIM} - shards_of(files)
         return [*here, *strays]
 
 
