@@ -19,6 +19,7 @@ from ramerge.planning.layout import unlike_base
 from ramerge.planning.model import TensorPlan, Tie, caught
 from ramerge.planning.tokens import TokenReader
 from ramerge.recipe.document import Key
+from ramerge.recipe.globs import catches_any
 from ramerge.recipe.layers import counts_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
@@ -129,7 +130,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Fi
 
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, findings: Findings) -> None:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
-    counts = caught(recipe, tensors)
+    counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
     if len(counts) > _MOST_RULES:
         each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
         findings.notes.append(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
@@ -138,8 +139,7 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, f
             if len(counts) <= _MOST_RULES:
                 findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
-        earlier = any(rule.catches(tensor.name) for tensor in tensors)
-        text = "earlier rules catch all of its tensors" if earlier else f"{base} has no such tensor"
+        text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"
         problem = findings.document.where(("rules", str(number - 1)), f"{rule}: catches nothing: {text}")
         findings.problems.append(problem)
     if recipe.rules and tensors and not any(tensor.merged for tensor in tensors):

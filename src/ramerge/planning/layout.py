@@ -92,7 +92,8 @@ def plan_tensors(
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     planned = {id(owners[name]): owners[name] for name in places}.values()
-    return shards, [tensor for output in planned for tensor in _plans(output, matched, points, chunks, places)]
+    rules = recipe.rules_of(base.tensors)
+    return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places, rules)]
 
 
 def _plans(
@@ -101,10 +102,11 @@ def _plans(
     points: Sequence[Point],
     chunks: Sequence[int],
     places: Mapping[str, tuple[str, int]],
+    rules: Mapping[str, int],
 ) -> Iterator[TensorPlan]:
     """How a tensor is made: at once, or some rows after others if models have different numbers of rows."""
     tensor, recipe = output.tensor, points[0].recipe
-    number = 0 if output.is_extra else recipe.rule_of(tensor.name)
+    number = 0 if output.is_extra else rules[tensor.name]
     rule = recipe.rules[number - 1] if number else None
     parts = tuple(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
