@@ -281,6 +281,12 @@ def test_configurations_that_are_refused(config: dict[str, object], words: str, 
     assert any(words in problem for problem in found), found
 
 
+def test_an_adapter_in_several_files(models: Path) -> None:
+    (models / "code/adapter_model.safetensors").rename(models / "code/adapter_model-00001-of-00002.safetensors")
+    with pytest.raises(CheckpointError, match="the adapter is in several files, such as 'adapter_model-00001-of-"):
+        open_checkpoint(models / "code", base=open_checkpoint(models / "base"))
+
+
 def test_the_alpha_that_verl_has_beside_the_adapter(models: Path) -> None:
     (models / "lora_train_meta.json").write_text(json.dumps({"r": 4, "lora_alpha": 32, "task_type": "CAUSAL_LM"}))
     [problem] = problems_of(models, factors(UP[0]), lora_alpha=0)

@@ -75,6 +75,11 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     """
     base = opening.needed(folder, "a LoRA adapter")
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
+    if not (folder / present[0]).exists() and (several := [path.name for path in folder.glob("adapter_model-*-of-*")]):
+        raise CheckpointError(
+            f"{folder}: the adapter is in several files, such as {quoted(min(several))}, which PEFT does not read "
+            "either; save it in one: model.save_pretrained(OUT, max_shard_size='1TB')"
+        )
     names = (present[0], CONFIG)
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
