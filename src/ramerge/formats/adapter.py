@@ -15,8 +15,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
-from ramerge.formats import pickled, safetensors
-from ramerge.formats.files import check_files, policy_places
+from ramerge.formats import pickled, safetensors, unread
+from ramerge.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.formats.views import unwrapped
@@ -58,13 +58,12 @@ _EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj
 _DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 # Architectures whose linear layers are stored as (in, out).
 _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
-_ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save it again"
 
 
 def find(folder: Location) -> Location | None:
-    """The folder of an adapter: this one, or verl's inside of a step or a run."""
+    """The folder of an adapter: this one, or verl's inside of a step or a run. MLX has a `CONFIG` of its own."""
     inside = (inner for place in policy_places(folder) for inner in (place, place / "lora_adapter"))
-    return next((inner for inner in inside if (inner / CONFIG).exists()), None)
+    return next((inner for inner in inside if (inner / CONFIG).exists() and not unread.is_mlx(inner)), None)
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
@@ -316,7 +315,7 @@ class _Agent:
                 pair = _Pair(module, parts[a], parts[b], is_embedding=a != "A")
                 shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
                 if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
-                    raise ValueError(f"{shapes}{_ZERO3}")
+                    raise ValueError(f"{shapes}; {UNGATHERED}")
                 if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
                     raise ValueError(f"{shapes}; adapters of convolutions are not read")
                 if pair.a.shape[0] != pair.b.shape[1]:

@@ -19,6 +19,12 @@ from ramerge.tensors.identity import Identity, identify
 from ramerge.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
 from ramerge.tensors.tensor import Tensor
 
+UNGATHERED = (
+    "it was saved without gathering what ZeRO-3 or FSDP had spread; save it again, gathered (DeepSpeed: "
+    "stage3_gather_16bit_weights_on_model_save, FSDP: FULL_STATE_DICT)"
+)
+"""Why weights of a model or an adapter have no elements."""
+
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000

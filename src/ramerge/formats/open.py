@@ -142,7 +142,7 @@ def _no_weights(directory: Location) -> str:
         )
     if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
-    if isinstance(directory, Path) and (text := unread.advice(directory)):
+    if text := unread.advice(directory):
         return f"{directory}: {text}"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""
