@@ -214,6 +214,7 @@ class _Agent:
     ranks: set[int] = field(default_factory=set)
     others: int = 0
     added: list[str] = field(default_factory=list)
+    scaled: set[str] = field(default_factory=set)
     done: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -272,6 +273,9 @@ class _Agent:
                         self._add_to_module(pair, modules[pair.module])
         if not modules and not others:
             self.problems.append("holds no tensors")
+        for option, keys in self.settings.idle(self.scaled).items():
+            names = ", ".join(map(quoted, keys[:10])) + (" and others" if len(keys) > 10 else "")
+            self.warnings.append(f"{option} in {CONFIG} has {names}, which matches no module that the adapter changes")
         if self.settings.unread:
             names = ", ".join(map(quoted, self.settings.unread[:10]))
             self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
@@ -413,6 +417,16 @@ class _Agent:
                 f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENED)}"
             )
 
+    def _scaling(self, name: str, rank: int) -> float:
+        """What a product is multiplied by. Raises ValueError if the weights have another rank than the one stated."""
+        self.scaled.add(name)
+        if rank != (stated := self.settings.rank(name)):
+            raise ValueError(
+                f"has the rank {rank}, but by r and rank_pattern in {CONFIG} it is {stated}, so its factor, alpha by "
+                "rank, is not known; correct them to what it was trained with"
+            )
+        return self.settings.scaling(name, rank)
+
     def _put(self, name: str, origin: LowRank) -> None:
         most = max(_ANY_RANK, *origin.base.shape[-2:])
         if origin.ranks > most:
@@ -447,7 +461,7 @@ class _Agent:
             raise ValueError(f"{list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
         self._check_wide(name)
         left, right, rank = pair.factors(1, transposed=transposed)
-        scaling = self.settings.scaling(pair.plain, rank)
+        scaling = self._scaling(pair.plain, rank)
         self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if "bias" in parts:
             self._add_to_bias(pair.plain, parts["bias"], scaling)
@@ -563,7 +577,7 @@ class _Agent:
 
     def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
         experts = parameter.experts
-        scaling = self.settings.scaling(f"{pair.plain}.{parameter.name}", pair.a.shape[0] // experts)
+        scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.a.shape[0] // experts)
         for name, expert, row in parameter.parts:
             self._check_wide(name)
             self._note("changes", name, pair.module)
