@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.formats.safetensors import INDEX
-from ramerge.formats.sidecars import companion_files, has_tokenizer
+from ramerge.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.foundation.dtypes import full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import brief, enumerated, one_line
+from ramerge.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.methods.base import conditions
 from ramerge.output.write import Shard
 from ramerge.planning.configs import accepts, compare_configs, contradictions
@@ -294,9 +294,16 @@ def find_companions(
         if (base / name).is_dir():
             findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
     try:
-        return companion_files(
+        found = companion_files(
             (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
         )
+        if left := left_out(base, inputs.opened_base.files):
+            text = "not copied, because they are or belong to weights that are not read"
+            findings.notes.append(f"{base}: {listed(list(map(quoted, left)))}: {text}")
+        if modules := modules_with_weights(found):
+            text = f"have weights of their own, which are the base's and are not merged: {listed(modules)}"
+            findings.notes.append(f"{base}: modules {text}")
+        return found
     except CheckpointError as error:
         for text in error.problems:
             findings.problem(text)
