@@ -414,6 +414,15 @@ def test_float8_that_is_not_declared(tmp_path: Path) -> None:
     assert "config.json does not say how its scales are stored" in text
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "like base"])
+def test_a_second_declaration_stays_with_the_codes(dtype: str, tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks") | {"dtype": dtype}
+    (tmp_path / "base/hf_quant_config.json").write_text("{}")
+    record = ramerge.merge(source, tmp_path / "out")
+    assert (tmp_path / "out/hf_quant_config.json").exists() is (dtype == "like base")
+    assert any("'hf_quant_config.json': not copied" in note for note in record.notes) is (dtype != "like base")
+
+
 @pytest.mark.parametrize("config", [{}, {"quantization": {"bits": 4, "group_size": 32}}])
 def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path) -> None:
     """They are words of 32 bits, which a model may have for other reasons."""

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import ramerge
 from ramerge.formats.open import open_checkpoint
@@ -51,6 +53,12 @@ def test_a_series_without_an_index_lacks_files(absent: Sequence[int], tmp_path: 
     for number in absent:
         (folder / shard(number)).unlink()
     refused(folder, "so the model is not complete; copy what is missing", *(f"'{shard(number)}'" for number in absent))
+
+
+def test_a_number_beyond_the_total(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", index=False)
+    write_safetensors(folder / shard(4), {"more.weight": floats([1.0])})
+    refused(folder, f"{shard(4)}: there is no file 4 of 3; remove what is left over")
 
 
 def test_a_complete_series_without_an_index(tmp_path: Path) -> None:
@@ -166,3 +174,11 @@ CASES: list[tuple[list[str], list[tuple[list[str], int]]]] = [
 @pytest.mark.parametrize(("names", "wanted"), CASES)
 def test_gaps(names: list[str], wanted: list[tuple[list[str], int]]) -> None:
     assert list(gaps(names)) == wanted
+
+
+@given(st.integers(1, 40).flatmap(lambda total: st.tuples(st.just(total), st.sets(st.integers(1, total), min_size=1))))
+def test_gaps_are_what_is_missing(case: tuple[int, set[int]]) -> None:
+    total, present = case
+    found = list(gaps([shard(number, total) for number in sorted(present)], counted_only=True))
+    missing = [shard(number, total) for number in range(1, total + 1) if number not in present]
+    assert found == ([(missing[:3], len(missing))] if missing else [])

@@ -161,6 +161,9 @@ def _incomplete(
                 f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
                 "model is not complete; copy what is missing with its index, or save the model again"
             )
+    for name in names:
+        if (counted := _OF.search(name)) and int(counted[1]) > int(counted[2]):
+            yield f"{folder / name}: there is no file {int(counted[1])} of {int(counted[2])}; remove what is left over"
     for stem, totals in _totals(names).items():
         if len(totals) > 1:
             several = " and ".join(map(str, sorted(totals)))

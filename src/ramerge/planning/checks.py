@@ -29,6 +29,8 @@ from ramerge.tensors.checkpoint import Checkpoint
 _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
+# What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
+_OF_QUANTIZATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 
@@ -297,8 +299,11 @@ def find_companions(
         found = companion_files(
             (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
         )
-        if left := left_out(base, inputs.opened_base.files):
-            text = "not copied, because they are or belong to weights that are not read"
+        left = left_out(base, inputs.opened_base.files)
+        if inputs.opened_base.quantized is not None and recipe.dtype != LIKE_BASE:
+            left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]
+        if left:
+            text = "not copied, because they are or belong to weights that are not read, or not as they are"
             findings.notes.append(f"{base}: {listed(list(map(quoted, left)))}: {text}")
         if modules := modules_with_weights(found):
             text = f"have weights of their own, which are the base's and are not merged: {listed(modules)}"
