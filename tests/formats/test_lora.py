@@ -499,6 +499,66 @@ def test_a_square_parameter_that_nothing_tells_the_sides_of(tmp_path: Path) -> N
     assert open_checkpoint(known, base=open_checkpoint(tmp_path / "base")).tensors[f"{name}.down_proj"].dtype == "F32"
 
 
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+def stacked_pairs(out: int, width: int, *, seed: int = 5) -> tuple[dict[str, Stored], np.ndarray]:
+    """A pair for each of three experts, as SkyRL writes them, and twice their products."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-8, 9, shape) / 64 for shape in ((3, 4, width), (3, out, 4)))
+    name = f"base_model.model.{EXPERTS}.gate_up_proj"
+    return {f"{name}.lora_A.weight": floats(a, "F32"), f"{name}.lora_B.weight": floats(b, "F32")}, 2 * (b @ a)
+
+
+@pytest.mark.parametrize("layout", ["one tensor", "transposed", "a tensor for each"])
+def test_a_pair_for_each_expert(layout: str, tmp_path: Path) -> None:
+    start = np.random.default_rng(0).integers(-8, 9, (3, 12, 8)) / 64
+    tensors, update = stacked_pairs(12, 8)
+    wanted = start + update
+    made: dict[str, np.ndarray] = {}
+    for values in (start, wanted):
+        if layout == "a tensor for each":
+            cut = {("gate", e): values[e, :6] for e in range(3)} | {("up", e): values[e, 6:] for e in range(3)}
+            found = {f"{EXPERTS}.{e}.{part}_proj.weight": value for (part, e), value in cut.items()}
+        else:
+            found = {f"{EXPERTS}.gate_up_proj": values.transpose(0, 2, 1) if layout == "transposed" else values}
+        if not made:
+            write_checkpoint(tmp_path / "base", {name: floats(value, "F32") for name, value in found.items()})
+        made = found
+    ramerge.convert(f"{tmp_path / 'base'}+{write_adapter(tmp_path / 'x', tensors)}", tmp_path / "out")
+    ours = read_checkpoint(tmp_path / "out")
+    assert ours.keys() == made.keys()
+    assert all(ours[name].bits.tobytes() == floats(value, "F32").bits.tobytes() for name, value in made.items())
+
+
+@pytest.mark.parametrize(
+    ("shape", "config", "words"),
+    [
+        ((2, 12, 8), {}, "and the base has [2, 12, 8]"),
+        ((3, 12, 9), {}, "and the base has [3, 12, 9]"),
+        (None, {}, "and the base has no such parameter of experts"),
+        ((3, 12, 8), {"use_dora": True}, "DoRA of experts is not read"),
+        ((3, 12, 8), {"r": 3}, "has the rank 4, but by r and rank_pattern"),
+    ],
+)
+def test_pairs_of_experts_that_do_not_fit(
+    shape: tuple[int, ...] | None, config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    name = f"{EXPERTS}.gate_up_proj" if shape else "model.norm.weight"
+    write_checkpoint(tmp_path / "base", {name: floats(np.ones(shape or 8), "F32")})
+    (problem,) = problems_of(tmp_path, stacked_pairs(12, 8)[0], **config)
+    assert words in problem
+
+
+def test_placeholders_for_what_the_base_lacks_are_skipped(models: Path) -> None:
+    """Tinker writes empty gates of experts that have none; empty factors of a module that is there are a fault."""
+    empty = {key("model.layers.0.mlp.w3", f"lora_{letter}.weight"): some(0) for letter in "AB"}
+    agent = open_checkpoint(write_adapter(models / "x", factors(Q) | empty), base=open_checkpoint(models / "base"))
+    assert any("'model.layers.0.mlp.w3': placeholders without elements" in note for note in agent.notes)
+    assert agent.tensors[f"{Q}.weight"].dtype == "F32"
+    assert problems_of(models, empty) == [f"{models / 'wrong/adapter_model.safetensors'}: holds no tensors"]
+
+
 def test_weights_of_the_base_that_cannot_be_changed(tmp_path: Path) -> None:
     write_base(tmp_path / "base", "F64")
     assert any("which is F64 in the base" in problem for problem in problems_of(tmp_path, factors(Q)))
