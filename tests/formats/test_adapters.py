@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.formats.open import open_checkpoint
+from ramerge.formats.open import open_checkpoint, open_stacked
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.reader import Files, Reader
@@ -252,6 +252,49 @@ def test_an_adapter_of_tied_embeddings_gives_the_logits_of_training(
         torch.testing.assert_close(model(ids).logits, trained, rtol=0, atol=1e-6)
         assert model.config.tie_word_embeddings is stays_tied
         assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+
+
+_STACKS: dict[str, list[dict[str, Any]]] = {
+    "products": [
+        {"target_modules": ["q_proj", "up_proj"]},
+        {"target_modules": ["up_proj"], "r": 2, "use_rslora": True},
+    ],
+    "tokens": [
+        {"target_modules": ["v_proj"], "trainable_token_indices": [5, 2]},
+        {"target_modules": ["v_proj"], "trainable_token_indices": [60, 1]},
+    ],
+    "the same tokens": [
+        {"target_modules": ["v_proj"], "trainable_token_indices": [5, 2]},
+        {"target_modules": ["v_proj"], "trainable_token_indices": [2]},
+    ],
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", list(_STACKS))
+def test_stacked_adapters_are_what_peft_merges_at_once(name: str, writer: Writer) -> None:
+    """Products add up, and so do rows of other tokens; the same rows are refused here and there."""
+    import peft
+
+    base = writer.base("llama")
+    adapters = [writer.adapter(f"{name} {n}", "llama", options) for n, options in enumerate(_STACKS[name])]
+    model = peft.PeftModel.from_pretrained(writer.loaded("llama"), adapters[0], adapter_name="0")
+    model.load_adapter(adapters[1], adapter_name="1")
+    if name == "the same tokens":
+        with pytest.raises(ValueError, match="already defined"):
+            model.merge_and_unload(adapter_names=["0", "1"])
+        with pytest.raises(ramerge.RamergeError, match="which an adapter before it has changed already"):
+            open_stacked([base, *adapters])
+        return
+    theirs = model.merge_and_unload(adapter_names=["0", "1"])
+    theirs.save_pretrained(writer.folder / "merged" / name)
+    ours, wanted, start = (
+        read(open_stacked([base, *adapters])),
+        values_of(writer.folder / "merged" / name),
+        values_of(base),
+    )
+    assert ours.keys() == wanted.keys()
+    assert all(units(ours[key], wanted[key], start[key]) <= 2 for key in wanted)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -251,6 +251,30 @@ def test_parts_that_no_rank_has(tmp_path: Path) -> None:
         open_checkpoint(tmp_path)
 
 
+def test_a_part_that_only_the_last_rank_lacks(tmp_path: Path) -> None:
+    """Nothing lies behind it, so there is no hole; but a matrix of many rows has some on every rank."""
+    for rank, part in ((1, 1), (1, 2), (2, 1), (2, 2)):
+        name = f"shard-{rank:05}-model-{part:05}-of-00002.safetensors"
+        safetensors(tmp_path / name, [2 * (rank - 1), 0], name=f"layers.{part}.weight")
+    assert {tensor.shape for tensor in open_checkpoint(tmp_path).tensors.values()} == {(4, 3)}
+    lost = tmp_path / "shard-00002-model-00001-of-00002.safetensors"
+    lost.unlink()
+    with pytest.raises(CheckpointError, match=rf"{lost}: is missing, so the model is not complete"):
+        open_checkpoint(tmp_path)
+    # of one row, the second rank has nothing
+    safetensors(tmp_path / "shard-00001-model-00001-of-00002.safetensors", [0, 0], (1, 3), name="layers.1.weight")
+    assert open_checkpoint(tmp_path).tensors["layers.1.weight"].shape == (1, 3)
+
+
+def test_parts_of_two_saves(tmp_path: Path) -> None:
+    for part, of in ((1, 1), (2, 2)):
+        safetensors(
+            tmp_path / f"shard-00001-model-{part:05}-of-{of:05}.safetensors", [0, 0], name=f"layers.{part}.weight"
+        )
+    with pytest.raises(CheckpointError, match="numbered as parts of 1 and 2; remove those of an earlier save"):
+        open_checkpoint(tmp_path)
+
+
 def test_a_missing_safetensors_shard(tmp_path: Path) -> None:
     safetensors(tmp_path / "shard-00001-model-00001-of-00001.safetensors", [0, 0])
     safetensors(tmp_path / "shard-00003-model-00001-of-00001.safetensors", [2, 0])

@@ -162,4 +162,8 @@ def test_a_file_beside_an_index_of_others_is_a_warning(tmp_path: Path) -> None:
     (warning,) = open_checkpoint(folder).warnings
     assert "holds both model.safetensors, which is read" in warning and "as vLLM reads them" in warning
     change_index(folder, lambda index: index["weight_map"].update(dict.fromkeys(simple(0), "model.safetensors")))
+    (warning,) = open_checkpoint(folder).warnings
+    assert "'model-00001-of-00002.safetensors'" in warning and "complete by themselves, are not read" in warning
+    for shard in folder.glob("model-*"):
+        shard.unlink()
     assert open_checkpoint(folder).warnings == ()

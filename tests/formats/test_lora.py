@@ -15,6 +15,7 @@ import pytest
 import ramerge
 from ramerge.formats.open import open_checkpoint
 from ramerge.foundation.errors import CheckpointError, PlanError, WeightsError
+from ramerge.tensors.lowrank import LowRank
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.reference import NUMBERS, Stored
 from tests.tiers import some
@@ -274,11 +275,148 @@ def problems_of(models: Path, tensors: Mapping[str, Stored], **config: object) -
         ({"target_parameters": "x"}, "target_parameters must be a list"),
         ({"trainable_token_indices": {"embed_tokens": "x"}}, "trainable_token_indices must be a list"),
         ({"use_dora": True}, "lacks the magnitudes of DoRA"),
+        ({"r": 2}, "has the rank 4, but by r and rank_pattern in adapter_config.json it is 2"),
+        ({"r": 2, "use_rslora": True}, "is not known; correct them to what it was trained with"),
+        ({"r": None}, "has the rank 4, but by r and rank_pattern in adapter_config.json it is 8"),
+        ({"rank_pattern": {"up_proj": 3}}, "has the rank 4, but by r and rank_pattern in adapter_config.json it is 3"),
+        ({"rank_pattern": {r"layers\.0.*up_proj": 3}}, "it is 3"),
+        ({"rank_pattern": {"up_proj": 0}}, "rank_pattern must map patterns of module names to ranks"),
+        ({"rank_pattern": {"(a+)+b": 1}}, "rank_pattern: '(a+)+b' is not a regular expression that is matched quickly"),
+        ({"r": True}, "r must be a rank, such as 16"),
+        ({"r": -4}, "r must be a rank, such as 16"),
     ],
 )
 def test_configurations_that_are_refused(config: dict[str, object], words: str, models: Path) -> None:
     found = problems_of(models, factors(UP[0]), **config)
     assert any(words in problem for problem in found), found
+
+
+def test_an_adapter_in_several_files(models: Path) -> None:
+    (models / "code/adapter_model.safetensors").rename(models / "code/adapter_model-00001-of-00002.safetensors")
+    with pytest.raises(CheckpointError, match="the adapter is in several files, such as 'adapter_model-00001-of-"):
+        open_checkpoint(models / "code", base=open_checkpoint(models / "base"))
+
+
+@pytest.mark.parametrize("use_rslora", [False, True])
+def test_ranks_that_a_pattern_states(use_rslora: bool, models: Path) -> None:
+    """The first pattern counts, as in PEFT's `get_pattern_key`."""
+    tensors = {**factors(UP[0], rank=2), **factors(UP[1], rank=3), **factors(Q)}
+    patterns = {f"^{UP[0]}": 2, "up_proj": 3, "layers.0.mlp.up_proj": 7}
+    adapter = write_adapter(models / "x", tensors, rank_pattern=patterns, use_rslora=use_rslora)
+    agent = open_checkpoint(adapter, base=open_checkpoint(models / "base"))
+    assert agent.warnings == ()
+    found = {name: agent.tensors[f"{name}.weight"].origin for name in (*UP, Q)}
+    assert all(isinstance(origin, LowRank) for origin in found.values())
+    wanted = {name: 8 / (rank**0.5 if use_rslora else rank) for name, rank in zip((*UP, Q), (2, 3, 4), strict=True)}
+    assert {name: origin.scaling for name, origin in found.items()} == wanted
+
+
+def test_keys_of_patterns_that_match_nothing_are_named(models: Path) -> None:
+    patterns = {"alpha_pattern": {"up_proj": 4, "gone": 3}, "rank_pattern": {"model.up_proj": 9, r"layers\.[1].*": 4}}
+    adapter = write_adapter(models / "x", factors(*UP), **patterns)
+    alpha, rank = open_checkpoint(adapter, base=open_checkpoint(models / "base")).warnings
+    assert "alpha_pattern in adapter_config.json has 'gone', which matches no module" in alpha
+    assert "rank_pattern in adapter_config.json has 'model.up_proj', which matches no module" in rank
+
+
+def test_what_every_adapter_says_is_not_noted(models: Path) -> None:
+    adapter = write_adapter(models / "x", factors(Q), init_lora_weights=True, task_type="CAUSAL_LM")
+    assert not any(
+        "no meaning" in note for note in open_checkpoint(adapter, base=open_checkpoint(models / "base")).notes
+    )
+
+
+# --- adapters on adapters --------------------------------------------------------------------------------------------
+
+EMBEDDINGS = "model.embed_tokens"
+DELTA = f"base_model.model.{EMBEDDINGS}.token_adapter.trainable_tokens_delta"
+
+
+def rows(*tokens: int) -> tuple[dict[str, Stored], dict[str, Any]]:
+    """An adapter that gives these tokens other rows."""
+    return {DELTA: floats(np.full((len(tokens), 16), tokens[0]), "F32")}, {"trainable_token_indices": list(tokens)}
+
+
+def saved(name: str, value: float) -> tuple[dict[str, Stored], dict[str, Any]]:
+    """An adapter that replaces a tensor."""
+    return {f"base_model.model.{name}": floats(np.full(SHAPES[name], value), "F32")}, {}
+
+
+LORA = (
+    {
+        f"base_model.model.{EMBEDDINGS}.lora_embedding_A": floats(np.full((4, 32), 0.1), "F32"),
+        f"base_model.model.{EMBEDDINGS}.lora_embedding_B": floats(np.full((16, 4), 0.1), "F32"),
+    },
+    {"r": 4},
+)
+LORA_Q = factors(Q), {"r": 4}
+DORA_Q = {**factors(Q), f"base_model.model.{Q}.lora_magnitude_vector": floats(np.ones(16), "F32")}, {"use_dora": True}
+EMBEDDED, Q_WEIGHT, Q_BIAS = f"{EMBEDDINGS}.weight", f"{Q}.weight", f"{Q}.bias"
+STACKS: dict[str, tuple[list[tuple[dict[str, Stored], dict[str, Any]]], str]] = {
+    "the same rows": ([rows(3, 5), rows(5, 9)], EMBEDDED),
+    "the same rows, with others between": ([rows(3), rows(5), rows(3)], EMBEDDED),
+    "rows of what was saved": ([saved(EMBEDDED, 1), rows(3)], EMBEDDED),
+    "rows of a product": ([LORA, rows(3)], EMBEDDED),
+    "saved after a product": ([LORA_Q, saved(Q_WEIGHT, 1)], Q_WEIGHT),
+    "saved after rows": ([rows(3), saved(EMBEDDED, 1)], EMBEDDED),
+    "saved twice": ([saved(Q_WEIGHT, 1), saved(Q_WEIGHT, 2)], Q_WEIGHT),
+    "a bias twice": ([saved(Q_BIAS, 1), saved(Q_BIAS, 2)], Q_BIAS),
+    "magnitudes over a product": ([LORA_Q, DORA_Q], Q_WEIGHT),
+}
+SUMS = {
+    "other rows": [rows(3, 5), rows(9), rows(1, 30)],
+    "products": [LORA_Q, LORA_Q],
+    "a product over what was saved": [saved(Q_WEIGHT, 1), LORA_Q],
+    "a product over magnitudes": [DORA_Q, LORA_Q],
+    "others": [rows(3), saved(Q_BIAS, 1), LORA_Q],
+}
+
+
+def stacked(models: Path, stack: list[tuple[dict[str, Stored], dict[str, Any]]]) -> list[Path]:
+    return [write_adapter(models / f"s{n}", tensors, **config) for n, (tensors, config) in enumerate(stack)]
+
+
+@pytest.mark.parametrize("case", list(STACKS))
+def test_an_adapter_that_undoes_another_is_refused(case: str, models: Path) -> None:
+    stack, name = STACKS[case]
+    adapters = stacked(models, stack)
+    text = "+".join(map(str, (models / "base", *adapters)))
+    with pytest.raises(PlanError) as raised:
+        ramerge.convert(text, models / "out")
+    (problem,) = raised.value.problems
+    assert f"{adapters[-1]}: replaces rows or all of '{name}', which an adapter before it has changed" in problem
+    assert any(
+        "replaces rows" in problem for problem in ramerge.plan(recipe(models, []) | {"agents": {"x": text}}).problems
+    )
+    # as the message says, a model that was written first is only a model
+    below = "+".join(map(str, (models / "base", *adapters[:-1])))
+    ramerge.convert(below, models / "below", dtype="float32")
+    ramerge.convert(f"{models / 'below'}+{adapters[-1]}", models / "out", dtype="float32")
+    ramerge.merge({"method": "ram", "base": below, "agents": {"x": str(adapters[-1])}}, models / "merged")
+
+
+@pytest.mark.parametrize("case", list(SUMS))
+def test_adapters_that_add_up(case: str, models: Path) -> None:
+    """One after the other is the same as each over the model that the earlier ones make."""
+    adapters = stacked(models, SUMS[case])
+    below = models / "base"
+    for number, adapter in enumerate(adapters):
+        ramerge.convert(f"{below}+{adapter}", models / f"{number}", dtype="float32")
+        below = models / f"{number}"
+    ramerge.convert("+".join(map(str, (models / "base", *adapters))), models / "out", dtype="float32")
+    assert {name: tensor.bits.tobytes() for name, tensor in read_checkpoint(models / "out").items()} == {
+        name: tensor.bits.tobytes() for name, tensor in read_checkpoint(below).items()
+    }
+
+
+def test_rows_of_tied_embeddings_are_those_of_the_output_too(tmp_path: Path) -> None:
+    config = {"tie_word_embeddings": True, "architectures": ["LlamaForCausalLM"]}
+    write_base(tmp_path / "base", **config)
+    head = {"base_model.model.lm_head.weight": floats(np.ones((32, 16)), "F32")}
+    first, second, third = stacked(tmp_path, [rows(3), rows(5), (head, {"modules_to_save": ["lm_head"]})])
+    ramerge.convert(f"{tmp_path / 'base'}+{first}+{second}", tmp_path / "sum")
+    with pytest.raises(PlanError, match=r"replaces rows or all of 'lm_head\.weight'"):
+        ramerge.convert(f"{tmp_path / 'base'}+{first}+{third}", tmp_path / "out")
 
 
 def test_the_alpha_that_verl_has_beside_the_adapter(models: Path) -> None:
@@ -330,7 +468,7 @@ def some(*shape: int, dtype: str = "F32") -> Stored:
         ({f"{Q}.weight": some(16, 16), key(Q, "weight"): some(16, 16)}, {}, f"replaces '{Q}.weight' twice, as"),
         ({key(Q, "weight"): some(16, 16), key(Q, "modules_to_save.default.weight"): some(16, 16)}, {}, "twice, as"),
         (factors(Q) | {k.replace("model.l", "model.language_model.l"): v for k, v in factors(Q).items()}, {}, "twice"),
-        (factors(Q, rank=1025), {}, "more than 1,024 add nothing to such a matrix"),
+        (factors(Q, rank=1025), {"r": 1025}, "more than 1,024 add nothing to such a matrix"),
         ({}, {}, "holds no tensors"),
     ],
 )
@@ -354,11 +492,71 @@ def test_a_square_parameter_that_nothing_tells_the_sides_of(tmp_path: Path) -> N
     name = "model.layers.0.mlp.experts"
     write_checkpoint(tmp_path / "base", {f"{name}.down_proj": floats(rng.normal(size=(2, 8, 8)))})
     tensors = {key(name, "lora_A.weight"): some(4, 8), key(name, "lora_B.weight"): some(8, 4)}
-    parameters = ["experts.down_proj"]
-    found = problems_of(tmp_path, tensors, target_parameters=parameters, peft_version="0.20.0")
+    config = {"target_parameters": ["experts.down_proj"], "r": 2}
+    found = problems_of(tmp_path, tensors, **config, peft_version="0.20.0")
     assert "down_proj is square" in found[0]
-    known = write_adapter(tmp_path / "older", tensors, target_parameters=parameters, peft_version="0.18.1")
+    known = write_adapter(tmp_path / "older", tensors, **config, peft_version="0.18.1")
     assert open_checkpoint(known, base=open_checkpoint(tmp_path / "base")).tensors[f"{name}.down_proj"].dtype == "F32"
+
+
+EXPERTS = "model.layers.0.mlp.experts"
+
+
+def stacked_pairs(out: int, width: int, *, seed: int = 5) -> tuple[dict[str, Stored], np.ndarray]:
+    """A pair for each of three experts, as SkyRL writes them, and twice their products."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(-8, 9, shape) / 64 for shape in ((3, 4, width), (3, out, 4)))
+    name = f"base_model.model.{EXPERTS}.gate_up_proj"
+    return {f"{name}.lora_A.weight": floats(a, "F32"), f"{name}.lora_B.weight": floats(b, "F32")}, 2 * (b @ a)
+
+
+@pytest.mark.parametrize("layout", ["one tensor", "transposed", "a tensor for each"])
+def test_a_pair_for_each_expert(layout: str, tmp_path: Path) -> None:
+    start = np.random.default_rng(0).integers(-8, 9, (3, 12, 8)) / 64
+    tensors, update = stacked_pairs(12, 8)
+    wanted = start + update
+    made: dict[str, np.ndarray] = {}
+    for values in (start, wanted):
+        if layout == "a tensor for each":
+            cut = {("gate", e): values[e, :6] for e in range(3)} | {("up", e): values[e, 6:] for e in range(3)}
+            found = {f"{EXPERTS}.{e}.{part}_proj.weight": value for (part, e), value in cut.items()}
+        else:
+            found = {f"{EXPERTS}.gate_up_proj": values.transpose(0, 2, 1) if layout == "transposed" else values}
+        if not made:
+            write_checkpoint(tmp_path / "base", {name: floats(value, "F32") for name, value in found.items()})
+        made = found
+    ramerge.convert(f"{tmp_path / 'base'}+{write_adapter(tmp_path / 'x', tensors)}", tmp_path / "out")
+    ours = read_checkpoint(tmp_path / "out")
+    assert ours.keys() == made.keys()
+    assert all(ours[name].bits.tobytes() == floats(value, "F32").bits.tobytes() for name, value in made.items())
+
+
+@pytest.mark.parametrize(
+    ("shape", "config", "words"),
+    [
+        ((2, 12, 8), {}, "and the base has [2, 12, 8]"),
+        ((3, 12, 9), {}, "and the base has [3, 12, 9]"),
+        (None, {}, "and the base has no such parameter of experts"),
+        ((3, 12, 8), {"use_dora": True}, "DoRA of experts is not read"),
+        ((3, 12, 8), {"r": 3}, "has the rank 4, but by r and rank_pattern"),
+    ],
+)
+def test_pairs_of_experts_that_do_not_fit(
+    shape: tuple[int, ...] | None, config: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    name = f"{EXPERTS}.gate_up_proj" if shape else "model.norm.weight"
+    write_checkpoint(tmp_path / "base", {name: floats(np.ones(shape or 8), "F32")})
+    (problem,) = problems_of(tmp_path, stacked_pairs(12, 8)[0], **config)
+    assert words in problem
+
+
+def test_placeholders_for_what_the_base_lacks_are_skipped(models: Path) -> None:
+    """Tinker writes empty gates of experts that have none; empty factors of a module that is there are a fault."""
+    empty = {key("model.layers.0.mlp.w3", f"lora_{letter}.weight"): some(0) for letter in "AB"}
+    agent = open_checkpoint(write_adapter(models / "x", factors(Q) | empty), base=open_checkpoint(models / "base"))
+    assert any("'model.layers.0.mlp.w3': placeholders without elements" in note for note in agent.notes)
+    assert agent.tensors[f"{Q}.weight"].dtype == "F32"
+    assert problems_of(models, empty) == [f"{models / 'wrong/adapter_model.safetensors'}: holds no tensors"]
 
 
 def test_weights_of_the_base_that_cannot_be_changed(tmp_path: Path) -> None:

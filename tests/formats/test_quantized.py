@@ -414,6 +414,34 @@ def test_float8_that_is_not_declared(tmp_path: Path) -> None:
     assert "config.json does not say how its scales are stored" in text
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "like base"])
+def test_a_second_declaration_stays_with_the_codes(dtype: str, tmp_path: Path) -> None:
+    source = family(tmp_path, "fp8 blocks") | {"dtype": dtype}
+    (tmp_path / "base/hf_quant_config.json").write_text("{}")
+    record = ramerge.merge(source, tmp_path / "out")
+    assert (tmp_path / "out/hf_quant_config.json").exists() is (dtype == "like base")
+    assert any("'hf_quant_config.json': not copied" in note for note in record.notes) is (dtype != "like base")
+
+
+@pytest.mark.parametrize("config", [{}, {"quantization": {"bits": 4, "group_size": 32}}])
+def test_codes_of_mlx_are_named(config: dict[str, object], tmp_path: Path) -> None:
+    """They are words of 32 bits, which a model may have for other reasons."""
+    source, tensors = recipe(tmp_path, ["a"]), model(1)
+    write_checkpoint(tmp_path / "base", model(0))
+    words = {
+        "weight": Stored("U32", np.zeros((50, 5), np.int32)),
+        "scales": encode(np.ones((50, 1), np.float32), "BF16"),
+        "biases": encode(np.ones((50, 1), np.float32), "BF16"),
+    }
+    codes = {f"model.layers.0.q_proj.{part}": stored for part, stored in words.items()}
+    write_checkpoint(tmp_path / "a", {**tensors, **codes}, config=config)
+    (problem,) = ramerge.plan(source).problems
+    assert "is quantized by MLX ('model.layers.0.q_proj.weight' and others)" in problem
+    assert f"mlx_lm.convert --hf-path {tmp_path / 'a'} --mlx-path OUT --dequantize" in problem
+    with pytest.raises(ramerge.RamergeError, match="quantized by MLX"):
+        ramerge.convert(tmp_path / "a", tmp_path / "out")
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, 0.0, -0.01])
 def test_scales_that_make_no_sense_are_all_reported(bad: float, tmp_path: Path) -> None:
     source = family(tmp_path, "fp8 blocks")

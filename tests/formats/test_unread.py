@@ -13,6 +13,10 @@ CASES = {
     "Llama": (("run/consolidated.00.pth",), "run", "convert_llama_weights_to_hf --input_dir {run}"),
     "another name": (("run/model_state.pt",), "run", "mv {run}/model_state.pt {run}/pytorch_model.bin"),
     "accelerate": (("run/pytorch_model_fsdp.bin",), "run", "mv {run}/pytorch_model_fsdp.bin {run}/pytorch_model.bin"),
+    "MLX": (("run/adapters.safetensors", "run/adapter_config.json"), "run",
+            "mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused"),
+    "MLX, a step": (("run/0000100_adapters.safetensors",), "run", "mlx_lm.fuse --model BASE --adapter-path {run}"),
+    "MLX, older": (("run/adapters.npz", "run/adapter_config.json"), "run", "--adapter-path {run}"),
 }  # fmt: skip
 
 

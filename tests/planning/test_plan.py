@@ -102,6 +102,28 @@ def test_policies_accept_what_they_say(tmp_path: Path) -> None:
         assert found[name].bits.tobytes() == a[name].bits.tobytes()
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 16)])
+def test_weights_that_were_not_gathered(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """To keep the base's for them would make a model that is trained in part."""
+    names = write_simple(tmp_path, {"a": 0.5, "b": 0.5})
+    write_checkpoint(tmp_path / "b", {**simple(2), "model.layers.1.weight": floats(np.zeros(shape))})
+    for allow in ({}, {"different_shapes": True}):
+        (problem,) = plan(recipe(tmp_path, names, allow=allow)).problems
+        assert f"b: has no elements of 'model.layers.1.weight' {list(shape)}; it was saved without gathering" in problem
+        assert "different_shapes" not in problem
+
+
+def test_a_model_of_its_own_that_was_not_gathered(tmp_path: Path) -> None:
+    model = write_checkpoint(tmp_path / "a", {**simple(0), "model.layers.1.weight": floats(np.zeros(0))})
+    with pytest.raises(ramerge.PlanError, match=r"has no elements of 'model.layers.1.weight'; it was saved without"):
+        ramerge.convert(model, tmp_path / "out")
+    write_checkpoint(tmp_path / "b", simple(1))
+    assert any(
+        "a: has no elements" in text
+        for text in plan({"base": str(model), "agents": {"b": str(tmp_path / "b")}}).problems
+    )
+
+
 def test_vocabularies_that_differ_say_by_how_many_rows(tmp_path: Path) -> None:
     for name, rows in (("base", 100), ("a", 97)):
         write_checkpoint(tmp_path / name, {"model.embed_tokens.weight": floats(np.zeros((rows, 4)))})

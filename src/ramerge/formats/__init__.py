@@ -4,8 +4,10 @@ open                    opens a folder in whatever format it is
 format                  what a format is
 registry                all of them, by priority
 files                   what formats share: files that must be there, links that lead outside, config.json, runs
+series                  which of a folder's files are the model's: one, those of an index, or a numbered series
 safetensors             safetensors files, as `save_pretrained` writes them
 adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
+stacks                  several adapters over one model: which undo what others have changed
 pickled                 `pytorch_model.bin`
 fsdp                    shards of FSDP, a file for each rank, as verl and SkyRL save them
 megatron                torch_dist of Megatron: the files of dcp, with names and layouts of its own

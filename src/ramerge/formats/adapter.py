@@ -15,8 +15,8 @@ from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
 
-from ramerge.formats import pickled, safetensors
-from ramerge.formats.files import check_files, policy_places
+from ramerge.formats import pickled, safetensors, unread
+from ramerge.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.formats.views import unwrapped
@@ -58,13 +58,12 @@ _EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj
 _DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 # Architectures whose linear layers are stored as (in, out).
 _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
-_ZERO3 = "; it was saved without gathering what ZeRO-3 or FSDP had spread; save it again"
 
 
 def find(folder: Location) -> Location | None:
-    """The folder of an adapter: this one, or verl's inside of a step or a run."""
+    """The folder of an adapter: this one, or verl's inside of a step or a run. MLX has a `CONFIG` of its own."""
     inside = (inner for place in policy_places(folder) for inner in (place, place / "lora_adapter"))
-    return next((inner for inner in inside if (inner / CONFIG).exists()), None)
+    return next((inner for inner in inside if (inner / CONFIG).exists() and not unread.is_mlx(inner)), None)
 
 
 def open_folder(folder: Location, opening: Opening) -> Contents:
@@ -75,6 +74,11 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     """
     base = opening.needed(folder, "a LoRA adapter")
     present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
+    if not (folder / present[0]).exists() and (several := [path.name for path in folder.glob("adapter_model-*-of-*")]):
+        raise CheckpointError(
+            f"{folder}: the adapter is in several files, such as {quoted(min(several))}, which PEFT does not read "
+            "either; save it in one: model.save_pretrained(OUT, max_shard_size='1TB')"
+        )
     names = (present[0], CONFIG)
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
@@ -134,7 +138,10 @@ def _tied(base: Checkpoint) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class _Pair:
-    """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts)."""
+    """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts).
+
+    Stacked, as SkyRL writes those of a parameter of experts, A is (experts, rank, in), and B (experts, out, rank).
+    """
 
     module: str
     a: Tensor
@@ -149,16 +156,24 @@ class _Pair:
     def plain(self) -> str:
         return self.module.replace(".base_layer", "")
 
+    @property
+    def is_stacked(self) -> bool:
+        return len(self.a.shape) == 3
+
+    def rank(self, experts: int) -> int:
+        return self.a.shape[1] if self.is_stacked else self.a.shape[0] // experts
+
     def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
         """Left and right factor from an expert and a row on, and the rank.
 
         A has the experts one after the other, in B each rank has all experts side by side. Of several experts, or of
         one whose factors are all there are.
         """
-        rank = self.a.shape[0] // experts
-        width = self.a.shape[1]
+        rank, (out, width) = self.rank(experts), (self.b.shape[-2], self.a.shape[-1])
         a = Factor(self.a, index=1, rank=width, expert=rank * width, first=expert * rank * width)
         b = Factor(self.b, index=rank * experts, rank=experts, expert=1, first=expert)
+        if self.is_stacked:
+            b = Factor(self.b, index=rank, rank=1, expert=out * rank, first=expert * out * rank)
         left, right = (a, b) if transposed else (b, a)
         if row:
             left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
@@ -185,11 +200,11 @@ class _AdaptedParameter:
 
     def orientations(self, pair: _Pair) -> set[bool]:
         """Whether the factors fit as they are (False), and transposed (True)."""
-        (high, wide), (ranks, width) = self.shape[-2:], pair.a.shape
-        if ranks % self.experts or pair.b.shape[1] != ranks:
+        (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[-2], pair.a.shape[-1])
+        if pair.a.shape[0] != self.experts if pair.is_stacked else pair.a.shape[0] % self.experts:
             return set()
-        found = {False} if (pair.b.shape[0], width) == (high, wide) else set[bool]()
-        return found | ({True} if (width, pair.b.shape[0]) == (high, wide) and len(self.shape) == 3 else set())
+        found = {False} if (out, width) == (high, wide) else set[bool]()
+        return found | ({True} if (width, out) == (high, wide) and len(self.shape) == 3 else set())
 
 
 @dataclass
@@ -210,6 +225,7 @@ class _Agent:
     ranks: set[int] = field(default_factory=set)
     others: int = 0
     added: list[str] = field(default_factory=list)
+    scaled: set[str] = field(default_factory=set)
     done: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -252,6 +268,11 @@ class _Agent:
             with self._about(key):
                 self._replace(key, tensor)
         wrapped: dict[str, list[_Pair]] = {}
+        empty = [name for name, parts in modules.items() if self._is_placeholder(name, parts)]
+        modules = {name: parts for name, parts in modules.items() if name not in empty}
+        if empty:
+            names = ", ".join(map(quoted, empty[:3])) + (f" and {len(empty) - 3:,} more" if len(empty) > 3 else "")
+            self.notes.append(f"{self.path}: {names}: placeholders without elements for what the base lacks; skipped")
         for module, parts in modules.items():
             plain = module.replace(".base_layer", "")
             with self._about(module):
@@ -263,11 +284,16 @@ class _Agent:
             with self._about(module):
                 if targets := self._targets(module):
                     self._add_to_parameters(module, pairs, targets)
-                else:
-                    for pair in pairs:
+                for pair in () if targets else pairs:
+                    if pair.is_stacked:
+                        self._add_to_experts(pair)
+                    else:
                         self._add_to_module(pair, modules[pair.module])
         if not modules and not others:
             self.problems.append("holds no tensors")
+        for option, keys in self.settings.idle(self.scaled).items():
+            names = ", ".join(map(quoted, keys[:10])) + (" and others" if len(keys) > 10 else "")
+            self.warnings.append(f"{option} in {CONFIG} has {names}, which matches no module that the adapter changes")
         if self.settings.unread:
             names = ", ".join(map(quoted, self.settings.unread[:10]))
             self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
@@ -301,6 +327,12 @@ class _Agent:
         again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
         return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
 
+    def _is_placeholder(self, module: str, parts: Mapping[str, Tensor]) -> bool:
+        """Whether factors without elements are for a module that the base does not have, as a gate of its experts."""
+        plain = module.replace(".base_layer", "")
+        known = self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain)
+        return not known and not any(tensor.elements for tensor in parts.values())
+
     @staticmethod
     def _pair(module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
         """A and B of a module, if it has them. Raises ValueError if one lacks, or their shapes do not fit."""
@@ -311,7 +343,9 @@ class _Agent:
                 pair = _Pair(module, parts[a], parts[b], is_embedding=a != "A")
                 shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
                 if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
-                    raise ValueError(f"{shapes}{_ZERO3}")
+                    raise ValueError(f"{shapes}; {UNGATHERED}")
+                if pair.is_stacked and pair.a.shape[:2] == (*pair.b.shape[:1], *pair.b.shape[2:]):
+                    return pair
                 if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
                     raise ValueError(f"{shapes}; adapters of convolutions are not read")
                 if pair.a.shape[0] != pair.b.shape[1]:
@@ -409,6 +443,16 @@ class _Agent:
                 f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENED)}"
             )
 
+    def _scaling(self, name: str, rank: int) -> float:
+        """What a product is multiplied by. Raises ValueError if the weights have another rank than the one stated."""
+        self.scaled.add(name)
+        if rank != (stated := self.settings.rank(name)):
+            raise ValueError(
+                f"has the rank {rank}, but by r and rank_pattern in {CONFIG} it is {stated}, so its factor, alpha by "
+                "rank, is not known; correct them to what it was trained with"
+            )
+        return self.settings.scaling(name, rank)
+
     def _put(self, name: str, origin: LowRank) -> None:
         most = max(_ANY_RANK, *origin.base.shape[-2:])
         if origin.ranks > most:
@@ -443,7 +487,7 @@ class _Agent:
             raise ValueError(f"{list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
         self._check_wide(name)
         left, right, rank = pair.factors(1, transposed=transposed)
-        scaling = self.settings.scaling(pair.plain, rank)
+        scaling = self._scaling(pair.plain, rank)
         self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if "bias" in parts:
             self._add_to_bias(pair.plain, parts["bias"], scaling)
@@ -485,15 +529,30 @@ class _Agent:
         chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
         shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
         for pair, parameter in chosen:
-            fits = parameter.orientations(pair)
-            if len(fits) > 1:
-                fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
-            if len(fits) > 1:
-                raise ValueError(
-                    f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is "
-                    "on which side; merge the adapter into its base with PEFT"
-                )
-            self._add_to_parameter(pair, parameter, fits.pop())
+            self._add_to_parameter(pair, parameter, self._side(module, pair, parameter, shown))
+
+    def _side(self, module: str, pair: _Pair, parameter: _AdaptedParameter, shown: set[bool]) -> bool:
+        """Whether the base's parameter is that of A and B transposed. Raises ValueError if nothing tells."""
+        fits = parameter.orientations(pair)
+        if len(fits) > 1:
+            fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
+        if len(fits) > 1:
+            raise ValueError(
+                f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is on "
+                "which side; merge the adapter into its base with PEFT"
+            )
+        return fits.pop()
+
+    def _add_to_experts(self, pair: _Pair) -> None:
+        """Add a pair for each expert to the parameter of all experts that it is named after."""
+        module, _, name = pair.plain.rpartition(".")
+        parameter = self._parameter(module, name)
+        if parameter is None or not parameter.orientations(pair) or self.settings.use_dora:
+            shapes = f"A {list(pair.a.shape)}, B {list(pair.b.shape)}"
+            has = f"has {list(parameter.shape)}" if parameter is not None else "has no such parameter of experts"
+            dora = ", and DoRA of experts is not read" if self.settings.use_dora else ""
+            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base {has}{dora}")
+        self._add_to_parameter(pair, parameter, self._side(module, pair, parameter, set()))
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
@@ -559,7 +618,8 @@ class _Agent:
 
     def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
         experts = parameter.experts
-        scaling = self.settings.scaling(f"{pair.plain}.{parameter.name}", pair.a.shape[0] // experts)
+        name = pair.plain if pair.is_stacked else f"{pair.plain}.{parameter.name}"
+        scaling = self._scaling(name, pair.rank(experts))
         for name, expert, row in parameter.parts:
             self._check_wide(name)
             self._note("changes", name, pair.module)

@@ -298,13 +298,35 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Sha
     found.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
     if len(absent) > _MOST_ABSENT:
         found.problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
+    if len(totals := sorted({of for *_, of in numbered})) > 1:
+        several = " and ".join(map(str, totals))
+        found.problems.append(
+            f"{folder}: the files are numbered as parts of {several}; remove those of an earlier save"
+        )
     pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
-    for name in names:
+    within: dict[int, set[str]] = defaultdict(set)
+    for name, (_, part, _) in zip(names, numbered, strict=True):
         with collected(found.problems):
             for tensor, offsets in _saved(folder / name):
                 pieces[tensor.name].append(PlacedPiece(offsets, tensor))
+                within[part].add(tensor.name)
+    most = max(map(len, pieces.values()), default=0)
+    for rank, part in sorted({(rank, part) for rank in ranks for part in parts} - {place[:2] for place in numbered}):
+        if any(_is_cut(pieces[name], most) for name in within[part]):
+            lost = f"shard-{rank:05}-model-{part:05}-of-{totals[-1]:05}.safetensors"
+            found.problems.append(f"{folder / lost}: is missing, so the model is not complete")
     found.assemble((unwrapped(name), has[0].tensor.dtype, _reached(has), has) for name, has in pieces.items())
     return found
+
+
+def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
+    """Whether a tensor has pieces of fewer ranks than others although all would get some of it.
+
+    Of n rows, each rank gets ceil(n / ranks), and the last ones nothing only if these are fewer than the ranks.
+    """
+    first = min(pieces, key=lambda piece: piece.offsets)
+    dim = next((dim for piece in pieces for dim, offset in enumerate(piece.offsets) if offset), 0)
+    return len(pieces) < ranks and bool(first.tensor.shape) and first.tensor.shape[dim] >= ranks
 
 
 def _with_last_ranks(folder: Path, found: Contents) -> Contents:

@@ -11,19 +11,23 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.formats.format import Opening
-from ramerge.foundation.errors import AGAIN, CheckpointError, collected, readable
+from ramerge.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
-from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.identity import Identity, identify
 from ramerge.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
 from ramerge.tensors.tensor import Tensor
 
+UNGATHERED = (
+    "it was saved without gathering what ZeRO-3 or FSDP had spread; save it again, gathered (DeepSpeed: "
+    "stage3_gather_16bit_weights_on_model_save, FSDP: FULL_STATE_DICT)"
+)
+"""Why weights of a model or an adapter have no elements."""
+
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
 _MOST_FILES = 10_000
-_MOST_TWICE = 100
 _REQUESTS = 16
 _MINUTES = 30
 # Where trainers put the policy inside of a run, and the latest step: verl's name, SkyRL's.
@@ -154,56 +158,6 @@ def weight_files(path: Location, weight_map: Any, suffix: str) -> tuple[list[str
     if others:
         raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
     return sorted(files), weight_map
-
-
-def open_files(
-    folder: Location,
-    index: str,
-    files: Sequence[str],
-    listed: Mapping[str, str] | None,
-    tensors_of: Callable[[Location], list[Tensor]],
-    opening: Opening,
-) -> Contents:
-    """The tensors of one file or several, each with all of its tensors.
-
-    Args:
-        folder: the folder.
-        index: name of the index.
-        files: names of the weight files.
-        listed: the index's map of tensors to files; None without an index.
-        tensors_of: the tensors of a file.
-        opening: whether links may lead outside.
-
-    Raises:
-        CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
-    """
-    identities = identify(path for path in (folder / index, folder / "config.json") if path.is_file())
-    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
-    identities |= identify(folder / name for name in files)
-    tensors: dict[str, Tensor] = {}
-    shards: dict[str, tuple[str, ...]] = {}
-    problems: list[str] = []
-    for name, found in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
-        if isinstance(found, CheckpointError):
-            problems.extend(found.problems)
-            continue
-        twice = [tensor.name for tensor in found if tensor.name in tensors]
-        problems += [
-            f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
-            for each in twice[:_MOST_TWICE]
-        ]
-        if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
-            problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
-            break
-        shards[name] = tuple(tensor.name for tensor in found)
-        tensors.update({tensor.name: tensor for tensor in found})
-    if listed is not None and not problems:
-        problems += check_index(folder, listed, shards)
-    with collected(problems):
-        config = read_config(folder)
-    if problems:
-        raise CheckpointError(problems)
-    return Contents(tensors, identities, config, folder, shards)
 
 
 def opened_each(

@@ -12,9 +12,11 @@ from pathlib import Path
 
 from ramerge.formats import unread
 from ramerge.formats.encodings.decode import decode
-from ramerge.formats.format import Opening
+from ramerge.formats.format import ADAPTER, Opening
 from ramerge.formats.registry import by_priority
+from ramerge.formats.stacks import undone
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.paths import common_folder, leads_outside, linked_out
@@ -88,8 +90,8 @@ def open_stacked(
         allow_outside_links, ignore_quantization: as for `open_checkpoint`.
 
     Raises:
-        CheckpointError: a folder cannot be opened, is no delta where only these are asked for, or is a model itself
-            where something is added to one.
+        CheckpointError: a folder cannot be opened, is no delta where only these are asked for, is a model itself where
+            something is added to one, or is an adapter that undoes what adapters before it have changed.
     """
     options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
     opened = base
@@ -97,17 +99,34 @@ def open_stacked(
     again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
     notes: list[str] = []
     warnings: list[str] = []
+    plain: Checkpoint | None = None  # without the adapters that are below the next folder
     for place, folder in enumerate(folders[again:], int(again)):
-        opened = open_checkpoint(folder, base=opened, **options)
+        below = opened
+        opened = open_checkpoint(folder, base=below, **options)
         if only_deltas and opened.delta is None:
             raise CheckpointError(f"{folder}: is no delta, but {opened.title}")
         if place and not opened.needs_base:
             text = "is a whole model; only adapters and deltas can be added to another one"
             raise CheckpointError(f"{folder}: {text}")
+        if opened.format != ADAPTER or below is None:
+            plain = None
+        elif plain is None:
+            plain = below
+        elif names := undone(plain, below, opened):
+            raise CheckpointError(_undoes(folder, names))
         notes += opened.notes
         warnings += opened.warnings
     assert opened is not None
     return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
+
+
+def _undoes(folder: Location, names: Sequence[str]) -> str:
+    which = ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return (
+        f"{folder}: replaces rows or all of {which}, which an adapter before it has changed already, so that change would "
+        "be lost. If it was trained on the model with the other adapter, write that model first (ramerge convert "
+        f"MODEL+ADAPTER OUT) and give OUT+{folder}"
+    )
 
 
 def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
@@ -142,7 +161,7 @@ def _no_weights(directory: Location) -> str:
         )
     if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
-    if isinstance(directory, Path) and (text := unread.advice(directory)):
+    if text := unread.advice(directory):
         return f"{directory}: {text}"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""

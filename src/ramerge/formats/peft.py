@@ -1,14 +1,15 @@
 """What `adapter_config.json` of PEFT says about a LoRA adapter, checked.
 
-Sources: `LoraConfig` and `LoraLayer.update_layer` of peft 0.21. Rank and targets are taken from the weights and not
-from here: PEFT writes what it has trained, whatever patterns chose it.
+Sources: `LoraConfig`, `LoraLayer.update_layer` and `get_pattern_key` of peft 0.21. Targets are taken from the weights
+and not from here: PEFT writes what it has trained, whatever patterns chose it.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
@@ -45,6 +46,7 @@ _KNOWN = frozenset(
         "eva_config",
         "exclude_modules",
         "inference_mode",
+        "init_lora_weights",
         "layers_pattern",
         "layers_to_transform",
         "loftq_config",
@@ -53,9 +55,8 @@ _KNOWN = frozenset(
         "lora_ga_config",
         "megatron_config",
         "megatron_core",
+        "peft_type",
         "qalora_group_size",
-        "r",
-        "rank_pattern",
         "revision",
         "runtime_config",
         "target_modules",
@@ -72,11 +73,16 @@ _LONGEST = 300
 
 _Text = Annotated[str, StringConstraints(min_length=1)]
 _Number = Annotated[float, Field(gt=-1e30, lt=1e30)]
+_Rank = Annotated[int, Field(gt=0, lt=1 << 31)]
+# Longer names have no patterns: no model has them.
+_LONGEST_NAME = 1000
 
 
 class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
-    """What a LoRA adapter's configuration decides, by PEFT's names. Rank and targets follow from the weights."""
+    """What a LoRA adapter's configuration decides, by PEFT's names. Targets follow from the weights."""
 
+    r: _Rank = 8
+    rank_pattern: dict[str, _Rank] = {}
     lora_alpha: _Number
     alpha_pattern: dict[str, _Number] = {}
     use_rslora: bool = False
@@ -89,11 +95,28 @@ class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
     base_model_name_or_path: str = ""
     peft_version: str = ""
 
+    def rank(self, name: str) -> int:
+        """The rank of a module, or of a parameter."""
+        return next((self.rank_pattern[key] for key in self._ranks.matching(name)), self.r)
+
     def scaling(self, name: str, rank: int) -> float:
         """What the product of a module, or of a parameter, is multiplied by."""
-        patterns = self.alpha_pattern.items()
-        alpha = next((alpha for pattern, alpha in patterns if _matches(pattern, name)), self.lora_alpha)
+        alpha = next((self.alpha_pattern[key] for key in self._alphas.matching(name)), self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
+
+    def idle(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """The keys of patterns that match none of these names, by the option that has them."""
+        known = list(names)
+        found = {"alpha_pattern": self._alphas.idle(known), "rank_pattern": self._ranks.idle(known)}
+        return {option: keys for option, keys in found.items() if keys}
+
+    @cached_property
+    def _ranks(self) -> _Patterns:
+        return _Patterns(self.rank_pattern)
+
+    @cached_property
+    def _alphas(self) -> _Patterns:
+        return _Patterns(self.alpha_pattern)
 
     def saves(self, module: str) -> bool:
         """Whether a module was trained as a whole."""
@@ -133,7 +156,7 @@ def read_settings(folder: Location) -> Settings:
     problems = _refused(config)
     try:
         settings = Settings.model_validate({key: value for key, value in config.items() if value is not None})
-        problems += _alphas(settings, folder)
+        problems += _wrong_patterns(settings, folder)
     except ValidationError as error:
         keys = dict.fromkeys(str(item["loc"][0]) for item in error.errors(include_url=False))
         problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
@@ -143,6 +166,8 @@ def read_settings(folder: Location) -> Settings:
 
 
 _MUST = {
+    "r": "be a rank, such as 16",
+    "rank_pattern": "map patterns of module names to ranks",
     "lora_alpha": "be a number",
     "alpha_pattern": "map patterns of module names to numbers",
     "target_parameters": "be a list of names",
@@ -180,18 +205,19 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
     return problems
 
 
-def _alphas(settings: Settings, folder: Location) -> Iterator[str]:
+def _wrong_patterns(settings: Settings, folder: Location) -> Iterator[str]:
     if not settings.lora_alpha:
         yield _no_alpha(folder)
     if not all(settings.alpha_pattern.values()):
         yield "alpha_pattern must map patterns of module names to numbers that are not 0"
-    regular = [pattern for pattern in settings.alpha_pattern if not _LITERAL.fullmatch(pattern)]
-    for pattern in regular:
-        if not _is_quick(pattern):
-            what = "is not a regular expression that is matched quickly"
-            yield f"alpha_pattern: {quoted(pattern)} {what}; write the names out"
-    if len(regular) > _MOST_PATTERNS:
-        yield f"alpha_pattern: has more than {_MOST_PATTERNS} regular expressions; write the names out"
+    for option, patterns in (("alpha_pattern", settings.alpha_pattern), ("rank_pattern", settings.rank_pattern)):
+        regular = [pattern for pattern in patterns if not _LITERAL.fullmatch(pattern)]
+        for pattern in regular:
+            if not _is_quick(pattern):
+                what = "is not a regular expression that is matched quickly"
+                yield f"{option}: {quoted(pattern)} {what}; write the names out"
+        if len(regular) > _MOST_PATTERNS:
+            yield f"{option}: has more than {_MOST_PATTERNS} regular expressions; write the names out"
 
 
 def _no_alpha(folder: Location) -> str:
@@ -226,11 +252,31 @@ def _is_quick(pattern: str) -> bool:
     return True
 
 
-def _matches(pattern: str, name: str) -> bool:
-    """Whether PEFT takes a pattern as one for this name: the pattern is the name, or its end after a dot."""
-    if _LITERAL.fullmatch(pattern):
-        return name == pattern[1:] if pattern[0] == "^" else f".{name}".endswith(f".{pattern}")
-    return len(name) <= _LONGEST and re.match(rf"(.*\.)?({pattern})$", name) is not None
+class _Patterns:
+    """Patterns of module names. As PEFT takes them, one matches a name, or its end after a dot."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        numbered = {pattern: number for number, pattern in enumerate(patterns)}
+        self._literal = {pattern: number for pattern, number in numbered.items() if _LITERAL.fullmatch(pattern)}
+        self._regular = {pattern: number for pattern, number in numbered.items() if pattern not in self._literal}
+
+    def matching(self, name: str) -> list[str]:
+        """The patterns that match a name, in the order in which they were given: PEFT takes the first."""
+        if len(name) > _LONGEST_NAME or not (self._literal or self._regular):
+            return []
+        parts = name.split(".")
+        ends = (f"^{name}", *(".".join(parts[place:]) for place in range(len(parts))))
+        found = {end: self._literal[end] for end in ends if end in self._literal}
+        if len(name) <= _LONGEST:
+            found |= {
+                pattern: number for pattern, number in self._regular.items() if re.match(rf"(.*\.)?({pattern})$", name)
+            }
+        return sorted(found, key=found.__getitem__)
+
+    def idle(self, names: Iterable[str]) -> list[str]:
+        """The patterns that match none of the names."""
+        used = {pattern for name in names for pattern in self.matching(name)}
+        return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used]
 
 
 def model_name(place: str) -> str:

@@ -1,12 +1,12 @@
-"""`pytorch_model.bin`, one or several with an index: dictionaries of tensors that `torch.save` wrote."""
+"""`pytorch_model.bin`, one or several: dictionaries of tensors that `torch.save` wrote."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-from ramerge.formats.files import open_files, read_index
 from ramerge.formats.format import Format, Opening, local
+from ramerge.formats.series import Naming, open_files
 from ramerge.formats.torchfile.load import View, load_file
 from ramerge.formats.views import tensor_of, without_ties
 from ramerge.foundation.errors import CheckpointError, collected
@@ -15,13 +15,12 @@ from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Contents
 from ramerge.tensors.tensor import Tensor
 
-INDEX = "pytorch_model.bin.index.json"
-ONE_FILE = "pytorch_model.bin"
+NAMING = Naming("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
 
 
 def find(folder: Location) -> Location | None:
     """The folder itself if it holds pickled weights."""
-    return folder if (folder / ONE_FILE).exists() or (folder / INDEX).exists() else None
+    return folder if NAMING.is_in(folder) else None
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
@@ -30,14 +29,11 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     Raises:
         CheckpointError: a file is missing or wrong; all problems are listed.
     """
-    if (folder / ONE_FILE).exists():
-        found = open_files(folder, INDEX, [ONE_FILE], None, tensors_of, opening)
-    else:
-        found = open_files(folder, INDEX, *read_index(folder / INDEX, ".bin"), tensors_of, opening)
-    kept, notes = without_ties(found.tensors.values(), found.config)
+    found = open_files(folder, NAMING, tensors_of, opening)
+    kept, ties = without_ties(found.tensors.values(), found.config)
     layout = {_renamed(file): tuple(name for name in held if name in kept) for file, held in found.shards.items()}
     shards = {file: held for file, held in layout.items() if held}
-    return replace(found, tensors=kept, shards=shards, notes=notes)
+    return replace(found, tensors=kept, shards=shards, notes=(*found.notes, *ties))
 
 
 def tensors_of(path: Location) -> list[Tensor]:

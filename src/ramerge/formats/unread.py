@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from shlex import quote
 
+from ramerge.storage.location import Location
+
 _STATE_DICTS = ("pytorch_model_fsdp.bin", "model_state.pt", "model.pt", "pytorch_model.pt", "*.ckpt")
+_MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
 # What it is, patterns of names inside of which one that matches is enough, and what to do with {run} and {file}.
 _KINDS = (
     (
@@ -21,6 +23,12 @@ _KINDS = (
         "--output_dir {run}-hf",
     ),
     (
+        "an adapter of MLX",
+        _MLX,
+        "mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base as BASE; "
+        "then give {run}-fused",
+    ),
+    (
         "a file of torch.save under another name",
         _STATE_DICTS,
         "mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json next to it",
@@ -28,10 +36,15 @@ _KINDS = (
 )
 
 
-def advice(folder: Path) -> str | None:
+def is_mlx(folder: Location) -> bool:
+    """Whether a folder holds an adapter of MLX and none of PEFT. Both have an `adapter_config.json`."""
+    return not any(folder.glob("adapter_model*")) and any(any(folder.glob(pattern)) for pattern in _MLX)
+
+
+def advice(folder: Location) -> str | None:
     """What a folder is, and the command that converts it; None if it is of no kind that is known here."""
     for title, patterns, command in _KINDS:
-        if found := [path for pattern in patterns for path in sorted(folder.glob(pattern))]:
-            text = command.format(run=quote(str(folder)), file=quote(str(found[0])))
-            return f"is {title}, which is not read; convert it: {text}"
+        if found := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
+            run = quote(str(folder))
+            return f"is {title}, which is not read; convert it: {command.format(run=run, file=quote(found[0]))}"
     return None

@@ -209,7 +209,7 @@ def _matched(
     recipe = points[0].recipe
     fitted = fitted_agents(recipe, base, inputs.opened_agents, findings)
     found = {name: match(name, base, agent, recipe.allow, findings) for name, agent in fitted.items()}
-    wanted = _merged(base, recipe)
+    wanted = _merged(base, recipe) if inputs.opened_sides else {}
     side = points[0].method.side
     importances = {
         name: match_importance(name, wanted, checkpoint, findings)
@@ -228,10 +228,10 @@ def _matched(
 
 
 def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
-    rules = (None, *recipe.rules)
+    rules, numbers = (None, *recipe.rules), recipe.rules_of(base.tensors)
     found = {}
     for name, tensor in base.tensors.items():
-        rule = rules[recipe.rule_of(name)]
+        rule = rules[numbers[name]]
         if tensor.is_float and (rule is None or rule.parameters is not None):
             found[name] = tensor
     return found

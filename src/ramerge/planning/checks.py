@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.formats.safetensors import INDEX
-from ramerge.formats.sidecars import companion_files, has_tokenizer
+from ramerge.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.foundation.dtypes import full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import brief, enumerated, one_line
+from ramerge.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.methods.base import conditions
 from ramerge.output.write import Shard
 from ramerge.planning.configs import accepts, compare_configs, contradictions
@@ -19,6 +19,7 @@ from ramerge.planning.layout import unlike_base
 from ramerge.planning.model import TensorPlan, Tie, caught
 from ramerge.planning.tokens import TokenReader
 from ramerge.recipe.document import Key
+from ramerge.recipe.globs import catches_any
 from ramerge.recipe.layers import counts_of
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
@@ -28,6 +29,8 @@ from ramerge.tensors.checkpoint import Checkpoint
 _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
+# What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
+_OF_QUANTIZATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 
@@ -129,7 +132,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Fi
 
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, findings: Findings) -> None:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
-    counts = caught(recipe, tensors)
+    counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
     if len(counts) > _MOST_RULES:
         each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
         findings.notes.append(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
@@ -138,8 +141,7 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, f
             if len(counts) <= _MOST_RULES:
                 findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
-        earlier = any(rule.catches(tensor.name) for tensor in tensors)
-        text = "earlier rules catch all of its tensors" if earlier else f"{base} has no such tensor"
+        text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"
         problem = findings.document.where(("rules", str(number - 1)), f"{rule}: catches nothing: {text}")
         findings.problems.append(problem)
     if recipe.rules and tensors and not any(tensor.merged for tensor in tensors):
@@ -294,9 +296,19 @@ def find_companions(
         if (base / name).is_dir():
             findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
     try:
-        return companion_files(
+        found = companion_files(
             (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
         )
+        left = left_out(base, inputs.opened_base.files)
+        if inputs.opened_base.quantized is not None and recipe.dtype != LIKE_BASE:
+            left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]
+        if left:
+            text = "not copied, because they are or belong to weights that are not read, or not as they are"
+            findings.notes.append(f"{base}: {listed(list(map(quoted, left)))}: {text}")
+        if modules := modules_with_weights(found):
+            text = f"have weights of their own, which are the base's and are not merged: {listed(modules)}"
+            findings.notes.append(f"{base}: modules {text}")
+        return found
     except CheckpointError as error:
         for text in error.problems:
             findings.problem(text)

@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ramerge.formats.encodings.decode import ADVICE
+from ramerge.formats.files import UNGATHERED
 from ramerge.formats.format import ADAPTER
 from ramerge.formats.open import open_checkpoint, open_stacked
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import enumerated
-from ramerge.planning.findings import Findings
+from ramerge.planning.findings import Findings, listed
 from ramerge.planning.soups import soup_of
 from ramerge.recipe.document import Document
 from ramerge.recipe.model import Agent, Recipe, Soup
@@ -123,6 +124,8 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
     opened_agents = _open_all(agents, recipe.agents, recipe, findings, opened_base)
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
+    if opened_base is not None:
+        _check_gathered("" if recipe.base is not None else next(iter(opened_agents)), opened_base, findings)
     if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
         opened_base, opened_agents = _untied(opened_base, opened_agents, apart, findings)
     if needs_base:
@@ -240,6 +243,13 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> 
             why = kind if dtype.startswith("F8") else "not a type of weights"
             what = f"{len(tensors)} tensors of dtype {dtype}, such as {tensors[0].name!r} in {tensors[0].path.name}"
             findings.problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
+
+
+def _check_gathered(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
+    """Refuse parameters without elements in the model that all others are compared with."""
+    parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
+    if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
+        findings.problem(f"{checkpoint.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
 
 
 def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel], findings: Findings) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from ramerge.formats.series import numbered, renumbered
 from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.methods.base import Layer, Statistic
 from ramerge.output.write import Shard, lay_out
@@ -86,13 +87,14 @@ def plan_tensors(
     owners = {entry[0]: output for output in outputs for entry in output.entries}
     entries = {entry[0]: entry for output in outputs for entry in output.entries}
     files = stored.shards if stored is not None else base.shards
-    groups = {shard: [entries[name] for name in names] for shard, names in files.items()}
+    groups = {shard: [entries[name] for name in names] for shard, names in renumbered(files).items()}
     if recipe.shard_size is not None or not groups:
         groups = _regroup(list(entries.values()), recipe.shard_size or _SHARD_BYTES)
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     planned = {id(owners[name]): owners[name] for name in places}.values()
-    return shards, [tensor for output in planned for tensor in _plans(output, matched, points, chunks, places)]
+    rules = recipe.rules_of(base.tensors)
+    return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places, rules)]
 
 
 def _plans(
@@ -101,10 +103,11 @@ def _plans(
     points: Sequence[Point],
     chunks: Sequence[int],
     places: Mapping[str, tuple[str, int]],
+    rules: Mapping[str, int],
 ) -> Iterator[TensorPlan]:
     """How a tensor is made: at once, or some rows after others if models have different numbers of rows."""
     tensor, recipe = output.tensor, points[0].recipe
-    number = 0 if output.is_extra else recipe.rule_of(tensor.name)
+    number = 0 if output.is_extra else rules[tensor.name]
     rule = recipe.rules[number - 1] if number else None
     parts = tuple(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
@@ -241,6 +244,4 @@ def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
             room = limit
         groups[-1].append(entry)
         room -= entry[3]
-    if len(groups) == 1:
-        return {"model.safetensors": groups[0]}
-    return {f"model-{number:05}-of-{len(groups):05}.safetensors": group for number, group in enumerate(groups, 1)}
+    return numbered(groups)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ramerge.formats.files import UNGATHERED
 from ramerge.formats.recorded import read_places
 from ramerge.foundation.errors import CheckpointError
 from ramerge.planning.findings import Findings, listed
@@ -144,19 +145,24 @@ def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, found: dict[str, Tensor], allow: Allow, findings: Findings
 ) -> None:
     """Report shapes and dtypes that differ. In `found`, the base's tensor replaces a tensor of another shape."""
-    shapes, dtypes, rows = [], [], set[int]()
+    shapes, dtypes, empty, rows = [], [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]
         if allow.vocabulary is not None and is_vocabulary(tensor, other):
             continue
-        if other.shape != tensor.shape:
+        if tensor.elements and not other.elements:
+            empty.append(f"{tensor.name!r} {list(other.shape)}")
+            found[tensor.name] = tensor
+        elif other.shape != tensor.shape:
             shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
             rows.add(_rows(tensor, other))
             found[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
     policy = "different_shapes: true keeps the base's"
-    if shapes and allow.different_shapes:
+    if empty:
+        findings.problem(f"{agent.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
+    elif shapes and allow.different_shapes:
         findings.notes.append(f"{name}: {len(shapes)} tensors of another shape ({policy})")
     elif shapes and agent.vocabulary is not None and 0 not in rows:
         both = f"{base.directory}+{agent.directory}"

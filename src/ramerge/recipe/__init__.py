@@ -5,6 +5,7 @@ dialects     forms of recipes of other programs, found by entry point
 model        the structure of a recipe
 checks       checks beyond the structure: methods, parameters, names of agents
 layers       what a layer is
+globs        which rule catches which names of tensors
 paths        where relative paths start
 patterns     regular expressions of rename rules, in bounded time
 read, points opens a recipe in any form; one merge for each combination of varied values

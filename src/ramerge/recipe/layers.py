@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 _NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
@@ -35,6 +36,7 @@ class LayerRange(NamedTuple):
         return f"{self.stack}.{self.number}" if self.stack else str(self.number)
 
 
+@lru_cache(maxsize=1 << 16)  # every rule asks for the layers of the same names
 def layer_of(name: str) -> LayerRange | None:
     """The layer of a tensor of this name; None if it belongs to no layer."""
     found = _NUMBER.search(name)

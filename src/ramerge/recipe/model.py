@@ -5,8 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Container, Mapping
-from fnmatch import fnmatchcase
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -28,7 +27,8 @@ from ramerge.foundation.limits import parse_size
 from ramerge.foundation.text import quoted
 from ramerge.methods.base import SEED, SIDE_INPUTS
 from ramerge.recipe.document import Document
-from ramerge.recipe.layers import layer_of, parse_layers
+from ramerge.recipe.globs import catches_any, first_rules
+from ramerge.recipe.layers import parse_layers
 from ramerge.recipe.patterns import LONGEST_NAME, check_template
 from ramerge.recipe.sentences import describe
 
@@ -191,12 +191,7 @@ class Rule(_Strict):
 
     def catches(self, name: str) -> bool:
         """Whether the rule is for a tensor of this name."""
-        if not any(fnmatchcase(name, pattern) for pattern in self.match):
-            return False
-        if self.layers is None:
-            return True
-        layer = layer_of(name)
-        return layer is not None and layer.number in parse_layers(self.layers)
+        return catches_any(self, [name])
 
     def __str__(self) -> str:
         where = f" of layers {self.layers}" if self.layers else ""
@@ -381,12 +376,13 @@ class Recipe(_Strict):
             raise RecipeError(problems)
         return made
 
+    def rules_of(self, tensors: Iterable[str]) -> dict[str, int]:
+        """For each name the number of the first rule that catches it; see `rule_of`."""
+        return first_rules(self.rules, tensors)
+
     def rule_of(self, tensor: str) -> int:
         """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""
-        for number, rule in enumerate(self.rules, 1):
-            if rule.catches(tensor):
-                return number
-        return 0
+        return self.rules_of([tensor])[tensor]
 
     def to_yaml(self) -> str:
         """The recipe as YAML: the method, and all values that are not defaults."""

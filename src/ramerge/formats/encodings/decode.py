@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from shlex import quote
 from typing import Any
 
 from ramerge.formats.encodings.encoding import Decoding, Encoding
@@ -14,6 +15,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Contents, Quantized
+from ramerge.tensors.tensor import Tensor
 
 KEYS = ("quantization_config", "compression_config")
 """Keys of `config.json` that declare a quantization."""
@@ -61,6 +63,12 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
             do not fit; all problems are listed.
     """
+    if not ignore and (packed_by_mlx := _packed_by_mlx(contents.tensors)):
+        command = f"mlx_lm.convert --hf-path {quote(str(directory))} --mlx-path OUT --dequantize"
+        raise CheckpointError(
+            f"{directory}: is quantized by MLX ({quoted(packed_by_mlx)} and others), which cannot be merged; {ADVICE}, "
+            f"or if there are no others, dequantize it, which leaves its rounding: {command}"
+        )
     found = declared(contents.config)
     method = method_of(found) if found is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
@@ -83,6 +91,12 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
         )
     return _decoded(contents, decoding, encoding, found)
+
+
+def _packed_by_mlx(tensors: Mapping[str, Tensor]) -> str | None:
+    """A matrix in codes of MLX, if there is one: words of 32 bits, with scales next to them."""
+    words = (name for name, tensor in tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
+    return next((name for name in words if f"{name.removesuffix('weight')}scales" in tensors), None)
 
 
 def _check_rest(decoding: Decoding) -> None:

@@ -1,0 +1,184 @@
+"""Numbered files: whether all of a series are there, with an index and without."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ramerge
+from ramerge.formats.open import open_checkpoint
+from ramerge.formats.series import gaps, renumbered
+from ramerge.foundation.errors import CheckpointError
+from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint, write_safetensors
+from tests.conformance.test_merge import same
+from tests.reference import Stored
+
+INDEX = "model.safetensors.index.json"
+
+
+def shard(number: int, of: int = 3) -> str:
+    return f"model-{number:05}-of-{of:05}.safetensors"
+
+
+def sharded(folder: Path, *, index: bool = True, shards: int = 3) -> Path:
+    write_checkpoint(folder, simple(0), shards=shards)
+    if not index:
+        (folder / INDEX).unlink()
+    return folder
+
+
+def unlisted(folder: Path, name: str) -> None:
+    """Take a file out of the index."""
+    index = json.loads((folder / INDEX).read_text())
+    index["weight_map"] = {tensor: file for tensor, file in index["weight_map"].items() if file != name}
+    (folder / INDEX).write_text(json.dumps(index))
+
+
+def refused(folder: Path, *words: str) -> None:
+    with pytest.raises(CheckpointError) as raised:
+        open_checkpoint(folder)
+    assert all(word in str(raised.value) for word in words), raised.value
+    with pytest.raises(ramerge.RamergeError):
+        ramerge.convert(folder, folder.parent / "out")
+    assert not (folder.parent / "out").exists()
+
+
+@pytest.mark.parametrize("absent", [[1], [2], [3], [1, 2], [2, 3]])
+def test_a_series_without_an_index_lacks_files(absent: Sequence[int], tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", index=False)
+    for number in absent:
+        (folder / shard(number)).unlink()
+    refused(folder, "so the model is not complete; copy what is missing", *(f"'{shard(number)}'" for number in absent))
+
+
+def test_a_number_beyond_the_total(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", index=False)
+    write_safetensors(folder / shard(4), {"more.weight": floats([1.0])})
+    refused(folder, f"{shard(4)}: there is no file 4 of 3; remove what is left over")
+
+
+def test_a_complete_series_without_an_index(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", index=False)
+    assert open_checkpoint(folder).tensors.keys() == simple(0).keys()
+    ramerge.convert(folder, tmp_path / "out")
+    same(read_checkpoint(tmp_path / "out"), simple(0))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_index_that_names_a_part_of_a_series(is_there: bool, tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m")
+    unlisted(folder, shard(2))
+    if not is_there:
+        (folder / shard(2)).unlink()
+    refused(folder, f"'{shard(2)}'", "remove it to read all of them" if is_there else "no such file is there")
+
+
+def test_files_of_an_earlier_save_are_named(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m")
+    for number in (1, 2):
+        write_safetensors(folder / shard(number, of=2), simple(number))
+    (warning,) = open_checkpoint(folder).warnings
+    assert f"'{shard(1, of=2)}', '{shard(2, of=2)}', which are complete by themselves, are not read" in warning
+    (folder / shard(1, of=2)).unlink()
+    (warning,) = open_checkpoint(folder).warnings
+    assert f"'{shard(2, of=2)}', which are not complete, are not read" in warning
+    (folder / INDEX).unlink()
+    refused(folder, f"'{shard(1, of=2)}'", "are numbered as parts of 2 and 3")
+
+
+def test_a_single_file_next_to_a_series_without_an_index(tmp_path: Path) -> None:
+    """vLLM would read all of them."""
+    folder = sharded(tmp_path / "m", index=False)
+    write_safetensors(folder / "model.safetensors", simple(1))
+    opened = open_checkpoint(folder)
+    assert list(opened.shards) == ["model.safetensors"]
+    assert "'model.safetensors' make up the model that is read; 'model-00001-of-" in opened.warnings[0]
+
+
+def test_files_without_numbers_that_are_not_read_are_noted(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m")
+    write_safetensors(folder / "mtp.safetensors", simple(1))
+    opened = open_checkpoint(folder)
+    assert opened.warnings == ()
+    assert any("'mtp.safetensors': not read: the model is in" in note for note in opened.notes)
+
+
+@pytest.mark.parametrize(("names", "lost"), [(["part0", "part2"], "part1"), (["m_rank2", "m_rank3"], "m_rank1")])
+def test_numbers_without_a_total(names: Sequence[str], lost: str, tmp_path: Path) -> None:
+    tensors = simple(0)
+    for name, tensor in zip(names, tensors, strict=False):
+        write_safetensors(tmp_path / f"{name}.safetensors", {tensor: tensors[tensor]})
+    with pytest.raises(CheckpointError, match=f"lacks '{lost}.safetensors'"):
+        open_checkpoint(tmp_path)
+
+
+def test_files_of_mistral_are_the_model_once_more(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m", index=False)
+    write_safetensors(folder / "consolidated.safetensors", {"layers.0.wq": next(iter(simple(0).values()))})
+    assert open_checkpoint(folder).tensors.keys() == simple(0).keys()
+    for path in folder.glob("model-*"):
+        path.unlink()
+    assert list(open_checkpoint(folder).tensors) == ["layers.0.wq"]
+
+
+@pytest.mark.needs("torch")
+def test_a_pickled_series_without_an_index(tmp_path: Path) -> None:
+    from tests.formats import trainers
+
+    folder = trainers.write_bin(tmp_path / "m", simple(0), shards=3)
+    (folder / "pytorch_model.bin.index.json").unlink()
+    assert open_checkpoint(folder).tensors.keys() == simple(0).keys()
+    (folder / "pytorch_model-00002-of-00003.bin").unlink()
+    refused(folder, "lacks 'pytorch_model-00002-of-00003.bin'")
+
+
+def test_a_file_of_nothing_but_scales_leaves_no_gap(tmp_path: Path) -> None:
+    """The model without quantization has none, and what ramerge writes is a complete series, too."""
+    codes, scales = Stored("F8_E4M3", np.full((8, 8), 0x38, np.uint8)), floats(np.ones((1, 1)), "F32")
+    name, files = "layers.0.mlp.up_proj.weight", {}
+    for number, tensors in enumerate(({name: codes}, {f"{name}_scale_inv": scales}, {"norm.weight": scales}), 1):
+        (tmp_path / "m").mkdir(exist_ok=True)
+        write_safetensors(tmp_path / "m" / shard(number), tensors)
+        files |= dict.fromkeys(tensors, shard(number))
+    (tmp_path / "m" / INDEX).write_text(json.dumps({"weight_map": files}))
+    declared = {"quant_method": "fp8", "weight_block_size": [8, 8]}
+    (tmp_path / "m/config.json").write_text(json.dumps({"quantization_config": declared, "dtype": "float32"}))
+    ramerge.convert(tmp_path / "m", tmp_path / "out")
+    assert sorted(path.name for path in (tmp_path / "out").glob("*.safetensors")) == [shard(1, of=2), shard(2, of=2)]
+    assert read_checkpoint(tmp_path / "out").keys() == {name, "norm.weight"}
+
+
+def test_files_are_numbered_from_the_start_where_some_were_left_out() -> None:
+    whole = {shard(number): number for number in (1, 2, 3)}
+    assert renumbered(whole) == whole
+    assert renumbered({shard(1): 1, shard(3): 3}) == {shard(1, of=2): 1, shard(2, of=2): 3}
+    assert renumbered({shard(2): 2}) == {"model.safetensors": 2}
+
+
+CASES: list[tuple[list[str], list[tuple[list[str], int]]]] = [
+    (["model-00000-of-00002.bin", "model-00001-of-00002.bin"], []),
+    (["model-00001-of-000003.x", "model-00003-of-000003.x"], [(["model-00002-of-000003.x"], 1)]),
+    (["model-9-of-10.x"], [(["model-1-of-10.x", "model-2-of-10.x", "model-3-of-10.x"], 9)]),
+    (["model-1-of-999999999.x"], [([f"model-{n}-of-999999999.x" for n in (2, 3, 4)], 999_999_998)]),
+    (["qwen2.5-7b.safetensors"], []),
+    (["a1.x", "a999999999.x"], [(["a2.x", "a3.x", "a4.x"], 999_999_997)]),
+    (["rank-0-part-0.x", "rank-0-part-1.x", "rank-2-part-0.x"], [(["rank-1-part-0.x"], 1)]),
+    (["model-1-of-2.x", "model-2-of-2.x", "head-1-of-1.x"], []),
+]
+
+
+@pytest.mark.parametrize(("names", "wanted"), CASES)
+def test_gaps(names: list[str], wanted: list[tuple[list[str], int]]) -> None:
+    assert list(gaps(names)) == wanted
+
+
+@given(st.integers(1, 40).flatmap(lambda total: st.tuples(st.just(total), st.sets(st.integers(1, total), min_size=1))))
+def test_gaps_are_what_is_missing(case: tuple[int, set[int]]) -> None:
+    total, present = case
+    found = list(gaps([shard(number, total) for number in sorted(present)], counted_only=True))
+    missing = [shard(number, total) for number in range(1, total + 1) if number not in present]
+    assert found == ([(missing[:3], len(missing))] if missing else [])
