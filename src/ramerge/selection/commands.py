@@ -164,7 +164,6 @@ def search(
                 settings=search_settings,
                 options=options,
                 on_progress=lambda event: listen(progress_of(event)),
-                on_gathering=listen,
             )
         except StoppedError as stop:
             stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
@@ -220,6 +219,8 @@ def progress_of(event: SearchProgress) -> Progress:
     """What is shown of a search."""
     from ramerge.foundation.progress import Progress
 
+    if event.is_gathering:
+        return Progress("calibrate", event.done, event.total, "prompts")
     notes = [f"best {event.best:.4f}"] if event.best is not None else []
     notes += [f"{event.failed:,} failed"] if event.failed else []
     return Progress("search", event.done, event.total, "points", ", ".join(notes))

@@ -89,9 +89,10 @@ class SearchProgress:
     """How far a search is.
 
     Attributes:
-        done, total: points.
+        done, total: points; while replies and statistics are gathered, prompts.
         best: the first objective's best value so far.
         failed: points that failed.
+        is_gathering: whether replies and statistics of prompts are gathered, before the first point.
 
     Example:
         >>> done = []
@@ -107,6 +108,7 @@ class SearchProgress:
     total: int
     best: float | None
     failed: int
+    is_gathering: bool = False
 
 
 Listener: TypeAlias = Callable[[SearchProgress], None]

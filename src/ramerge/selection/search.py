@@ -13,7 +13,7 @@ from ramerge.api import with_chosen_method
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
-from ramerge.foundation.progress import Progress, silence
+from ramerge.foundation.progress import Progress
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.document import Document
@@ -25,7 +25,7 @@ from ramerge.selection.functions import CallableScorer, FunctionScorer
 from ramerge.selection.prompted import LOWER, AgreementScorer, PromptScore, prompted
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
-from ramerge.selection.run import Listener, MakeScorer, SearchRequest
+from ramerge.selection.run import Listener, MakeScorer, SearchProgress, SearchRequest
 from ramerge.selection.scores import WORST, Objective
 from ramerge.selection.served import TaskScore, TaskScorer
 from ramerge.selection.settings import SearchSettings
@@ -47,7 +47,6 @@ def search(
     settings: SearchSettings = _SETTINGS,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
-    on_gathering: Callable[[Progress], None] | None = None,
 ) -> SearchResult:
     """Merge points of a space, score each, and keep the best in the folder `out`.
 
@@ -65,7 +64,6 @@ def search(
         settings: how many points are tried, which, and what is best.
         options: how every merge is carried out.
         on_progress: called before the first point and after each.
-        on_gathering: called while replies and statistics of a `PromptScore` are gathered.
 
     Returns:
         Every point with its scores, the best one, and what it scores on items that it was not chosen by.
@@ -97,11 +95,12 @@ def search(
     document = open_recipe(recipe, tensors_of_base)
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options)
+    listen = on_progress or (lambda _: None)
     with ExitStack() as stack:
         notes: tuple[str, ...] = ()
         make_scorer: MakeScorer
         if isinstance(score, PromptScore):
-            found = prompted(document, Path(out), score, stack, options, on_gathering or silence)
+            found = prompted(document, Path(out), score, stack, options, lambda event: listen(_gathering(event)))
             document, notes, scorer = found.recipe, found.replies.notes, AgreementScorer(found)
             space = space if vary or space is not None else found.space()
             make_scorer = lambda _folder: scorer  # noqa: E731
@@ -109,9 +108,13 @@ def search(
         else:
             make_scorer = scorer_of(score, settings.score_timeout)
         request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
-        result = run.search(document, Path(out), request, make_scorer, on_progress=on_progress or (lambda _: None))
+        result = run.search(document, Path(out), request, make_scorer, on_progress=listen)
     result = replace(result, notes=(*notes, *result.notes))
     return _with_page(result, Path(out)) if settings.html else result
+
+
+def _gathering(event: Progress) -> SearchProgress:
+    return SearchProgress(event.done, event.total, None, 0, is_gathering=True)
 
 
 def _request(space: Space, usual_sampler: str, settings: SearchSettings, options: Options) -> SearchRequest:
