@@ -26,7 +26,8 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document, document_of
-from ramerge.recipe.model import AUTO, DEFAULT_METHOD, Recipe
+from ramerge.recipe.model import AUTO, Recipe
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -282,7 +283,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     """
     if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
         raise RecipeError(
-            document.where((key,), "the method auto chooses parameters, too; leave it out, or name a method")
+            document.where((key,), "the method auto chooses parameters, too; leave them out, or name a method")
             for key in wrong
         )
     import ramerge  # the analysis is no part of the core, and is found by its public name

@@ -39,3 +39,15 @@ def test_without_a_command_the_help_is_shown_once() -> None:
 
 def test_no_sandbox_is_called_that() -> None:
     assert "local: no sandbox, with your rights" in " ".join(ramerge("eval", "--help").stdout.split())
+
+
+def test_another_method_replaces_parameters_with_a_note(folder: Path) -> None:
+    assert ramerge("merge", *MODELS.split(), "first", "--quiet", "--overwrite", cwd=folder).returncode == 0
+    recipe = ["first/ramerge.yaml", "--method"]
+    done = ramerge("plan", *recipe, "ties", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "note: --method ties replaces what is ram+'s in the recipe: parameters (epsilon, " in done.stdout
+    assert "replaces" not in ramerge("plan", *recipe, "ram+", cwd=folder).stdout
+    assert "density = 0.3" in ramerge("plan", *recipe, "ties", "--set", "parameters.density=0.3", cwd=folder).stdout
+    assert ramerge("plan", *recipe, "auto", cwd=folder).returncode == 0
+    assert "unknown method 'rma'; did you mean 'ram'?" in ramerge("plan", *recipe, "rma", cwd=folder).stderr

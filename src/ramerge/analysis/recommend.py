@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any, Literal, overload
 
@@ -27,7 +27,8 @@ from ramerge.methods.registry import METHODS, listed
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.checks import check
-from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
@@ -109,9 +110,9 @@ class Recommendation:
             RecipeError: the recipe cannot be read.
         """
         document = open_recipe(recipe, tensors_of_base)
-        own = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
-        chosen = {"method": self.method, "parameters": self.parameters, "rounding": self.rounding}
-        return check(replace(document, values=own).with_values(chosen))
+        changed = document.with_values({"rounding": self.rounding})
+        leave_out(changed.values, self.method)
+        return check(changed.with_values({"method": self.method, "parameters": self.parameters}))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -14,6 +14,7 @@ from ramerge.foundation.words import named, pairs, parse_scalar
 from ramerge.methods.base import SIDE_INPUTS
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
+from ramerge.recipe.other_method import change_method
 from ramerge.recipe.paths import portable
 from ramerge.storage.schemes import is_remote
 
@@ -115,10 +116,12 @@ def _is_recipe(path: str) -> bool:
 
 
 def _apply(document: Document, options: Mapping[str, Any]) -> None:
-    """Set the values of flags in a document. A preset replaces the document's parameters."""
+    """Set the values of flags in a document. A preset, and another method, replace the document's parameters."""
+    if options.get("method") is not None:
+        change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
         document.values.pop("parameters", None)
-    _set(document, options, "method", "base", "preset", "dtype", "rounding", "shard_size")
+    _set(document, options, "base", "preset", "dtype", "rounding", "shard_size")
     agents = named("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")

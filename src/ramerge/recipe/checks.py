@@ -17,7 +17,8 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
 from ramerge.methods.registry import METHODS, all_parameters, complete
 from ramerge.recipe.document import Document, Key
-from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
+from ramerge.recipe.model import Recipe, read_structure
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.paths import portable
 from ramerge.recipe.sentences import describe
 

@@ -113,7 +113,7 @@ class Document:
         Raises:
             RecipeError: a value on the way to a key is not a mapping.
         """
-        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags))
+        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags), notes=[*self.notes])
         for key, value in values.items():
             if value is not None:
                 changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
