@@ -22,7 +22,7 @@ from ramerge.output.build import discard, tidy
 from ramerge.output.targets import OutputTarget, output_target
 from ramerge.planning.build import make_plan
 from ramerge.planning.explain import explain
-from ramerge.planning.inputs import tensors_of_base
+from ramerge.planning.inputs import missing_folders, tensors_of_base
 from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document, document_of
@@ -258,7 +258,10 @@ def plan(
         document = with_chosen_method(document, options, on_progress)
     elif _by_default(document, vary or ()):
         document = replace(document, notes=[*document.notes, _BY_DEFAULT])
-    points = make_points(document, vary)
+    try:
+        points = make_points(document, vary)
+    except RecipeError as error:
+        raise RecipeError([*error.problems, *missing_folders(document)]) from error
     made = _made(points, out, as_delta, options)
     return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
 

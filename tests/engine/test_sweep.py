@@ -202,7 +202,7 @@ def test_rules_convert_to_the_dtype_that_is_wanted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rules", "words"),
     [
-        ([{"match": "nothing.*", "keep": "base"}], ["rule 1: nothing.*: catches nothing", "no such tensor"]),
+        ([{"match": "nothing.*", "keep": "base"}], ["rule 1: matches no tensor: nothing.*", "no such tensor"]),
         ([{"match": "*", "keep": "base"}, {"match": "*", "take": "code"}], ["rule 2: *: ", "earlier rules"]),
     ],
 )

@@ -177,8 +177,8 @@ def _sparsity(figures: _FindingFigures) -> Finding:
         text += f" Nothing was moved by {enumerated(figures.still)}."
     hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {enumerated(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored "
-        "format left no trace in the files. If the trainer has kept wider weights, merge those."
+        f" {enumerated(hidden)} changed under 5 % of all values: updates below half a step of the stored dtype were "
+        "lost on saving. If the trainer has kept wider weights, merge those."
         if hidden
         else ""
     )

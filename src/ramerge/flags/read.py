@@ -19,6 +19,7 @@ from ramerge.recipe.paths import portable
 from ramerge.storage.schemes import is_remote
 
 _YAML = (".yaml", ".yml")
+_SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
@@ -76,6 +77,7 @@ def read_inputs(
     Raises:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
+    pairs("--set", options["settings"], _SETTING)  # first, because the rest of one may look like a path
     if forgotten := [path for path in paths if "=" in path and not is_remote(path) and not Path(path).exists()]:
         raise RecipeError(
             f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
@@ -134,7 +136,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
             raise RecipeError(f"{flag} {name}: {unknown('agent', name, known)}" for name in wrong)
         for name, folder in folders.items():
             document.set(("agents", name, side.key), from_here(folder), f"{flag} {name}")
-    for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
+    for key, value in pairs("--set", options["settings"], _SETTING):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 
 

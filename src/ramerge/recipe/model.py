@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -409,10 +409,10 @@ class Recipe(_Strict):
         return stream.getvalue()
 
 
-def read_structure(document: Document, without: Container[str] = ()) -> tuple[Recipe | None, list[str]]:
-    """The recipe of a document, without the keys `without`, or the problems of its structure."""
+def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
+    """The recipe of a document, or the problems of its structure."""
     try:
-        recipe = Recipe(**{key: value for key, value in document.values.items() if key not in without})
+        recipe = Recipe(**document.values)
     except RecipeError as error:
         cause = error.__cause__
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
