@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -27,7 +27,6 @@ from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document, document_of
 from ramerge.recipe.model import AUTO, Recipe
-from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -256,25 +255,12 @@ def plan(
         document = document.with_values({"allow.outside_links": True}, "--")
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options, on_progress)
-    elif _by_default(document, vary or ()):
-        document = replace(document, notes=[*document.notes, _BY_DEFAULT])
     try:
         points = make_points(document, vary)
     except RecipeError as error:
         raise RecipeError([*error.problems, *missing_folders(document)]) from error
     made = _made(points, out, as_delta, options)
     return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
-
-
-_BY_DEFAULT = (
-    f"{DEFAULT_METHOD} is the default because it is the paper's; for most of the agents that we measured another "
-    "method scored higher: `--method auto` takes the one for agents like these; `ramerge recommend` shows the evidence"
-)
-
-
-def _by_default(document: Document, vary: Container[str]) -> bool:
-    """Whether the method of a merge of several agents was left to us."""
-    return "method" not in document.values and "method" not in vary and len(document.values.get("agents") or ()) > 1
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -295,8 +281,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     rounding = None if document.values.get("rounding") else found.rounding
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
-    note = f"auto: {told}, because {found.reasons[0]}; `ramerge recommend` shows the evidence"
-    note += f". It depends {found.depends}" if found.depends else ""
+    note = f"auto: {told}, because {'; '.join(found.reasons)}; `ramerge recommend` shows the evidence"
     return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
 
 

@@ -178,7 +178,7 @@ AGENT: Decorator = option(
     multiple=True,
     help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
 )
-QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show warnings and errors only.")
+QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
 
 
 @dataclass
