@@ -138,7 +138,7 @@ def _run(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            complain("error", _about_other_program(error) or error.format_message())
+            complain("error", _about_option(error) or error.format_message())
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -150,11 +150,22 @@ def _run(session: Session) -> int:
         return fail(*_in_words(error))
 
 
-def _about_other_program(error: click.ClickException) -> str | None:
-    """What to do instead, if the error is about an option of another program; None if it is not."""
+def _about_option(error: click.ClickException) -> str | None:
+    """What to do instead of an option that is another program's, or has another form here; None for other errors."""
+    if not isinstance(error, click.NoSuchOption):
+        return None
+    from ramerge.methods.registry import all_parameters
     from ramerge.recipe.dialects import hint
 
-    return hint(error.option_name) if isinstance(error, click.NoSuchOption) else None
+    option, taken = error.option_name, {each.name for each in error.ctx.command.params} if error.ctx else set()
+    if (told := hint(option)) is not None:
+        return told
+    name = option.lstrip("-").replace("-", "_")
+    if name in ("o", "out", "output") and taken & {"out", "outs", "paths", "words"}:
+        return f"no such option: {option}; the output folder is the last word, without an option"
+    if "settings" in taken and name in all_parameters():
+        return f"no such option: {option}; use --set parameters.{name}=VALUE"
+    return None
 
 
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:

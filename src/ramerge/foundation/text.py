@@ -154,9 +154,11 @@ def csv_cell(value: Any) -> Any:
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _NEAR) -> str | None:
-    """The known name that is most like a mistyped one; None if none is so much alike."""
+    """The known name that is most like a mistyped one, or with which it begins, as `base_model` does; or None."""
     lowered = {candidate.lower(): candidate for candidate in known}
-    near = get_close_matches(_PLUS.sub("+", name.lower()[:200]), lowered, n=1, cutoff=cutoff)
+    spelled = _PLUS.sub("+", name.lower()[:200])
+    near = get_close_matches(spelled, lowered, n=1, cutoff=cutoff)
+    near = near or [each for each in lowered if re.match(rf"{re.escape(each)}[_.-]", spelled)]
     return lowered[near[0]] if near else None
 
 

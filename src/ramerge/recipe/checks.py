@@ -52,10 +52,11 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 def _method_problems(document: Document) -> list[str]:
     """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
     values = document.values
-    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters") or {}
+    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters")
     problems = []
-    if not isinstance(name, str) or not isinstance(given, dict):
+    if not isinstance(name, str):
         return []
+    given = given if isinstance(given, dict) else {}
     if name not in METHODS:
         problems.append(document.unknown(("method",), "method", name, list(METHODS)))
         name = nearest(name, METHODS)

@@ -15,7 +15,7 @@ from ramerge.recipe.other_method import DEFAULT_METHOD
 
 # The form that a value must have, by pydantic's type of error.
 _FORMS = {
-    "dict_type": "a mapping, such as {code: ./coder}",
+    "dict_type": "a mapping, such as {key: value}",
     "model_type": "a mapping, such as {key: value}",
     "tuple_type": "a list",
     "string_type": "text",
@@ -59,6 +59,8 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
         return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), few=True)
     if kind == "string_unicode":
         return f"{quoted(value)}: {NOT_UTF8}"
+    if kind == "dict_type" and item["loc"] == ("agents",):
+        return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):
