@@ -1,8 +1,9 @@
 """What `ramerge recommend` knows: for each situation a rule with fixed parameters, and what speaks for or against.
 
-Less than a point counts as no difference. Real agents decide wherever they were merged. Of the candidates that are
-level with the best there, those count that are level with the best of them on the tiny agents (`lab.situations`), and
-of these the best on the real agents is taken. Where no real agents were merged, the best on the tiny agents is.
+Less than a point counts as no difference. Real agents decide wherever they were merged. If the default is level with
+the best there, nothing speaks for leaving it. Else, of the candidates that are level with the best there, those count
+that are level with the best of them on the tiny agents (`lab.situations`), and of these the best on the real agents is
+taken. Where no real agents were merged, the best on the tiny agents is.
 """
 
 from __future__ import annotations
@@ -264,6 +265,8 @@ def chosen_of(tiny: Mapping[str, float], real: Mapping[str, float]) -> str:
     if not real:
         return ordered[0]
     near = [name for name in ordered if name in real and real[name] >= max(real.values()) - MARGIN]
+    if REFERENCE in near:
+        return REFERENCE
     alike = [name for name in near if tiny[name] >= tiny[near[0]] - MARGIN]
     return max(alike, key=lambda name: real[name])
 

@@ -440,19 +440,20 @@ def _advice(results: Results) -> str:
         return "## What recommend says\n\nNot measured yet."
     return f"""## What recommend says
 
-`ramerge recommend` names a rule with fixed parameters for each of five situations. If the cosine of two agents is
-above 0.9, they are *copies*; if all agents are LoRA adapters, they are *adapters*; if the mean density is 0.5 or more,
-they are *dense*; two others are a *pair*, and more are *sparse*. For sparse agents that were trained by RL, and for
-those that were fine-tuned (SFT), it names rules of their own if it is told (`--trained-by`), because their weights do
-not tell and the real ones disagree ([decision 042](decisions/042-how-agents-were-trained.md)). The candidates are the
-{len(advice.CANDIDATES)} rules of [Which rule is safe](#which-rule-is-safe), whose tiny agents are in these situations
-by their own densities and cosines, as means over seeds.
+`ramerge recommend` names a rule with fixed parameters for each of five situations. If the cosine of two agents is above
+0.9, they are *copies*; if all agents are LoRA adapters, they are *adapters*; if the mean density is 0.5 or more, they
+are *dense*; two others are a *pair*, and more are *sparse*. For sparse agents that were trained by RL, and for those
+that were fine-tuned (SFT), it names rules of their own, because the real ones disagree; their weights do not tell, so
+it assumes RL unless it is told (`--trained-by sft`, [decision 042](decisions/042-how-agents-were-trained.md)). The
+candidates are the {len(advice.CANDIDATES)} rules of [Which rule is safe](#which-rule-is-safe), whose tiny agents are in
+these situations by their own densities and cosines, as means over seeds.
 
 Less than {advice.MARGIN:g} point counts as no difference. If candidates were scored on [real
-agents](#on-more-kinds-of-real-agents) of that situation, their means over these agents decide. Of the candidates that
-are level with the best there, those count that are level with the best of them on the tiny agents, and of these the
-best on the real agents is advised. Otherwise the best on the tiny agents is. Two real agents say little, so pairs are
-judged by four, too. [Decision 038](decisions/038-what-recommend-rests-on.md) has the reasons.{_divided(choices)}
+agents](#on-more-kinds-of-real-agents) of that situation, their means over these agents decide. If RAM+, the default, is
+level with the best there, nothing speaks for leaving it. Else, of the candidates that are level with the best there,
+those count that are level with the best of them on the tiny agents, and of these the best on the real agents is
+advised. Otherwise the best on the tiny agents is. Two real agents say little, so pairs are judged by four, too.
+[Decision 038](decisions/038-what-recommend-rests-on.md) has the reasons.{_divided(choices)}
 
 {tables.of_advice(choices)}
 

@@ -137,8 +137,8 @@ def test_help_is_in_groups() -> None:
 
 def test_a_recipe_with_other_values() -> None:
     given = ramerge.Recipe(base="base", agents={"a": "one"}, parameters={"r": 0.2}, dtype="float32")
-    made = given.with_(parameters={"alpha": 1.0}, agents={"b": "two"}, dtype=None, method="ram+s")
-    assert (made.method, made.dtype, made.parameters) == ("ram+s", None, {"r": 0.2, "alpha": 1.0})
+    made = given.with_(parameters={"alpha": 1.0}, agents={"b": "two"}, dtype=None)
+    assert (made.method, made.dtype, made.parameters) == ("ram+", None, {"r": 0.2, "alpha": 1.0})
     assert [*made.agents] == ["a", "b"] and [*given.agents] == ["a"] and given.dtype == "float32"
     with pytest.raises(ramerge.RecipeError, match="methud"):
         given.with_(methud="ram")

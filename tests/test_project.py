@@ -215,3 +215,10 @@ def test_lowest_versions_are_known() -> None:
     """`lowest-direct` installs what a dependency names as its lowest version, so each names one."""
     for line in PROJECT["dependencies"]:
         assert any(part.operator in (">=", "==") for part in Requirement(line).specifier), line
+
+
+def test_continuous_integration_runs_what_readme_says() -> None:
+    readme, run = ((ROOT / name).read_text() for name in ("README.md", ".ci/run"))
+    said = re.findall(r"^make ([\w-]+) +# ", readme, re.MULTILINE)
+    assert said == ["demo", "test"]
+    assert re.search(r"^make test\b", run, re.MULTILINE)

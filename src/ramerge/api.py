@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -22,11 +22,11 @@ from ramerge.output.build import discard, tidy
 from ramerge.output.targets import OutputTarget, output_target
 from ramerge.planning.build import make_plan
 from ramerge.planning.explain import explain
-from ramerge.planning.inputs import tensors_of_base
+from ramerge.planning.inputs import missing_folders, tensors_of_base
 from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document, document_of
-from ramerge.recipe.model import AUTO, DEFAULT_METHOD, Recipe
+from ramerge.recipe.model import AUTO, Recipe
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -255,22 +255,12 @@ def plan(
         document = document.with_values({"allow.outside_links": True}, "--")
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options, on_progress)
-    elif _by_default(document, vary or ()):
-        document = replace(document, notes=[*document.notes, _BY_DEFAULT])
-    points = make_points(document, vary)
+    try:
+        points = make_points(document, vary)
+    except RecipeError as error:
+        raise RecipeError([*error.problems, *missing_folders(document)]) from error
     made = _made(points, out, as_delta, options)
     return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
-
-
-_BY_DEFAULT = (
-    f"{DEFAULT_METHOD} is the default because it is the paper's; for most of the agents that we measured another "
-    "method scored higher: `--method auto` takes the one for agents like these; `ramerge recommend` shows the evidence"
-)
-
-
-def _by_default(document: Document, vary: Container[str]) -> bool:
-    """Whether the method of a merge of several agents was left to us."""
-    return "method" not in document.values and "method" not in vary and len(document.values.get("agents") or ()) > 1
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -282,7 +272,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     """
     if wrong := [key for key in ("parameters", "preset") if document.values.get(key)]:
         raise RecipeError(
-            document.where((key,), "the method auto chooses parameters, too; leave it out, or name a method")
+            document.where((key,), "the method auto chooses parameters, too; leave them out, or name a method")
             for key in wrong
         )
     import ramerge  # the analysis is no part of the core, and is found by its public name
@@ -291,8 +281,7 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     rounding = None if document.values.get("rounding") else found.rounding
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
-    note = f"auto: {told}, because {found.reasons[0]}; `ramerge recommend` shows the evidence"
-    note += f". It depends {found.depends}" if found.depends else ""
+    note = f"auto: {told}, because {'; '.join(found.reasons)}; `ramerge recommend` shows the evidence"
     return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
 
 

@@ -9,8 +9,7 @@ from tests.analysis.families import FAMILIES, write_family
 from tests.checkpoints import recipe
 
 SPARSE, DENSE, MIXED = "The updates are sparse", "nearly every element moved", "Not all updates are sparse"
-OWN, SHARED = "most was moved by no other agent, and a merge can keep it whole", "nearly all was moved by others too"
-PART = "a part was moved by no other agent"
+OWN, SHARED = " own", " with other agents, so most of "
 ALIKE, CHANCE, UNKNOWN = (
     "times as many places as chance",
     "about as many places as chance",
@@ -18,12 +17,12 @@ ALIKE, CHANCE, UNKNOWN = (
 )
 GAIN, SAME = "times as much of the agents' updates as averaging", "RAM and averaging leave about the same"
 WAYS, ONE_WAY = "the agents move in different directions", "some agents move in much the same direction"
-SENTENCES = {SPARSE, DENSE, MIXED, OWN, SHARED, PART, ALIKE, CHANCE, UNKNOWN, GAIN, SAME, WAYS, ONE_WAY}
+SENTENCES = {SPARSE, DENSE, MIXED, OWN, SHARED, ALIKE, CHANCE, UNKNOWN, GAIN, SAME, WAYS, ONE_WAY}
 
 SAID = {
     "sparse and disjoint": {SPARSE, OWN, CHANCE, GAIN},
     "sparse and shared": {SPARSE, SHARED, ALIKE, SAME},
-    "of unequal density": {MIXED, PART, OWN, CHANCE, GAIN},
+    "of unequal density": {MIXED, SHARED, OWN, CHANCE, GAIN},
     "dense": {DENSE, SHARED, UNKNOWN, WAYS, SAME},
     "dense and strong": {DENSE, SHARED, UNKNOWN, WAYS, SAME},
     "alike": {DENSE, SHARED, UNKNOWN, ONE_WAY, SAME},
@@ -50,7 +49,8 @@ def test_who_is_meant_is_named(tmp_path: Path) -> None:
     names = write_family(tmp_path, "of unequal density")
     sparsity, overlap, *_ = (one.text for one in ramerge.analyze(recipe(tmp_path, names)).findings)
     assert sparsity.endswith("was moved by memory.")
-    assert overlap.startswith(f"Of what code and tool moved, {PART}; of what memory moved, {OWN}.")
+    of_others = "code (27%) and tool (45%) overlap with other agents, so most of their changes are averaged."
+    assert overlap.startswith(f"memory's changes are mostly its own (53%). {of_others} ")
 
 
 @pytest.mark.full

@@ -49,8 +49,12 @@ def test_the_command_says_what_to_try_and_why() -> None:
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"])
     assert told.exit_code == 0, told.output
     assert "try first: ramerge merge --base" in told.output
-    assert "why: most elements of the model did not move: densities add 34.1%" in told.output
-    assert "not known:" in told.output and "ramerge search" in told.output
+    kinds = [line.partition(":")[0] for line in told.stdout.splitlines()]
+    assert kinds == ["try first", "why", "confidence", "compare"]
+    assert "why: the agents are sparse (densities add 34.1%" in told.stdout
+    assert CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--quiet"]).stdout == told.stdout
+    shown = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--evidence"]).stdout
+    assert shown.startswith(told.stdout) and "\nevidence: " in shown and "\nnot known: " in shown
     plain = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"])
     values = json.loads(plain.output)
     assert values["situation"] == "sparse" and values["method"] in METHODS
@@ -128,10 +132,11 @@ def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache"])
     assert told.exit_code == 0, told.output
-    first, second = told.stdout.splitlines()[:2]
+    first = told.stdout.splitlines()[0]
+    shown = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache", "--evidence"]).stdout
     command = shlex.split(first.removeprefix("try first: "))
     assert command[2:4] == ["--base", "models/base"] and "add=models/add" in command
-    assert second == f"left out of the recipe: {left_out}"
+    assert f"\nleft out of the recipe: {left_out}\n" in shown
     merged = CliRunner().invoke(cli, command[1:])
     assert merged.exit_code == 0, merged.output
     record = json.loads((tmp_path / "OUT/ramerge.json").read_text())
@@ -166,55 +171,17 @@ def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.chdir(tmp_path)
     last = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"]).stdout.splitlines()[-1]
-    command = last.partition("on your own tasks: ramerge search ")[2]
-    named = known_of(recommend.SPARSE)["method"]
-    compared = ",".join((named, *(name for name in ("ram+", "task_arithmetic", "ties", "core") if name != named)))
+    command = last.partition("compare: ramerge search ")[2]
+    named = known_of(recommend.when_trained(recommend.SPARSE, "rl"))["method"]
+    others = ("ram+", "task_arithmetic", "ties", "core", "swudi")
+    compared = ",".join((named, *(name for name in others if name != named)))
     assert command.startswith(f"r.yaml SEARCH --vary method={compared} ")
     assert command.endswith(" --score FILE.py:FUNCTION")
     varied = read_varied([value for flag, value in pairwise(shlex.split(command)) if flag == "--vary"])
     assert vary_space(read_document(tmp_path / "r.yaml"), varied).size >= 4
     told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--dtype", "float32", "--no-cache"]).stdout.splitlines()[-1]
-    words = shlex.split(told.partition("on your own tasks: ramerge search ")[2])
+    words = shlex.split(told.partition("compare: ramerge search ")[2])
     assert words[: words.index("SEARCH")] == [*SHIPPED, "--dtype", "float32"]
-
-
-def test_what_real_agents_say_comes_before_the_tiny_ones() -> None:
-    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout.splitlines()
-    kinds = list(dict.fromkeys(line.partition(":")[0] for line in told[:-1]))
-    speaks = recommend._SPEAKS[known_of(recommend.SPARSE)["real"]["speaks"]]
-    known = known_of(recommend.SPARSE)
-    divided = ["divided"] if known["divided"] else []
-    assert kinds == ["try first", "why", "depends", *divided, speaks, "evidence", "check", "tables", "not known"]
-    times = known["trainings"]
-    check = f"one training of the real agents was left out and the choice made again, {times} times; in"
-    assert any(f"{check} {known['errors']} of {times} it was more than" in line for line in told)
-
-
-def test_where_tiny_agents_prefer_another_rule_it_is_named(analysis: ramerge.Analysis) -> None:
-    known = known_of(recommend.DENSE)
-    assert known["divided"]
-    said = recommend.recommend(analysis).divided
-    best, points = recommend._merge(known["best"]), known["highest"] - known["mean"]
-    assert (
-        said == f"on the tiny agents {best} is {points:.1f} points better, and the real ones decided: compare with it"
-    )
-    assert known["highest"] - known["mean"] > 1
-
-
-@pytest.mark.parametrize("way", recommend.TRAINED_BY)
-def test_how_agents_were_trained_decides_for_sparse_ones(way: recommend.TrainedBy, analysis: ramerge.Analysis) -> None:
-    told = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--trained-by", way, "--no-cache", "--json"])
-    values, known = json.loads(told.output), known_of(recommend.when_trained(recommend.SPARSE, way))
-    assert (values["situation"], values["depends"]) == (recommend.SPARSE, None)
-    assert (values["method"], values["parameters"]) == (known["method"], known["parameters"])
-    assert f"the agents were trained by {recommend.TRAINED_BY[way]}" in values["reasons"]
-    # who does not say it is told what it would change, and where it changes nothing that is said
-    unsaid = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).stdout
-    assert f"--trained-by {way} names {shlex.join(recommend._words(known))}" in unsaid
-    dense = recommend.recommend(analysis, trained_by=way)
-    assert dense.situation == recommend.DENSE and dense.depends is None
-    assert dense.reasons[1].endswith("which makes no difference here")
-    assert dense.method == recommend.recommend(analysis).method
 
 
 def test_what_was_not_measured_is_not_said_to_make_no_difference(analysis: ramerge.Analysis) -> None:
@@ -224,7 +191,7 @@ def test_what_was_not_measured_is_not_said_to_make_no_difference(analysis: ramer
     assert known.situation == unknown.situation == recommend.PAIR and known.method == unknown.method
     assert "only agents trained by RL were measured" in unknown.unknown[1]
     assert not any("were measured in this" in text for text in known.unknown)
-    assert not any("no difference" in text for text in (*known.reasons, *unknown.reasons))
+    assert known.reasons == unknown.reasons
 
 
 def test_what_it_says_to_compare_with_is_in_the_search(analysis: ramerge.Analysis) -> None:
@@ -259,7 +226,7 @@ def test_its_commands_follow_links_where_it_may(tmp_path: Path) -> None:
 
 
 def test_another_way_of_training_is_refused(analysis: ramerge.Analysis) -> None:
-    with pytest.raises(RecipeError, match="trained_by 'dpo': must be one of rl, sft, or None"):
+    with pytest.raises(RecipeError, match="trained_by 'dpo': must be one of rl, sft"):
         recommend.recommend(analysis, trained_by="dpo")  # type: ignore[call-overload]
 
 
@@ -276,7 +243,8 @@ def test_situations_are_advised_as_the_lab_says(analysis: ramerge.Analysis) -> N
     for name, one in told.items():
         known = known_of(name)
         assert (one.method, one.parameters) == (known["method"], known["parameters"])
-        assert (one.divided is not None) == known["divided"]
+        conflicts = [text for text in one.evidence if text.startswith("Evidence conflicts: ")]
+        assert bool(conflicts) == known["divided"] == (known["best"] in one.also)
     # a mixture of adapters and checkpoints is judged by its densities
     mixed = replace(analysis, adapters=tuple(analysis.agents)[:1])
     assert recommend.recommend(mixed).situation == recommend.DENSE
@@ -297,7 +265,7 @@ def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
     assert named.notes == record.notes[1:]
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("auto", "named")]
     assert weights[0] == weights[1]
-    assert found.depends is not None and found.depends in record.notes[0]
+    assert "trained by RL (--trained-by sft names " in record.notes[0]
     assert ramerge.recommend(inputs | {"method": "auto"}) == found
     with pytest.raises(RecipeError, match="parameters: the method auto chooses parameters, too"):
         ramerge.plan(inputs | {"method": "auto", "parameters": {"r": 0.1}})
@@ -332,27 +300,6 @@ def known_of(situation: str) -> dict:
     return json.loads(path.read_text(encoding="utf-8"))["situations"][situation]
 
 
-def test_kinds_of_agents_are_told_apart(analysis: ramerge.Analysis) -> None:
-    found, known = recommend.recommend(analysis), known_of(recommend.DENSE)
-    assert "SFT, 8 agents" in known["agents"] and "RL in float32, 3 agents" in known["agents"]
-    assert all(name in found.evidence[0] for name in known["agents"])
-    assert f"this {known['mean']:.1f} %, RAM+ {known['ram+']:.1f} %" in found.evidence[0]
-    weakest, behind = known["weakest"]
-    assert found.evidence[1] == f"farthest from the best there: {weakest}, {behind:+.1f} points"
-
-
-def test_what_real_agents_say_is_shown() -> None:
-    told = " ".join(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache"]).output.split())
-    real = known_of(recommend.SPARSE)["real"]
-    agents = f"on real agents ({real['model']}: {'; '.join(real['agents'])})"
-    assert f"{recommend._SPEAKS[real['speaks']]}: {agents} this scored" in told
-    assert f"{real['rival']} {real['scores'][real['rival']]:.1f} %" in told and "little evidence" in told
-    assert f"ram+ {real['scores']['ram+']:.1f} %" in told
-    weakest, best, behind = real["weakest"]
-    assert f"; at its worst, in {weakest}, {behind:+.1f} points to {best}. With {real['trainings']} trainings," in told
-    assert 'tables: docs/findings.md, "What recommend says" and "On more kinds of real agents"' in told
-
-
 def test_sections_that_are_named_are_on_the_page() -> None:
     page = (Path(__file__).parents[2] / recommend.PAGE).read_text(encoding="utf-8")
     named = recommend._SECTIONS.split('"')[1::2]
@@ -369,11 +316,12 @@ def test_pages_name_what_is_advised() -> None:
         assert tried.startswith(f"[`{known['method']}`]"), line
         assert all(f"`{key}: {value}`" in tried for key, value in known["parameters"].items()), line
     known = known_of(recommend.when_trained(recommend.SPARSE, "rl"))
-    (line,) = (line for line in lines if "trained by RL (`recommend --trained-by rl`)" in line)
+    (line,) = (line for line in lines if "trained by RL (`recommend --trained-by rl`, the default)" in line)
     assert f"[`{known['method']}`]" in line
     assert all(f"`{key}: {value}`" in line for key, value in known["parameters"].items())
     readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
-    assert f"`ramerge recommend` names `{known_of(recommend.SPARSE)['method']}`" in readme
+    assert f"`ramerge recommend` names `{known['method']}`" in readme
+    assert f"(`--trained-by sft`) it names `{known_of('sparse, sft')['method']}`" in readme
 
 
 def test_agents_that_point_the_same_way_were_not_measured(analysis: ramerge.Analysis) -> None:
@@ -394,7 +342,7 @@ def test_copies_are_found(analysis: ramerge.Analysis) -> None:
 def test_updates_that_rounding_erases_are_rounded_with_coins(analysis: ramerge.Analysis) -> None:
     rounding = {agent.name: {"erased_share": 0.4} for agent in analysis.model.agents}
     found = recommend.recommend(replace(analysis, rounding=rounding))
-    assert found.rounding == "stochastic" and "40%" in found.reasons[1]
+    assert found.rounding == "stochastic" and "40%" in found.reasons[-1]
     assert recommend.recommend(analysis).rounding is None
 
 
@@ -405,7 +353,7 @@ def test_without_evidence_it_says_that_it_does_not_know(
     monkeypatch.setattr(recommend, "files", lambda _: tmp_path)
     found = recommend.recommend(analysis)
     assert found.method == "ram+" and not found.evidence
-    assert "no measurements" in found.unknown[0] and found.check is None
+    assert "no measurements" in found.unknown[0] and (found.confidence, found.check) == ("low", "not measured")
 
 
 @pytest.fixture
@@ -451,3 +399,49 @@ def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str])
         *(f"--set parameters.{one}" for one in recommend._assigned(dense["parameters"])),
     ]
     assert " ".join(flags) in text
+
+
+@pytest.mark.parametrize("way", recommend.TRAINED_BY)
+def test_how_agents_were_trained_decides_for_sparse_ones(way: recommend.TrainedBy, analysis: ramerge.Analysis) -> None:
+    """RL is the default, and the second line names what else would be said."""
+    words = ["recommend", *SHIPPED, "--no-cache"]
+    values = json.loads(CliRunner().invoke(cli, [*words, "--trained-by", way, "--json"]).output)
+    known = known_of(recommend.when_trained(recommend.SPARSE, way))
+    assert (values["method"], values["parameters"]) == (known["method"], known["parameters"])
+    (other,) = recommend.TRAINED_BY.keys() - {way}
+    named = recommend._merge(known_of(recommend.when_trained(recommend.SPARSE, other)))
+    assert values["reasons"][1] == f"trained by {recommend.TRAINED_BY[way]} (--trained-by {other} names `{named}`)"
+    if way == recommend.DEFAULT_TRAINING:
+        plain = CliRunner().invoke(cli, words).stdout.splitlines()
+        assert values["reasons"][1] in plain[1]
+    dense = recommend.recommend(analysis, trained_by=way)
+    assert dense.situation == recommend.DENSE and not any("trained by" in text for text in dense.reasons)
+    assert dense.method == recommend.recommend(analysis).method
+
+
+def test_the_evidence_is_in_the_words_of_the_field(analysis: ramerge.Analysis) -> None:
+    found, known = recommend.recommend(analysis), known_of(recommend.DENSE)
+    real, scores = known["real"], known["real"]["scores"]
+    of_rival = f"{scores[real['rival']]:.1f} % for `{real['rival']}`"
+    first, *others = found.evidence
+    assert first == f"Inconclusive on real agents: {scores[found.method]:.1f} %, against {of_rival}."
+    best, points = recommend._merge(known["best"]), known["highest"] - known["mean"]
+    conflict = f"Evidence conflicts: `{best}` scored {points:.1f} points higher on tiny agents."
+    assert f"{conflict} Include it in your comparison." in others
+    assert all(name in " ".join(others) for name in (*known["agents"], *real["agents"]))
+    held, times = known["trainings"] - known["errors"], known["trainings"]
+    assert found.check.endswith(f"the choice was within 1 point of the best in {held} of {times} trainings")
+    assert others[-1] == 'Tables: docs/findings.md, "What recommend says" and "On more kinds of real agents".'
+
+
+def test_how_sure_it_is() -> None:
+    """Nothing that failed on more than a third of the trainings is called better than low."""
+    found = {name: recommend._confidence(known_of(name)) for name in ("adapters", "copies", "dense", "sparse, sft")}
+    assert found == {"adapters": "low", "copies": "low", "dense": "medium", "sparse, sft": "medium"}
+    sure = known_of("dense") | {"divided": False, "errors": 0, "real": {"speaks": "for"}}
+    assert recommend._confidence(sure) == "high" and recommend._confidence(None) == "low"
+
+
+def test_adapters_get_what_is_best_on_real_ones() -> None:
+    known = known_of(recommend.ADAPTERS)
+    assert known["real"]["scores"][recommend._merge(known)] == max(known["real"]["scores"].values())

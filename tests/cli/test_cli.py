@@ -137,7 +137,8 @@ USAGE = """Usage: ramerge merge [OPTIONS] [RECIPE] [OUT]
 Try 'ramerge merge --help' for help.
 
 """
-NO_AGENTS = "is missing; add --agent NAME=MODEL for each"
+NO_AGENTS = "is missing; add --agent NAME=MODEL for each, or in a recipe agents: {NAME: MODEL}"
+ABSENT, ABSENT_AGENT = "error: --base: b: no such folder", "error: --agent x: 1: no such folder"
 TWO = ["--base", "./b", "--agent", "x=./1"]
 
 
@@ -155,12 +156,15 @@ TWO = ["--base", "./b", "--agent", "x=./1"]
             ["--base", "b", "--agent", "x=1", "--agent", "x=2", "out"],
             "error: --agent x: is given twice",
         ),
-        (["--base", "b", "out"], f"error: agents: {NO_AGENTS}"),
+        (["--base", "b", "out"], f"error: agents: {NO_AGENTS}\n{ABSENT}"),
         (TWO, "error: no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT"),
         ([*TWO, "--set", "r", "out"], "error: --set r: must be KEY=VALUE, such as --set parameters.r=0.05"),
         ([*TWO, "--set", "base.deep=1", "out"], "error: --set base.deep=1: base is not a mapping"),
         ([*TWO, "out"], "error: --base: b: no such folder\nerror: --agent x: 1: no such folder"),
-        (["--method", "rma", *TWO, "out"], "error: --method: unknown method 'rma'; did you mean 'ram'?"),
+        (
+            ["--method", "rma", *TWO, "out"],
+            f"error: --method: unknown method 'rma'; did you mean 'ram'?\n{ABSENT}\n{ABSENT_AGENT}",
+        ),
         (
             [*TWO, "--threads", "0", "out"],
             "error: threads: must be 1 to 1024, not 0",
@@ -560,7 +564,7 @@ ONE = ["analyze", "--base", "base", "--agent", "code=code"]
         (
             ["report", "nowhere"],
             2,
-            ["nowhere: is no finished merge, there is no ramerge.yaml and no ramerge.json"],
+            ["nowhere: no such folder"],
         ),
         (["report", "base"], 2, ["base: is no finished merge, there is no ramerge.yaml and no ramerge.json"]),
     ],

@@ -347,7 +347,7 @@ def test_links_of_a_chain(models: Path) -> None:
     assert "two deltas of the same version" in refused(models, first, back)
     assert "in the wrong order" in refused(models, second, first)
     assert "two deltas of the same version" in refused(models, first, first)
-    with pytest.raises(CheckpointError, match="is a delta, which is nothing without its model"):
+    with pytest.raises(CheckpointError, match="is a delta and needs its base model"):
         ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m")
         raise CheckpointError(ramerge.plan({"method": "linear", "agents": {"a": str(first)}}, models / "m").problems)
 

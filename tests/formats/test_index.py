@@ -82,7 +82,7 @@ def test_what_is_no_checkpoint(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "agents", simple(0))
     refused(tmp_path / "agent", "did you mean .*agents")
     (tmp_path / "empty").mkdir()
-    refused(tmp_path / "empty", "holds no weights")
+    refused(tmp_path / "empty", "is an empty folder")
     refused(tmp_path / "agents" / "model.safetensors", "is a file")
     (tmp_path / "gguf").mkdir()
     (tmp_path / "gguf" / "x.gguf").touch()

@@ -20,8 +20,8 @@ def test_the_error_names_what_replaces_the_flag(flags: list[str], found: str) ->
     command = [sys.executable, "-m", "ramerge.cli.main", "merge", "recipe.yaml", "OUT", *flags]
     ran = subprocess.run(command, capture_output=True, text=True)
     assert ran.returncode == 2
-    assert f"error: No such option '{flags[0]}'" in " ".join(ran.stderr.split())
-    assert found in " ".join(ran.stderr.split())
+    assert f"error: {found}" in " ".join(ran.stderr.split())
+    assert "Did you mean" not in ran.stderr
 
 
 def test_no_flag_of_ours_is_listed() -> None:

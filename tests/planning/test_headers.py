@@ -27,7 +27,7 @@ def test_what_cannot_be_opened_says_why_and_hides_nothing_else(tmp_path: Path) -
         "agents": {"a": "nowhere/there/is", "b": str(AGENTS / "add"), "c": 5, "d": {"delta": []}},
     }
     base, a, b = read_headers(Document(values, folder=tmp_path))
-    assert "holds no weights" in base.problems[0] and base.form == ""
+    assert "is an empty folder" in base.problems[0] and base.form == ""
     assert "no such folder" in a.problems[0]
     assert b.problems == ()
     assert read_headers(Document({"agents": "x"})) == read_headers(Document({})) == []

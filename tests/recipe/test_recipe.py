@@ -247,3 +247,20 @@ def test_seeds_have_the_same_bounds_in_yaml_and_in_python(seed: str, number: int
         else:
             with pytest.raises(RecipeError, match="seed"):
                 check(made())
+
+
+def test_a_copy_with_another_method_leaves_out_what_belongs_to_the_first() -> None:
+    agents = {"x": {"model": "x", "importance": "i"}, "y": {"model": "y", "importance": "j"}}
+    rules = [{"match": "*norm*", "keep": "base"}, {"match": "*", "parameters": {"normalize": False}}]
+    first = Recipe(method="fisher", base="b", agents=agents, parameters={"normalize": True}, rules=rules)
+    other = first.with_(method="ties", parameters={"density": 0.3})
+    assert (other.method, other.parameters) == ("ties", {"density": 0.3})
+    assert other.agents["x"].plain == "x" and [rule.parameters for rule in other.rules] == [None, {}]
+    (note,) = other.document.notes
+    assert note.startswith("method ties replaces what is fisher's in the recipe: parameters (normalize), ")
+    assert "rule 2 (normalize), importance of x and importance of y" in note
+    assert first.with_(method="fisher", dtype="float32").parameters == {"normalize": True}
+    assert not first.document.notes
+    with pytest.raises(RecipeError, match=r"method=tiess: unknown method 'tiess'; did you mean 'ties'\?"):
+        first.with_(method="tiess")
+    assert first.with_(method="auto").method == "auto"

@@ -99,7 +99,7 @@ def test_another_method_loses_what_is_not_its_own() -> None:
         ("parameters.r: {from: 1, to: 0}\n", ["must rise"]),
         ("parameters.r: {from: 0, to: 1, stepp: 1}\n", ["unknown key of a range 'stepp'", "did you mean 'step'?"]),
         ("parameters.r: {low: 1, high: 0}\n", ["space.yaml:1: parameters.r: unknown key of a range 'low'", "{from: 0"]),
-        ("\nparameters.r: {lowest: 1, wide: [0]}\n", ["space.yaml:2: parameters.r.lowest=1: should be a valid number"]),
+        ("\nparameters.r: {lowest: 1, wide: [0]}\n", ["space.yaml:2: parameters.r.lowest=1: must be a number"]),
         ("parameters.r: {from: 0, to: 1, step: 2}\n", ["step 2: must be above 0"]),
         ("parameters.r: {from: 0, to: 1, log: true}\n", ["a range above 0"]),
         ("\nparameters.r: [0, -3]\n", ["space.yaml:2: parameters.r=-3"]),

@@ -1,6 +1,7 @@
 """`ramerge soup`: which checkpoints a run has, the recipe that is made of them, and the same bytes from every form."""
 
 import json
+import os
 import subprocess
 import sys
 from itertools import pairwise
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.selection.search import objective_of, scorer_of
 from ramerge.soups.ema import EmaParameters
 from ramerge.soups.ema import weights as ema_weights
@@ -295,6 +296,10 @@ def test_a_greedy_soup_keeps_what_does_not_hurt(tmp_path: Path, monkeypatch: pyt
     assert find() == result
     assert (tmp_path / "scored").stat().st_size == 7  # nothing is evaluated twice
     assert json.loads((tmp_path / "out/soup.json").read_text())["members"] == ["step-10", "step-20"]
+    replaced = next((tmp_path / "chain").rglob("*.safetensors"))
+    os.utime(replaced, ns=(1, 1))  # another file in the same place
+    with pytest.raises(EvaluationError, match=f"holds a search with other inputs: {replaced} has changed"):
+        find()
 
 
 def test_a_greedy_soup_without_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ramerge.ui.guard import REPORT, PageGuard
+from ramerge.ui.guard import MOST_BYTES, REPORT, PageGuard
 
 HOST = "127.0.0.1:7860"
 TOKEN = "secret-token"
@@ -20,7 +23,9 @@ async def page(_scope: Any, _receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"page"})
 
 
-def ask(path: str = "/", *, method: str = "GET", **headers: str) -> tuple[int, dict[str, str]]:
+def ask(
+    path: str = "/", *, method: str = "GET", parts: Iterable[bytes] = (b"",), **headers: str
+) -> tuple[int, dict[str, str]]:
     """Status and headers of an answer; `query` is that of the address."""
     query = headers.pop("query", "")
     sent: list[dict[str, Any]] = []
@@ -30,8 +35,13 @@ def ask(path: str = "/", *, method: str = "GET", **headers: str) -> tuple[int, d
     async def send(message: dict[str, Any]) -> None:
         sent.append(message)
 
+    async def receive() -> dict[str, Any]:
+        body = next(coming, None)
+        return {"type": "http.request", "body": body or b"", "more_body": body is not None}
+
+    coming = iter(parts)
     guard = PageGuard(page, token=TOKEN, hosts=[HOST])
-    asyncio.run(guard(scope, None, send))  # type: ignore[arg-type]
+    asyncio.run(guard(scope, receive, send))  # type: ignore[arg-type]
     return sent[0]["status"], {name.decode(): value.decode() for name, value in sent[0]["headers"]}
 
 
@@ -128,3 +138,52 @@ def test_web_sockets_are_refused() -> None:
 
     asyncio.run(PageGuard(page, token=None)({"type": "websocket", "headers": []}, None, send))  # type: ignore[arg-type]
     assert [message["type"] for message in sent] == ["websocket.close"]
+
+
+JOIN = "/gradio_api/queue/join"
+
+
+@pytest.mark.parametrize("length", [str(MOST_BYTES + 1), "9" * 5000, "-1", "1e3", ""])
+def test_a_request_that_says_to_be_too_long_is_not_read(length: str) -> None:
+    unread = iter(["nothing of it"])
+    assert ask(JOIN, method="POST", parts=unread, **COOKIE, **{"content-length": length})[0] == 413
+    assert next(unread)
+
+
+def test_a_request_without_a_length_ends_at_the_limit() -> None:
+    assert ask(JOIN, method="POST", parts=repeat(b"x" * 100_000), **COOKIE)[0] == 413
+    assert ask(JOIN, method="POST", parts=[b"x" * 100_000] * (MOST_BYTES // 100_000), **COOKIE)[0] == 200
+
+
+def test_the_page_gets_a_request_as_it_came() -> None:
+    seen: list[dict[str, Any]] = []
+
+    async def reader(_scope: Any, receive: Any, send: Any) -> None:
+        while not seen or seen[-1].get("more_body"):
+            seen.append(await receive())
+        await page(_scope, receive, send)
+
+    coming = [{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.request", "body": b"b"}]
+    left = iter(coming)
+
+    async def receive() -> dict[str, Any]:
+        return next(left)
+
+    async def send(_message: dict[str, Any]) -> None: ...
+
+    scope = {"type": "http", "path": "/", "method": "POST", "query_string": b"", "headers": []}
+    asyncio.run(PageGuard(reader, token=None)(scope, receive, send))  # type: ignore[arg-type]
+    assert seen == coming
+
+
+@pytest.mark.parametrize("index", [-1, 100_000])
+def test_a_function_that_is_not_there_is_no_failure(index: int, tmp_path: Path) -> None:
+    from starlette.testclient import TestClient
+
+    from ramerge.ui.desk import Desk
+    from ramerge.ui.roots import Roots
+    from ramerge.ui.serve import application
+
+    client = TestClient(application(Desk(Roots((tmp_path.resolve(),))), token=None), raise_server_exceptions=False)
+    answer = client.post(JOIN, json={"data": [], "fn_index": index, "session_hash": "x"})
+    assert answer.status_code == 404

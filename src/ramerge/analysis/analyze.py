@@ -37,7 +37,8 @@ from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan, TensorPlan
 from ramerge.recipe.document import Document
 from ramerge.recipe.layers import layer_of
-from ramerge.recipe.model import AUTO, DEFAULT_METHOD
+from ramerge.recipe.model import AUTO
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.points import make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 

@@ -83,12 +83,16 @@ def analyze(
     "models",
     "--trained-by",
     type=click.Choice(["rl", "sft"]),
-    help="How all agents were trained, if you know: for three or more sparse agents the answer depends on it.",
+    default="rl",
+    show_default=True,
+    help="How all agents were trained: for three or more sparse agents the answer depends on it.",
 )
+@option("output", "--evidence", is_flag=True, help="Show also the measurements, and what is not known.")
 @options(as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
 def recommend(
     paths: tuple[str, ...],
-    trained_by: TrainedBy | None,
+    trained_by: TrainedBy,
+    evidence: bool,
     quiet: bool,
     as_json: bool,
     options: Options,
@@ -96,8 +100,8 @@ def recommend(
 ) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
 
-    The rule comes from merges of real agents where there are any, and of tiny ones. The answer says why, how often the
-    rule was wrong, and what is not known. Compare with others on your own tasks, with `ramerge search`.
+    The answer has four lines: the command, the reason, how sure it is, and a search that compares it with others on
+    your own tasks. The rule comes from merges of real agents where there are any, and of tiny ones.
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.outputs import recommended
@@ -113,8 +117,8 @@ def recommend(
     warn(warnings_for(analysis, found.method))
     if as_json:
         click.echo(found.to_json(), nl=False)
-    elif not quiet:
-        say(recommended(found, paths, flags, document, options))
+    else:
+        say(recommended(found, paths, flags, document, options, evidence=evidence))
 
 
 @command(short_help="Make an HTML page of a finished merge.")

@@ -131,12 +131,8 @@ _DILUTION: tuple[Row, ...] = (
     (lambda f: f.gain < 0.95, "RAM keeps less of the agents' updates than averaging does."),
     (lambda f: True, "RAM and averaging leave about the same of the agents' updates."),
 )
-# By the least share of an agent's moved elements that no other agent moved.
-_OWN: tuple[tuple[float, str], ...] = (
-    (0.5, "most was moved by no other agent, and a merge can keep it whole"),
-    (0.1, "a part was moved by no other agent"),
-    (0.0, "nearly all was moved by others too, and a merge has to mediate"),
-)
+# An agent whose moved elements are mostly its own: so large a part of them no other agent moved.
+_MOSTLY_OWN = 0.5
 
 
 def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -> tuple[Finding, ...]:
@@ -177,8 +173,8 @@ def _sparsity(figures: _FindingFigures) -> Finding:
         text += f" Nothing was moved by {enumerated(figures.still)}."
     hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {enumerated(hidden)} changed under 5 % of all values; steps smaller than half a last place of the stored "
-        "format left no trace in the files. If the trainer has kept wider weights, merge those."
+        f" {enumerated(hidden)} changed under 5 % of all values: updates below half a step of the stored dtype were "
+        "lost on saving. If the trainer has kept wider weights, merge those."
         if hidden
         else ""
     )
@@ -191,7 +187,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
     if not found:
         return None
     text = f"{enumerated([agent.name for agent in found])}: LoRA, dense wherever it acts."
-    shared = [agent.name for agent in found if agent.unique_share < _OWN[0][0]]
+    shared = [agent.name for agent in found if agent.unique_share < _MOSTLY_OWN]
     if len(figures.agents) == 1:
         text += " For a single agent that changes nothing."
     elif shared:
@@ -227,12 +223,22 @@ def _overlap(figures: _FindingFigures) -> Finding:
 
 
 def _own(agents: Sequence[AgentPart]) -> str:
-    """How much of what agents moved is their own, in groups."""
-    groups: dict[str, list[str]] = {}
-    for agent in agents:
-        words = next(words for least, words in _OWN if agent.unique_share >= least)
-        groups.setdefault(words, []).append(agent.name)
-    return f"Of what {'; of what '.join(f'{enumerated(names)} moved, {words}' for words, names in groups.items())}."
+    """Which agents' changes are mostly their own, and which overlap with those of others."""
+
+    def named(those: Sequence[AgentPart]) -> str:
+        return enumerated([f"{agent.name} ({agent.unique_share:.0%})" for agent in those])
+
+    own = [agent for agent in agents if agent.unique_share >= _MOSTLY_OWN]
+    shared = [agent for agent in agents if agent.unique_share < _MOSTLY_OWN]
+    texts = []
+    if len(own) == 1:
+        texts += [f"{own[0].name}'s changes are mostly its own ({own[0].unique_share:.0%})."]
+    elif own:
+        texts += [f"The changes of {named(own)} are mostly their own."]
+    if shared:
+        verb, whose = ("overlaps", "its") if len(shared) == 1 else ("overlap", "their")
+        texts += [f"{named(shared)} {verb} with other agents, so most of {whose} changes are averaged."]
+    return " ".join(texts)
 
 
 def _dilution(figures: _FindingFigures, dtype: str) -> Finding:

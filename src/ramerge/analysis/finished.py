@@ -8,12 +8,15 @@ from pathlib import Path
 from ramerge.analysis.results import Analysis
 from ramerge.engine.record import Record, read_record, read_sweep
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.files import no_such_folder
 from ramerge.foundation.text import brief
 from ramerge.storage.own_files import COMPANIONS
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:
     """The path of the resolved recipe, and the record; of a merge that was written as a delta, too."""
+    if not out.is_dir():
+        raise RecipeError(no_such_folder(out))
     recipe, record, packed = out / "ramerge.yaml", out / "ramerge.json", out / COMPANIONS / "ramerge.yaml"
     if not recipe.is_file() and packed.is_file():
         recipe = packed

@@ -34,13 +34,19 @@ _OF_A_METHOD = ("method", "parameters", "preset", "rules", *(side.key for side i
 
 
 def recommended(
-    found: Recommendation, paths: Sequence[str], flags: Mapping[str, Any], document: Document, options: Options
+    found: Recommendation,
+    paths: Sequence[str],
+    flags: Mapping[str, Any],
+    document: Document,
+    options: Options,
+    *,
+    evidence: bool,
 ) -> list[str]:
     """The lines of a recommendation, with commands that name the inputs as these words do."""
     own = open_recipe(document, tensors_of_base)
     inputs, left_out = named_inputs(paths, flags, own, translated=dialect_of(document.values) is not None)
     links = ["--allow-outside-links"] if options.allow_outside_links else []
-    return summary(found, [*inputs, *links], left_out)
+    return summary(found, [*inputs, *links], left_out, evidence=evidence)
 
 
 def advice(
@@ -49,7 +55,7 @@ def advice(
     """What `recommend` says of these agents, for the page; nothing of a single one."""
     if len(analysis.model.agents) < 2:
         return []
-    return recommended(recommend(analysis), paths, flags, document, options)
+    return recommended(recommend(analysis), paths, flags, document, options, evidence=True)
 
 
 def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:

@@ -2,9 +2,9 @@
 
 The rule is deliberately small. Agents are in one of five situations, by their kind, number, densities and angles; for
 each, the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often
-that was wrong on another training. Sparse agents trained by RL and by SFT want different methods, so users may say how
-theirs were. Where tiny agents prefer another one, that is named, too. `lab/advice.py` states the rule, and writes
-`advice.json` from kept results with the function `situation` below.
+that was wrong on another training. Sparse agents trained by RL and by SFT want different methods: RL is assumed, and
+users may say otherwise. Where tiny agents prefer another one, that is named, too. `lab/advice.py` states the rule, and
+writes `advice.json` from kept results with the function `situation` below.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any, Literal, overload
 
@@ -27,13 +27,15 @@ from ramerge.methods.registry import METHODS, listed
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.checks import check
-from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 TRAINED_BY = {"rl": "RL", "sft": "SFT"}
 """How agents can have been trained, as users say it."""
 TrainedBy = Literal["rl", "sft"]
+DEFAULT_TRAINING: TrainedBy = "rl"
 PAGE = "docs/findings.md"
 _COPIES_FROM = 0.9
 """Two task vectors of a greater cosine are counted as copies of one agent, or of one training."""
@@ -50,13 +52,14 @@ _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
 _MEASURED_BY = {ADAPTERS: "sft", COPIES: "rl", PAIR: "rl"}
 """Situations in which agents of one training only were measured."""
-_SPEAKS = {"for": "for it", "against": "against it", "neither": "neither for nor against it"}
+_SPEAKS = {"for": "Better", "against": "Worse", "neither": "Inconclusive"}
+LOW, MEDIUM, HIGH = "low", "medium", "high"
 _WORDS = {
     ADAPTERS: "all agents are LoRA adapters",
     COPIES: "two agents are nearly the same",
-    DENSE: "most elements of the model moved",
-    PAIR: "there are two agents, and most elements of the model did not move",
-    SPARSE: "most elements of the model did not move",
+    DENSE: "the agents are dense",
+    PAIR: "there are two agents, and they are sparse",
+    SPARSE: "the agents are sparse",
 }
 
 
@@ -69,16 +72,12 @@ class Recommendation:
         method, parameters: as in a recipe.
         rounding: `stochastic` where rounding to nearest would erase much; None where the recipe's is as good.
         compare: methods to compare with.
-        also: merges to compare with that are named in `divided` or `depends`: each a method and parameters.
-        depends: what would be named if it were known how the agents were trained, in one sentence; None where that
-            makes no difference, or was said.
-        divided: the rule that tiny agents prefer by more than a point, in one sentence; None where there is none.
-        reasons: sentences, from the counts.
-        evidence: sentences, from the lab, about tiny agents.
-        check: how often the choice was wrong on a training, of the agents that decide, that it had not seen; None
-            without evidence.
-        real: a word, `for`, `against` or `neither`, and a sentence: what real agents say of it; None without any.
-        tables: where the figures of the evidence stand; empty without evidence.
+        also: further merges to compare with, each a method and parameters: what tiny agents prefer, and what would be
+            named for agents that were trained in another way.
+        confidence: `low`, `medium` or `high`.
+        check: how often the choice held on a training that it had not seen, or that nothing was measured.
+        reasons: from the counts, and what else would be named.
+        evidence: sentences, from the lab, about real agents and tiny ones.
         unknown: sentences about what the evidence does not say.
 
     Example:
@@ -93,13 +92,10 @@ class Recommendation:
     rounding: str | None
     compare: tuple[str, ...]
     also: tuple[dict[str, Any], ...]
-    depends: str | None
-    divided: str | None
+    confidence: str
+    check: str
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
-    check: str | None
-    real: tuple[str, str] | None
-    tables: str
     unknown: tuple[str, ...]
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
@@ -109,9 +105,9 @@ class Recommendation:
             RecipeError: the recipe cannot be read.
         """
         document = open_recipe(recipe, tensors_of_base)
-        own = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
-        chosen = {"method": self.method, "parameters": self.parameters, "rounding": self.rounding}
-        return check(replace(document, values=own).with_values(chosen))
+        changed = document.with_values({"rounding": self.rounding})
+        leave_out(changed.values, self.method)
+        return check(changed.with_values({"method": self.method, "parameters": self.parameters}))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -140,19 +136,19 @@ def when_trained(situation: str, trained_by: str) -> str:
 
 
 @overload
-def recommend(source: Analysis, *, trained_by: TrainedBy | None = None) -> Recommendation: ...
+def recommend(source: Analysis, *, trained_by: TrainedBy = DEFAULT_TRAINING) -> Recommendation: ...
 @overload
 def recommend(
     source: AnyRecipe,
     *,
-    trained_by: TrainedBy | None = None,
+    trained_by: TrainedBy = DEFAULT_TRAINING,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> Recommendation: ...
 def recommend(
     source: Analysis | AnyRecipe,
     *,
-    trained_by: TrainedBy | None = None,
+    trained_by: TrainedBy = DEFAULT_TRAINING,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> Recommendation:
@@ -160,7 +156,8 @@ def recommend(
 
     Args:
         source: an analysis, or a recipe as for `analyze`.
-        trained_by: `rl` or `sft`, where all agents were trained so; the weights do not tell.
+        trained_by: how all agents were trained, `rl` or `sft`, which the weights do not tell. It makes a difference for
+            three or more sparse agents.
         options, on_progress: of the analysis, as for `analyze`.
 
     Raises:
@@ -172,8 +169,8 @@ def recommend(
         >>> ramerge.recommend({"base": "base", "agents": {"code": "coder", "tool": "tool"}}).situation
         'pair'
     """
-    if trained_by not in (None, *TRAINED_BY):
-        raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}, or None")
+    if trained_by not in TRAINED_BY:
+        raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
     analysis = source if isinstance(source, Analysis) else analyze(source, options=options, on_progress=on_progress)
     agents = analysis.model.agents
     if len(agents) < 2:
@@ -186,7 +183,7 @@ def recommend(
     mean = sum(densities.values()) / len(densities)
     advice = json.loads(files("ramerge.analysis").joinpath("advice.json").read_text(encoding="utf-8"))
     by_training = {way: advice["situations"].get(when_trained(found, way)) for way in TRAINED_BY}
-    known = by_training.get(trained_by or "") or advice["situations"].get(found)
+    known = by_training[trained_by] or advice["situations"].get(found)
     chosen = known or _DEFAULT
     also = _also(known, by_training) if known else ()
     usual = [name for name, method in listed().items() if method.compared]
@@ -201,13 +198,14 @@ def recommend(
         rounding=rounding,
         compare=compare,
         also=also,
-        depends=_depends(by_training) if trained_by is None else None,
-        divided=_divided(known) if known and known["divided"] else None,
-        reasons=(f"{_WORDS[found]}: {_grounds(densities, analysis, found)}", *_trained(trained_by, found), *why),
-        evidence=_evidence(known, advice) if known else (),
-        check=_check(known, advice) if known and known["trainings"] else None,
-        real=_real(known) if known and known["real"] else None,
-        tables=f"{PAGE}, {_SECTIONS if known['real'] else _SECTION}" if known else "",
+        confidence=_confidence(known),
+        check=_check(known, advice) if known and known["trainings"] else "not measured",
+        reasons=(
+            f"{_WORDS[found]} ({_grounds(densities, analysis, found)})",
+            *_if_trained_otherwise(trained_by, by_training),
+            *why,
+        ),
+        evidence=tuple(_evidence(known, advice)) if known else (),
         unknown=tuple(_unknown(analysis, found, trained_by, mean, known, advice)),
     )
 
@@ -219,13 +217,6 @@ def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str
     return "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
 
 
-def _trained(trained_by: str | None, found: str) -> Iterable[str]:
-    """What it means that the user has said how the agents were trained."""
-    if trained_by is not None:
-        matters = ", which makes no difference here" if found == DENSE else ""
-        yield f"the agents were trained by {TRAINED_BY[trained_by]}{matters}"
-
-
 def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None]) -> tuple[dict[str, Any], ...]:
     """What tiny agents prefer, and what would be named for either training, where that is another merge."""
     others = [*([known["best"]] if known["divided"] else []), *filter(None, by_training.values())]
@@ -233,9 +224,12 @@ def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None
     return tuple({_merge(one): one for one in merges if _merge(one) != _merge(known)}.values())
 
 
-def _depends(by_training: Mapping[str, dict[str, Any] | None]) -> str | None:
-    told = [f"--trained-by {way} names {shlex.join(_words(known))}" for way, known in by_training.items() if known]
-    return f"on how the agents were trained, which their weights do not tell: {', and '.join(told)}" if told else None
+def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, Any] | None]) -> Iterable[str]:
+    """How the agents were trained, where that makes a difference, and what is named if that is wrong."""
+    if by_training[trained_by] is not None:
+        others = {way: known for way, known in by_training.items() if known and way != trained_by}
+        named = ", ".join(f"--trained-by {way} names `{_merge(known)}`" for way, known in others.items())
+        yield f"trained by {TRAINED_BY[trained_by]}{f' ({named})' if named else ''}"
 
 
 def _words(merge: Mapping[str, Any]) -> list[str]:
@@ -262,48 +256,46 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
     return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
 
 
-def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> tuple[str, ...]:
-    margin = advice["margin"]
-    level = abs(known["mean"] - known["ram+"]) < margin and (known["method"], known["parameters"]) != ("ram+", {})
-    best = f", the best ({_merge(known['best'])}) {known['highest']:.1f} %" if known["highest"] > known["mean"] else ""
-    weakest, behind = known["weakest"]
-    return (
-        f"tiny agents ({'; '.join(known['agents'])}), {known['seeds']} trainings: this {known['mean']:.1f} %, RAM+ "
-        f"{known['ram+']:.1f} %{best}",
-        *([f"farthest from the best there: {weakest}, {behind:+.1f} points"] if behind < -margin else []),
-        *([f"less than {margin:g} point counts as no difference: on tiny agents RAM+ is as good"] if level else []),
-    )
-
-
-def _divided(known: dict[str, Any]) -> str:
-    return (
-        f"on the tiny agents {_merge(known['best'])} is {known['highest'] - known['mean']:.1f} points better, and the "
-        "real ones decided: compare with it"
-    )
+def _confidence(known: dict[str, Any] | None) -> str:
+    """Low without real agents, or if it failed on more than a third of the trainings; high if nothing is against it."""
+    if known is None or known["real"] is None or 3 * known["errors"] > known["trainings"]:
+        return LOW
+    return HIGH if known["real"]["speaks"] == "for" and not known["divided"] and not known["errors"] else MEDIUM
 
 
 def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
-    margin, times = advice["margin"], known["trainings"]
-    return (
-        f"one training of the {known['deciding']} agents was left out and the choice made again, {times} times; in "
-        f"{known['errors']} of {times} it was more than {margin:g} point behind the best there ({known['regret']:.1f} "
-        "points on average)"
-    )
+    held = known["trainings"] - known["errors"]
+    near = f"within {advice['margin']:g} point of the best in {held} of {known['trainings']} trainings"
+    return f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
 
 
-def _real(known: dict[str, Any]) -> tuple[str, str]:
-    real = known["real"]
-    scores = real["scores"]
+def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
+    own, best = _merge(known), _merge(known["best"])
+    if known["real"]:
+        yield from _on_real(known["real"], own)
+    if known["divided"]:
+        points = known["highest"] - known["mean"]
+        text = f"Evidence conflicts: `{best}` scored {points:.1f} points higher on tiny agents."
+        yield f"{text} Include it in your comparison."
+    others = {"ram+": known["ram+"], best: known["highest"]}
+    scores = " and ".join(f"{score:.1f} % for `{name}`" for name, score in others.items() if name != own)
+    yield f"On tiny agents: {known['mean']:.1f} %{f', against {scores}' if scores else ''}."
+    weakest, behind = known["weakest"]
+    if behind < -advice["margin"]:
+        yield f"Its weakest tiny agents: {weakest}, {-behind:.1f} points behind the best."
+    yield f"Tiny agents: {'; '.join(known['agents'])}; {known['seeds']} trainings of each."
+    yield f"Tables: {PAGE}, {_SECTIONS if known['real'] else _SECTION}."
+
+
+def _on_real(real: dict[str, Any], own: str) -> Iterable[str]:
+    scores, rival = real["scores"], real["rival"]
+    yield f"{_SPEAKS[real['speaks']]} on real agents: {scores[own]:.1f} %, against {scores[rival]:.1f} % for `{rival}`."
     value, low, high = real["difference"]
-    own = _merge(known)
-    others = [f"{name} {scores[name]:.1f} %" for name in dict.fromkeys((real["rival"], "ram+")) if name != own]
+    yield f"On the trainings that have both, the difference is {value:+.1f} points ({low:+.1f} to {high:+.1f})."
     weakest, best, behind = real["weakest"]
-    worst = f"; at its worst, in {weakest}, {behind:+.1f} points to {best}" if best != own else ""
-    return real["speaks"], (
-        f"on real agents ({real['model']}: {'; '.join(real['agents'])}) this scored {scores[own]:.1f} %, "
-        f"{', '.join(others)}; on the trainings that have both it was {value:+.1f} points ({low:+.1f} to {high:+.1f}) "
-        f"from {real['rival']}{worst}. With {real['trainings']} trainings, this is little evidence"
-    )
+    if best != own:
+        yield f"Its weakest real agents: {weakest}, {-behind:.1f} points behind `{best}`."
+    yield f"Real agents: {real['model']}: {'; '.join(real['agents'])}; {real['trainings']} trainings, which is little."
 
 
 def _assigned(parameters: dict[str, Any]) -> list[str]:
@@ -313,7 +305,7 @@ def _assigned(parameters: dict[str, Any]) -> list[str]:
 def _unknown(
     analysis: Analysis,
     found: str,
-    trained_by: str | None,
+    trained_by: str,
     mean: float,
     known: dict[str, Any] | None,
     advice: dict[str, Any],
@@ -325,7 +317,7 @@ def _unknown(
         f"the tiny agents have {advice['parameters']:,} parameters and short tasks; whether what they say holds for "
         f"models of {analysis.model.elements:,} was not measured"
     )
-    if trained_by is not None and (measured := _MEASURED_BY.get(found, trained_by)) != trained_by:
+    if (measured := _MEASURED_BY.get(found, trained_by)) != trained_by:
         yield (
             f"only agents trained by {TRAINED_BY[measured]} were measured in this situation, so nothing is known of "
             f"those trained by {TRAINED_BY[trained_by]}"
@@ -345,24 +337,31 @@ def _unknown(
         )
 
 
-def summary(found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = ()) -> list[str]:
-    """Lines of text."""
+def summary(
+    found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = (), *, evidence: bool = False
+) -> list[str]:
+    """Four lines: the command, the reason, how sure it is, and what to compare with; then the evidence, if asked for.
+
+    Args:
+        found: what is recommended.
+        inputs: words that name base and agents.
+        left_out: keys of the recipe that these words do not say.
+        evidence: whether the evidence, and what is not known, follows.
+    """
     words = [*inputs, *_words({"method": found.method, "parameters": found.parameters})]
     if found.rounding:
         words += ["--rounding", found.rounding]
-    return [
+    lines = [
         f"try first: ramerge merge {shlex.join(words)} OUT",
-        *([f"left out of the recipe: {', '.join(left_out)}"] if left_out else []),
-        *(f"why: {reason}" for reason in found.reasons),
-        *([f"depends: {found.depends}"] if found.depends else []),
-        *([f"divided: {found.divided}"] if found.divided else []),
-        *([f"{_SPEAKS[found.real[0]]}: {found.real[1]}"] if found.real else []),
-        *(f"evidence: {text}" for text in found.evidence),
-        *([f"check: {found.check}"] if found.check else []),
-        *([f"tables: {found.tables}"] if found.tables else []),
-        *(f"not known: {text}" for text in found.unknown),
-        f"then compare with {' and '.join(found.compare)} on your own tasks: {_comparison(found, inputs)}",
+        f"why: {'; '.join(found.reasons)}",
+        f"confidence: {found.confidence}; {found.check}",
+        f"compare: {_comparison(found, inputs)}",
     ]
+    if evidence:
+        lines += [f"left out of the recipe: {', '.join(left_out)}"] if left_out else []
+        lines += [f"evidence: {text}" for text in found.evidence]
+        lines += [f"not known: {text}" for text in found.unknown]
+    return lines
 
 
 def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:

@@ -150,7 +150,7 @@ def plan(
     warn(made.details.doubts)
     if as_json:
         click.echo(dumped(made.to_dict()), nl=False)
-    elif not quiet and recipe_file != STANDARD_OUTPUT:
+    elif recipe_file != STANDARD_OUTPUT:
         say(made.explain().split("\n"))
     if made.details.objections:
         raise click.exceptions.Exit(fail(made.details.objections, 2))

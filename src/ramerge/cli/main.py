@@ -33,6 +33,7 @@ from ramerge.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.foundation.signals import note_dropped
 from ramerge.foundation.systems import after_fork_in_child
 from ramerge.foundation.terminal import complain, fail, say, warn
+from ramerge.foundation.text import unknown
 from ramerge.foundation.version import __version__
 from ramerge.registry import Registry
 
@@ -49,12 +50,19 @@ class _Commands(click.Group):
         return sorted(COMMANDS.usable())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS and not cmd_name.startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(unknown("command", cmd_name, self.list_commands(ctx)))
         return COMMANDS.get(cmd_name)
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=_Commands,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="ramerge")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Merge RL-trained agents of one base model into one checkpoint.
 
     \b
@@ -64,6 +72,9 @@ def cli() -> None:
     ramerge merge recipe.yaml OUT
     """
     check_limits()
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        context.exit(2)
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
@@ -127,7 +138,7 @@ def _run(session: Session) -> int:
             usage = io.StringIO()
             error.show(usage)
             say(usage.getvalue().partition("Error: ")[0].splitlines(), err=True)
-            complain("error", f"{error.format_message()}{_hint(error)}")
+            complain("error", _about_option(error) or error.format_message())
         return 2
     except SystemExit as end:  # click's completion
         return end.code if isinstance(end.code, int) else int(end.code is not None)
@@ -139,11 +150,22 @@ def _run(session: Session) -> int:
         return fail(*_in_words(error))
 
 
-def _hint(error: click.ClickException) -> str:
-    """What to do instead, if the error is about an option of another program."""
+def _about_option(error: click.ClickException) -> str | None:
+    """What to do instead of an option that is another program's, or has another form here; None for other errors."""
+    if not isinstance(error, click.NoSuchOption):
+        return None
+    from ramerge.methods.registry import all_parameters
     from ramerge.recipe.dialects import hint
 
-    return hint(error.option_name) if isinstance(error, click.NoSuchOption) else ""
+    option, taken = error.option_name, {each.name for each in error.ctx.command.params} if error.ctx else set()
+    if (told := hint(option)) is not None:
+        return told
+    name = option.lstrip("-").replace("-", "_")
+    if name in ("o", "out", "output") and taken & {"out", "outs", "paths", "words"}:
+        return f"no such option: {option}; the output folder is the last word, without an option"
+    if "settings" in taken and name in all_parameters():
+        return f"no such option: {option}; use --set parameters.{name}=VALUE"
+    return None
 
 
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:

@@ -22,9 +22,10 @@ def summary(record: Record, out: object) -> list[str]:
         lines.append("counts: from an earlier read of the same files (--no-cache counts again)")
     lines += [f"note: {note}" for note in record.notes]
     rate = int((record.bytes_read + record.bytes_written) / max(record.seconds, 1e-9))
+    what = "one model" if record.method == "passthrough" else record.method
     lines += [
         f"dtypes: {dtypes_of(record.input_dtypes, record.dtype)}",
-        f"{out}: {record.method}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
+        f"{out}: {what}, {record.parameters_count:,} parameters, {decimal(record.bytes_written)}",
         f"{record.seconds:.1f} s, {decimal(rate)}/s in and out, {decimal(record.peak_memory_bytes)} of memory",
     ]
     return lines

@@ -81,7 +81,12 @@ DATA: Decorator = option(
     help="Generation, by Inspect's names (max_tokens=512, max_connections=64), or a task's parameter "
     "(math.fewshot=8, coding.subsets=mbpp).",
 )
-@option("run", "--sandbox", metavar="NAME", help="Where programs of models run: bubblewrap, docker or local (nowhere).")
+@option(
+    "run",
+    "--sandbox",
+    metavar="NAME",
+    help="Where programs that models write run: bubblewrap, docker, or local: no sandbox, with your rights.",
+)
 @QUIET
 @as_json("the scores")
 @DEBUG

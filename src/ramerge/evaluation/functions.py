@@ -57,9 +57,20 @@ def _look_in(folder: Path) -> None:
 
 
 def digest(module: ModuleType) -> str:
-    """What tells one version of a module's file from another; empty where it has no file."""
+    """What tells one version of a module from another: its file, and the modules in its folder that it has imported.
+
+    Installed packages are not looked at, nor what a function imports when it is called. Empty where there is no file.
+    """
     file = getattr(module, "__file__", None)
-    return hashlib.sha256(Path(file).read_bytes()).hexdigest() if file else ""
+    if not file:
+        return ""
+    own = Path(file).resolve()
+    found = hashlib.sha256(own.read_bytes())
+    loaded = {Path(name).resolve() for each in [*sys.modules.values()] if (name := getattr(each, "__file__", None))}
+    for path in sorted(loaded - {own}):
+        if path.is_relative_to(own.parent) and "site-packages" not in path.parts and path.suffix == ".py":
+            found.update(f"\0{path.relative_to(own.parent)}\0".encode("utf-8", "surrogateescape") + path.read_bytes())
+    return found.hexdigest()
 
 
 def in_words(error: BaseException) -> str:

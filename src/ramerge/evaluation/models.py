@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.foundation.files import no_such_folder
 from ramerge.foundation.jsontext import JsonLimits, parse
 from ramerge.foundation.text import shown
 from ramerge.foundation.version import __version__
@@ -232,7 +233,7 @@ def _problem(target: EvaluationTarget) -> str | None:
         )
     model = target.model
     if model and not target.folder and (model.startswith((".", "/", "~")) or model.count("/") > 1):
-        return f"--model {target.name}={model}: there is no such folder"
+        return f"--model {target.name}={model}: {no_such_folder(Path(model).expanduser())}"
     return None
 
 

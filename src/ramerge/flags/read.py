@@ -14,10 +14,13 @@ from ramerge.foundation.words import named, pairs, parse_scalar
 from ramerge.methods.base import SIDE_INPUTS
 from ramerge.recipe.document import Document, document_of, read_document
 from ramerge.recipe.model import Recipe
+from ramerge.recipe.other_method import change_method
 from ramerge.recipe.paths import portable
 from ramerge.storage.schemes import is_remote
 
 _YAML = (".yaml", ".yml")
+_AGENT = "NAME=MODEL, such as --agent code=./coder"
+_SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
 
 
 def read_model(model: str, options: Mapping[str, Any]) -> Document:
@@ -34,7 +37,7 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
     if len(paths) > 1:
-        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}")
+        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_as_flags(paths)}")
     if not paths and not (options["base"] or options["agents"]):
         raise RecipeError("give a recipe's path, or --base and --agent")
     document = _read(paths[0], options) if paths else Document({})
@@ -75,12 +78,15 @@ def read_inputs(
     Raises:
         RecipeError: the words make no sense together, or the recipe cannot be read.
     """
+    pairs("--set", options["settings"], _SETTING)  # these first, because the rest of one may look like a path
+    pairs("--agent", options["agents"], _AGENT)
     if forgotten := [path for path in paths if "=" in path and not is_remote(path) and not Path(path).exists()]:
         raise RecipeError(
             f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
         )
     if len(paths) > 2:
-        raise RecipeError(f"at most one recipe and one output folder are expected, got {', '.join(paths)}")
+        text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
+        raise RecipeError(text + _as_flags(paths))
     by_flags = bool(options["base"] or options["agents"])
     if or_model and paths and not options["agents"] and is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
@@ -92,6 +98,13 @@ def read_inputs(
         raise RecipeError("give a recipe's path, or --base and --agent")
     _apply(document, options)
     return document, rest[0] if rest else None
+
+
+def _as_flags(paths: Sequence[str]) -> str:
+    """How models are named, where their folders were given as words."""
+    base, *agents = [path for path in paths if is_model(path)] or [""]
+    words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
+    return f"; models are named by options: --base {base} {words}" if agents else ""
 
 
 def _read_document(path: str, *, may_be_out: bool) -> Document:
@@ -115,11 +128,13 @@ def _is_recipe(path: str) -> bool:
 
 
 def _apply(document: Document, options: Mapping[str, Any]) -> None:
-    """Set the values of flags in a document. A preset replaces the document's parameters."""
+    """Set the values of flags in a document. A preset, and another method, replace the document's parameters."""
+    if options.get("method") is not None:
+        change_method(document, options["method"], "--method")
     if options.get("preset") is not None:
         document.values.pop("parameters", None)
-    _set(document, options, "method", "base", "preset", "dtype", "rounding", "shard_size")
-    agents = named("--agent", options["agents"], "NAME=MODEL, such as --agent code=./coder")
+    _set(document, options, "base", "preset", "dtype", "rounding", "shard_size")
+    agents = named("--agent", options["agents"], _AGENT)
     for name, model in agents.items():
         document.set(("agents", name), from_here(model), f"--agent {name}")
     given = document.values.get("agents")
@@ -131,7 +146,7 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
             raise RecipeError(f"{flag} {name}: {unknown('agent', name, known)}" for name in wrong)
         for name, folder in folders.items():
             document.set(("agents", name, side.key), from_here(folder), f"{flag} {name}")
-    for key, value in pairs("--set", options["settings"], "KEY=VALUE, such as --set parameters.r=0.05"):
+    for key, value in pairs("--set", options["settings"], _SETTING):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 
 

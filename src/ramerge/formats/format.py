@@ -39,8 +39,8 @@ class Opening:
         """
         if self.base is None:
             raise CheckpointError(
-                f"{folder}: is {what}, which is nothing without its model: give {model} as the base (--base MODEL), or "
-                f"write MODEL+{folder}"
+                f"{folder}: is {what} and needs its base model: give {model} as the base (--base MODEL), or write "
+                f"MODEL+{folder}"
             )
         return self.base
 

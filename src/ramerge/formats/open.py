@@ -5,9 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from difflib import get_close_matches
 from functools import partial
-from itertools import islice
 from pathlib import Path
 
 from ramerge.formats import unread
@@ -16,6 +14,7 @@ from ramerge.formats.format import ADAPTER, Opening
 from ramerge.formats.registry import by_priority
 from ramerge.formats.stacks import undone
 from ramerge.foundation.errors import CheckpointError
+from ramerge.foundation.files import no_such_folder
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location, Remote
 from ramerge.tensors.checkpoint import Checkpoint
@@ -48,7 +47,7 @@ def open_checkpoint(
             a file is wrong; all problems are listed.
     """
     if not directory.is_dir():
-        raise CheckpointError(_not_a_directory(directory))
+        raise CheckpointError(not_a_directory(directory))
     if isinstance(directory, Path) and not os.access(directory, os.R_OK | os.X_OK):
         raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
     for format in by_priority():
@@ -137,7 +136,8 @@ def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
         raise CheckpointError(linked_out(found))
 
 
-def _not_a_directory(directory: Location) -> str:
+def not_a_directory(directory: Location) -> str:
+    """What is said of a model that is no folder."""
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantized and cannot be merged; "
@@ -147,10 +147,7 @@ def _not_a_directory(directory: Location) -> str:
         return f"{directory}: is a file; give the folder that holds config.json and the weights"
     if isinstance(directory, Remote):
         return f"{directory}: there is nothing under this name"
-    parent = directory.parent
-    siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
-    near = get_close_matches(directory.name, siblings, n=1)
-    return f"{directory}: no such folder" + (f"; did you mean {parent / near[0]}?" if near else "")
+    return no_such_folder(directory)
 
 
 def _no_weights(directory: Location) -> str:
@@ -163,9 +160,11 @@ def _no_weights(directory: Location) -> str:
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
     if text := unread.advice(directory):
         return f"{directory}: {text}"
+    if isinstance(directory, Path) and not any(directory.iterdir()):
+        return f"{directory}: is an empty folder; give the folder that holds config.json and the weights"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""
-    known = ", ".join(format.title for format in by_priority())
+    known = ", ".join(dict.fromkeys(format.title for format in by_priority()))
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"
 
 

@@ -48,7 +48,7 @@ class RamergeError(Exception):
         ...     ramerge.merge({"base": "base", "agents": {"code": "nowhere"}, "dtype": "wide"}, "merged")
         ... except ramerge.RamergeError as error:
         ...     print(error.exit_code, len(error.problems))
-        2 1
+        2 2
     """
 
     exit_code: ClassVar[int] = 1

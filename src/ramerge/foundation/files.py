@@ -15,6 +15,8 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
 from pathlib import Path
 
 from ramerge.foundation.errors import OutputError, RamergeError, RecipeError, StoppedError, reason
@@ -38,6 +40,19 @@ _WRONG_PATH = {
 }
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+_OF_THE_DEMO = ("base", "coder", "tool", "memory")
+
+
+def no_such_folder(path: Path, also: str = "") -> str:
+    """What is said of a folder that does not exist, and `also` is not, with one that may be meant."""
+    parent = path.parent
+    siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
+    if near := get_close_matches(path.name, siblings, n=1):
+        return f"{path}: no such folder{also}; did you mean {parent / near[0]}?"
+    demo = f"; `ramerge demo --models {parent}` makes tiny models of such names" if path.name in _OF_THE_DEMO else ""
+    return f"{path}: no such folder{also}{demo}"
 
 
 def write_file(path: Path, content: str | bytes) -> None:

@@ -178,7 +178,7 @@ AGENT: Decorator = option(
     multiple=True,
     help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
 )
-QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show warnings and errors only.")
+QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
 
 
 @dataclass
@@ -246,7 +246,8 @@ METHOD: Decorator = option(
     "method",
     "--method",
     metavar="NAME",
-    help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+.",
+    help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+. "
+    "Another one replaces the recipe's parameters.",
 )
 SET: Decorator = option(
     "method",

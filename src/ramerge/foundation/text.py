@@ -8,7 +8,7 @@ reverse the order of its letters, or look like a line of ramerge's own. All outp
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar, cast
 
@@ -153,6 +153,15 @@ def csv_cell(value: Any) -> Any:
     return f"'{shown}" if value.startswith(("=", "+", "-", "@", "\t", "\r")) else shown
 
 
+def nearest(name: str, known: Iterable[str], cutoff: float = _NEAR) -> str | None:
+    """The known name that is most like a mistyped one, or with which it begins, as `base_model` does; or None."""
+    lowered = {candidate.lower(): candidate for candidate in known}
+    spelled = _PLUS.sub("+", name.lower()[:200])
+    near = get_close_matches(spelled, lowered, n=1, cutoff=cutoff)
+    near = near or [each for each in lowered if re.match(rf"{re.escape(each)}[_.-]", spelled)]
+    return lowered[near[0]] if near else None
+
+
 def unknown(what: str, name: str, known: Sequence[str], *, few: bool = False) -> str:
     """`unknown key 'agnets'; did you mean 'agents'?`, or the list of known names.
 
@@ -162,10 +171,8 @@ def unknown(what: str, name: str, known: Sequence[str], *, few: bool = False) ->
         known: all that are known.
         few: whether they are so few that they are always listed; then only a name that is very near is suggested.
     """
-    lowered = {candidate.lower(): candidate for candidate in known}
-    spelled = _PLUS.sub("+", name.lower()[:200])
-    near = get_close_matches(spelled, lowered, n=1, cutoff=_VERY_NEAR if few else _NEAR)
+    near = nearest(name, known, cutoff=_VERY_NEAR if few else _NEAR)
     listed = brief(", ".join(known), 1000) or "none"
-    hints = [f"did you mean {lowered[near[0]]!r}?"] if near else []
-    hints += [f"known: {listed}"] if few or not near else []
+    hints = [f"did you mean {near!r}?"] if near is not None else []
+    hints += [f"known: {listed}"] if few or near is None else []
     return f"unknown {what} {quoted(name)}; {' '.join(hints)}"

@@ -46,7 +46,7 @@ _MODEL_KEYS = ("model", "parameters")
 # ramerge's own keys. mergekit does not know them and ignores them, so both programs take the same file.
 _ADDED_KEYS = ("rounding", "rounding_seed", "companions", "shard_size", "allow")
 _OWN_KEYS = {
-    "method": "use merge_method",
+    "method": "use merge_method, or write it in ramerge's own form first: `ramerge plan RECIPE --write-recipe FILE`",
     "base": "use base_model",
     "agents": "use models",
     "preset": "use parameters",

@@ -142,7 +142,7 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, f
                 findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"
-        problem = findings.document.where(("rules", str(number - 1)), f"{rule}: catches nothing: {text}")
+        problem = findings.document.where(("rules", str(number - 1)), f"matches no tensor: {rule}: {text}")
         findings.problems.append(problem)
     if recipe.rules and tensors and not any(tensor.merged for tensor in tensors):
         findings.notes.append("the rules leave nothing to merge")

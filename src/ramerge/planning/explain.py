@@ -7,8 +7,12 @@ from collections.abc import Mapping
 
 from ramerge.foundation.text import brief
 from ramerge.planning.model import MergePlan
+from ramerge.recipe.other_method import DEFAULT_METHOD
 
 _FEW = 8
+_BY_DEFAULT = (
+    f"Using the default, {DEFAULT_METHOD.upper()}. Other methods often score higher; compare with `ramerge recommend`."
+)
 
 
 def dtypes_of(inputs: Mapping[str, str], output: str) -> str:
@@ -56,7 +60,8 @@ def explain(made: MergePlan) -> list[str]:
         rows += [("output", str(made.out)), ("free disk", _bytes(made.disk_free))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
-    lines += [f"note: {note}" for note in made.notes]
+    notes = [*([_BY_DEFAULT] if default and len(values["agents"]) > 1 else []), *made.notes]
+    lines += [f"note: {note}" for note in notes]
     lines.append(
         f"problems: {len(made.objections)}"
         if made.objections

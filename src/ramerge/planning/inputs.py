@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 from ramerge.formats.encodings.decode import ADVICE
 from ramerge.formats.files import UNGATHERED
 from ramerge.formats.format import ADAPTER
-from ramerge.formats.open import open_checkpoint, open_stacked
+from ramerge.formats.open import not_a_directory, open_checkpoint, open_stacked
 from ramerge.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import enumerated
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.soups import soup_of
-from ramerge.recipe.document import Document
+from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import Agent, Recipe, Soup
 from ramerge.storage.location import Location
-from ramerge.storage.models import FoundModel, resolve, resolve_all
+from ramerge.storage.models import FoundModel, is_hub_id, resolve, resolve_all
+from ramerge.storage.schemes import is_remote
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.embeddings import untied
 from ramerge.tensors.identity import Identity
@@ -103,6 +107,24 @@ def tensors_of_base(document: Document) -> list[str]:
     links = isinstance(allow, Mapping) and allow.get("outside_links") is True
     opened = open_checkpoint(resolve(first, document.folder).folder, allow_outside_links=links)
     return [tensor.name for tensor in opened.tensors.values() if tensor.is_float]
+
+
+def missing_folders(document: Document) -> list[str]:
+    """What is wrong with the folders that a recipe names, of which the rest may be wrong, too; nothing is opened.
+
+    Models of the hub, remote ones and sums of adapters are not looked at.
+    """
+    values, agents = document.values, document.values.get("agents")
+    named: dict[Key, Any] = {("base",): values.get("base")}
+    for name, agent in agents.items() if isinstance(agents, Mapping) else ():
+        named["agents", name] = agent.get("model") if isinstance(agent, Mapping) else agent
+    problems = []
+    for key, text in named.items():
+        if isinstance(text, str) and text and not (is_remote(text) or is_hub_id(text) or "+" in text):
+            with suppress(ValueError, RuntimeError, OSError):  # no path, which opening it would say
+                folder = document.folder / Path(text).expanduser()
+                problems += [] if folder.is_dir() else [document.where(key, not_a_directory(folder))]
+    return problems
 
 
 def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> OpenedInputs:

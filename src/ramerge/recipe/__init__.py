@@ -4,6 +4,7 @@ document     the text as plain values, with the line of each
 dialects     forms of recipes of other programs, found by entry point
 model        the structure of a recipe
 checks       checks beyond the structure: methods, parameters, names of agents
+other_method a recipe with another method, without what belongs to the method before
 layers       what a layer is
 globs        which rule catches which names of tensors
 paths        where relative paths start

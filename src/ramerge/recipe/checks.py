@@ -14,10 +14,12 @@ from pydantic import ValidationError
 from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.text import nearest
 from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
-from ramerge.methods.registry import METHODS, all_parameters, complete
+from ramerge.methods.registry import METHODS, complete
 from ramerge.recipe.document import Document, Key
-from ramerge.recipe.model import DEFAULT_METHOD, Recipe, read_structure
+from ramerge.recipe.model import Recipe, read_structure
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.paths import portable
 from ramerge.recipe.sentences import describe
 
@@ -28,11 +30,10 @@ def check(document: Document) -> Recipe:
     Raises:
         RecipeError: structure, method or parameters are wrong; all problems are listed.
     """
-    misplaced = _misplaced(document)
-    recipe, problems = read_structure(document, without=misplaced)
-    problems = [*misplaced.values(), *problems, *_method_problems(document), *_agent_problems(document)]
+    recipe, problems = read_structure(document)
+    problems = [*problems, *_method_problems(document), *_agent_problems(document)]
     if recipe is None or problems:
-        raise RecipeError(dict.fromkeys(problems))
+        raise RecipeError(sorted(dict.fromkeys(problems), key=document.line_of))
     return recipe
 
 
@@ -48,24 +49,19 @@ def as_yaml(values: Mapping[str, Any]) -> str:
         return stream.getvalue()
 
 
-def _misplaced(document: Document) -> dict[str, str]:
-    unknown = [key for key in document.values if key not in Recipe.model_fields]
-    return {
-        key: document.where((key,), f"unknown key {key!r}; did you mean 'parameters.{key}'?")
-        for key in unknown
-        if key in all_parameters()
-    }
-
-
 def _method_problems(document: Document) -> list[str]:
     """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
     values = document.values
-    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters") or {}
+    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters")
     problems = []
-    if not isinstance(name, str) or not isinstance(given, dict):
+    if not isinstance(name, str):
         return []
+    given = given if isinstance(given, dict) else {}
     if name not in METHODS:
-        return [document.unknown(("method",), "method", name, list(METHODS))]
+        problems.append(document.unknown(("method",), "method", name, list(METHODS)))
+        name = nearest(name, METHODS)
+        if name is None:
+            return problems
     method = METHODS[name]
     if method.needs_base and values.get("base") is None:
         problems.append(document.where(("base",), f"is missing, but {name} needs it"))
@@ -95,11 +91,16 @@ def _parameter_problems(
             hint = f" ({name} belongs to {', '.join(others)})" if others else ""
             problems.append(document.unknown((*key, name), f"parameter of {method.name}", name, list(fields), hint))
     kept = {name: value for name, value in given.items() if name in fields}
-    try:
-        parameters = method.parameters(**kept)
-    except ValidationError as error:
-        problems += describe(error, document, method.parameters, key, only=only)
-        return problems
+    parameters = None
+    while parameters is None:  # without those that are wrong, until only right ones are left
+        try:
+            parameters = method.parameters(**kept)
+        except ValidationError as error:
+            problems += describe(error, document, method.parameters, key, only=only)
+            wrong = {item["loc"][0] for item in error.errors() if item["loc"]} & kept.keys()
+            if not wrong:
+                return problems
+            kept = {name: value for name, value in kept.items() if name not in wrong}
     agents = document.values.get("agents")
     names = list(agents) if isinstance(agents, dict) else []
     for name, value in parameters:

@@ -44,10 +44,10 @@ def dialect_of(values: Mapping[str, Any]) -> Dialect | None:
     return next(found, None)
 
 
-def hint(option: str) -> str:
-    """What to do instead, if an option is one of another program; otherwise nothing."""
+def hint(option: str) -> str | None:
+    """What to do instead, if an option is one of another program; otherwise None."""
     found = {name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags}
-    return "".join(f" {name}'s {option} {instead}." for name, instead in found.items())
+    return "; ".join(f"{name}'s {option} {instead}" for name, instead in found.items()) or None
 
 
 def blind(_document: Document) -> Sequence[str]:

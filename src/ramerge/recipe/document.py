@@ -75,10 +75,13 @@ class Document:
                 named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
                 return f"{flag}: {message.removeprefix(named)}"
             if key[:length] in self.lines:
-                number = self.lines[key[:length]]
-                line = brief(self.text[number - 1].rstrip(), 200) if number <= len(self.text) else ""
-                return f"{self.source}:{number}: {label}\n    {number} | {line}"
+                return _at_line(self.source, self.lines[key[:length]], label, self.text)
         return f"{self.source}: {label}" if self.source else label
+
+    def line_of(self, message: str) -> int:
+        """The line of the file that a message of `where` names; 0 if it names none."""
+        found = re.match(rf"{re.escape(str(self.source))}:(\d+): ", message)
+        return int(found[1]) if found else 0
 
     def unknown(self, key: Key, what: str, name: object, known: Sequence[str], hint: str = "") -> str:
         """The message that the value at `key` is the unknown `name`, with the nearest known name."""
@@ -113,7 +116,7 @@ class Document:
         Raises:
             RecipeError: a value on the way to a key is not a mapping.
         """
-        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags))
+        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags), notes=[*self.notes])
         for key, value in values.items():
             if value is not None:
                 changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
@@ -193,16 +196,11 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     except UnicodeDecodeError as error:
         raise RecipeError(f"{source}: is not UTF-8 text, so it is not a recipe") from error
     except DuplicateKeyError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 0
         name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
-        raise RecipeError(
-            f"{source}:{line}: {quoted(name)} is given twice\n    {line} | {brief(text.splitlines()[line - 1], 200)}"
-        ) from error
-    except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
-        if "single document" in str(error.context):
-            raise RecipeError(f"{source}:{line}: {_SEVERAL}") from error
-        raise RecipeError(f"{source}:{line}: not valid YAML: {error.problem or error.context}") from error
+        raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
+    except MarkedYAMLError as error:
+        raise RecipeError(_at_line(source, *_explained(error), text.splitlines())) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
@@ -213,6 +211,36 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     except RecursionError as error:
         raise RecipeError(f"{source}: nested too deeply for a recipe") from error
     return document
+
+
+def _at_line(source: str | None, number: int, message: str, text: Sequence[str]) -> str:
+    """A message about a line, followed by the line."""
+    line = brief(text[number - 1].rstrip(), 200) if 0 < number <= len(text) else ""
+    return f"{source}:{number}: {message}\n    {number} | {line}"
+
+
+# What YAML's library says of an error, what is said of it here, and whether the line is the one where that began.
+_YAML_ERRORS = (
+    ("single document", _SEVERAL, False),
+    ("simple key", "a colon is missing between a key and its value", True),
+    ("quoted scalar", "a quotation mark is not closed", True),
+    ("flow mapping", "a brace is not closed, or a comma is missing inside of it", True),
+    ("flow sequence", "a bracket is not closed, or a comma is missing inside of it", True),
+    (r"'\t'", "is indented with a tab; use spaces", False),
+    ("mapping values", "a colon where none can be; check the indentation, and quote a value that holds a colon", False),
+    ("block mapping", "does not line up with the lines above it; keys of one level are indented alike", False),
+)
+
+
+def _explained(error: MarkedYAMLError) -> tuple[int, str]:
+    """The line of an error in YAML, and what is wrong with it."""
+    said = f"{error.context} {error.problem}"
+    text, from_beginning = next(
+        ((text, begins) for words, text, begins in _YAML_ERRORS if words in said),
+        (error.problem or error.context or "", False),
+    )
+    mark = (error.context_mark if from_beginning else None) or error.problem_mark
+    return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
 
 
 def _check_length(path: str, data: bytes) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -24,15 +24,16 @@ from ruamel.yaml import YAML
 from ramerge.foundation.dtypes import full_dtype
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.limits import parse_size
-from ramerge.foundation.text import quoted
+from ramerge.foundation.text import quoted, unknown
 from ramerge.methods.base import SEED, SIDE_INPUTS
+from ramerge.methods.registry import METHODS
 from ramerge.recipe.document import Document
 from ramerge.recipe.globs import catches_any, first_rules
 from ramerge.recipe.layers import parse_layers
+from ramerge.recipe.other_method import DEFAULT_METHOD, change_method
 from ramerge.recipe.patterns import LONGEST_NAME, check_template
 from ramerge.recipe.sentences import describe
 
-DEFAULT_METHOD = "ram+"
 AUTO = "auto"
 """In place of a method's name: the one that the evidence supports for these agents. Plans replace it."""
 LIKE_BASE = "like base"
@@ -320,6 +321,13 @@ class Recipe(_Strict):
         except ValidationError as error:
             raise RecipeError(describe(error, Document(values), Recipe)) from error
 
+    @field_validator("method")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in METHODS and name != AUTO:
+            raise ValueError(unknown("method", name, list(METHODS)))
+        return name
+
     @field_validator("agents")
     @classmethod
     def _plain_names(cls, agents: dict[str, Agent]) -> dict[str, Agent]:
@@ -354,15 +362,20 @@ class Recipe(_Strict):
     def with_(self, **values: Any) -> Recipe:
         """A copy with other values. Those of mappings, such as `parameters`, are set key by key; None resets a key.
 
+        Another method replaces parameters, preset and importances, which are those of the method before.
+
         Raises:
-            RecipeError: a value is wrong; all problems are listed.
+            RecipeError: a value is wrong, or there is no such method; all problems are listed.
 
         Example:
             >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder"}, parameters={"r": 0.2})
             >>> recipe.with_(dtype="float32", parameters={"alpha": 1.0}).parameters
             {'r': 0.2, 'alpha': 1.0}
         """
-        changed = self.as_document().with_values(
+        copy = self.as_document().with_values({})
+        if values.get("method") is not None:
+            change_method(copy, values["method"], "method")
+        changed = copy.with_values(
             {
                 (f"{key}.{name}" if name else key): value
                 for key, given in values.items()
@@ -396,10 +409,10 @@ class Recipe(_Strict):
         return stream.getvalue()
 
 
-def read_structure(document: Document, without: Container[str] = ()) -> tuple[Recipe | None, list[str]]:
-    """The recipe of a document, without the keys `without`, or the problems of its structure."""
+def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
+    """The recipe of a document, or the problems of its structure."""
     try:
-        recipe = Recipe(**{key: value for key, value in document.values.items() if key not in without})
+        recipe = Recipe(**document.values)
     except RecipeError as error:
         cause = error.__cause__
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)

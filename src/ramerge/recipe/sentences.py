@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from ramerge.foundation.text import NOT_UTF8, quoted, unknown
+from ramerge.foundation.text import NOT_UTF8, nearest, quoted, unknown
+from ramerge.methods.registry import METHODS
 from ramerge.recipe.document import Document, Key
+from ramerge.recipe.other_method import DEFAULT_METHOD
 
 # The form that a value must have, by pydantic's type of error.
 _FORMS = {
-    "dict_type": "a mapping, such as {code: ./coder}",
+    "dict_type": "a mapping, such as {key: value}",
     "model_type": "a mapping, such as {key: value}",
     "tuple_type": "a list",
     "string_type": "text",
     "bool_type": "true or false",
+    "float_type": "a number",
+    "int_type": "a whole number",
 }
+
+_ADD_AGENTS = "add --agent NAME=MODEL for each, or in a recipe agents: {NAME: MODEL}"
 
 
 def describe(
@@ -37,22 +43,24 @@ def describe(
         if only is not None and item["loc"] and item["loc"][0] not in only:
             continue
         key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
-        problems.append(document.where(key, _sentence(item, model)))
+        problems.append(document.where(key, _sentence(item, model, document)))
     return problems
 
 
-def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
+def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
-        return unknown("key", str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]))
+        return _unknown_key(str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]), document)
     if kind == "missing":
-        return "is missing; add --agent NAME=MODEL for each" if item["loc"] == ("agents",) else "is missing"
+        return f"is missing; {_ADD_AGENTS}" if item["loc"] == ("agents",) else "is missing"
     if kind == "value_error":
         return str(item["ctx"]["error"])
     if kind == "literal_error" and isinstance(value, str):
         return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), few=True)
     if kind == "string_unicode":
         return f"{quoted(value)}: {NOT_UTF8}"
+    if kind == "dict_type" and item["loc"] == ("agents",):
+        return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
     if kind in _FORMS:
         return f"must be {_FORMS[kind]}, not {quoted(value)}"
     if kind in ("too_short", "string_too_short"):
@@ -64,6 +72,19 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel]) -> str:
     message = str(item["msg"]).removeprefix("Input ")
     shown = repr(value)
     return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
+
+
+def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
+    """What may be meant by an unknown key: one of its level, or a parameter, first of the method in use."""
+    name = str(document.values.get("method", DEFAULT_METHOD))
+    own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
+    near = None if key in own else nearest(key, known)
+    others = [other for other, method in METHODS.usable().items() if key in method.parameters.model_fields]
+    if near is None and others and key not in own:
+        return f"unknown key {quoted(key)}; it is a parameter of {', '.join(others)}, and {name} has {', '.join(own)}"
+    if near is None and (parameter := nearest(key, own)):
+        return f"unknown key {quoted(key)}; did you mean {f'parameters.{parameter}'!r}?"
+    return unknown("key", key, known)
 
 
 def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:

@@ -39,7 +39,7 @@ from ramerge.storage.own_files import RECORDS
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
-_WORDS = {"digest": "its file"}
+_WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
 
 @dataclass(frozen=True)

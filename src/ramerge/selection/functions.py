@@ -76,7 +76,7 @@ class FunctionScorer:
                 self.close()
 
     def about(self) -> Mapping[str, Any]:
-        """Its name, and the digest of its file."""
+        """Its name, and the digest of its file and of the modules in its folder that it imports."""
         return {"function": self._spec, "digest": self._digest}
 
     def close(self) -> None:

@@ -12,12 +12,11 @@ from ramerge.api import merge
 from ramerge.engine.record import Record
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.progress import Listener
-from ramerge.methods.base import SIDE_INPUTS
-from ramerge.methods.registry import METHODS
 from ramerge.options import Options
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
-from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.other_method import DEFAULT_METHOD, leave_out
 
 Label = Callable[[str, Any], str]
 
@@ -35,27 +34,10 @@ def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plai
     made = replace(recipe, values=deepcopy(recipe.values), flags=dict(recipe.flags))
     before = made.values.get("method", DEFAULT_METHOD)
     if point.get("method", before) != before:
-        _leave_out(made.values, str(point["method"]))
+        leave_out(made.values, str(point["method"]), keep_shared=True)
     for key, value in point.items():
         made.set(tuple(key.split(".")), value, label(key, value))
     return made
-
-
-def _leave_out(values: dict[str, Any], name: str) -> None:
-    """Take out of a recipe's values what a method does not have."""
-    method = METHODS[name]
-    rules = values.get("rules")
-    for holder in [values, *[rule for rule in (rules if isinstance(rules, list) else []) if isinstance(rule, dict)]]:
-        given = holder.get("parameters")
-        if isinstance(given, dict):
-            holder["parameters"] = {key: value for key, value in given.items() if key in method.parameters.model_fields}
-    if values.get("preset") not in method.presets:
-        values.pop("preset", None)
-    agents = values.get("agents")
-    for agent in agents.values() if isinstance(agents, dict) else ():
-        for side in SIDE_INPUTS:
-            if isinstance(agent, dict) and method.side is not side:
-                agent.pop(side.key, None)
 
 
 def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> list[str]:

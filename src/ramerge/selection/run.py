@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ramerge.api import plan
+from ramerge.api import Plan, plan
 from ramerge.foundation.errors import EvaluationError, OutputError, PlanError, RamergeError
 from ramerge.foundation.extras import install, missing
 from ramerge.foundation.jsontext import dumped
@@ -155,17 +155,22 @@ def _require_optuna(request: SearchRequest) -> None:
 
 
 def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
-    """Size and time of every input's file, after a merge with each method was planned."""
+    """The state of every input's file, after a merge with each method was planned."""
     problems: list[str] = []
     files: dict[str, Any] = {}
     for method in request.space.methods:
         first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
         made = plan(document_of(recipe, {"method": method} | first), options=request.options)
         problems += made.problems
-        files |= {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in made.details.files.items()}
+        files |= state_of(made)
     if problems:
         raise PlanError(dict.fromkeys(problems))
     return dict(sorted(files.items()))
+
+
+def state_of(made: Plan) -> dict[str, Any]:
+    """Size and time of every file that a merge would read, by path: scores of others are not mixed with these."""
+    return {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.files.items())}
 
 
 class _Search:

@@ -20,7 +20,7 @@ from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted, unknown
 from ramerge.methods.registry import METHODS
 from ramerge.recipe.document import Document, Key, read_document
-from ramerge.recipe.model import DEFAULT_METHOD
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.selection.points import check_point
 from ramerge.selection.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes
 

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.api import merge
-from ramerge.foundation.errors import EvaluationError
+from ramerge.api import merge, plan
+from ramerge.foundation.errors import EvaluationError, PlanError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener, Progress
 from ramerge.options import Options
@@ -22,7 +22,7 @@ from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
 from ramerge.recipe.paths import portable
 from ramerge.selection.folder import Folder, search_folder
-from ramerge.selection.run import MakeScorer
+from ramerge.selection.run import MakeScorer, state_of
 from ramerge.selection.scores import Objective, ScoreFailedError, Scorer, Scores, joined
 from ramerge.soups.run import RunCheckpoint, agents_of
 
@@ -92,9 +92,18 @@ def greedy_soup(
         EvaluationError: no checkpoint got a score, or the folder holds something else.
         RamergeError: as `merge` raises.
     """
+    made = plan(recipe, options=options)
+    if made.problems:
+        raise PlanError(made.problems)
     with search_folder(out) as folder, closing(make_scorer(folder)) as scorer:
-        asked = {"recipe": recipe.values, "score": dict(scorer.about()), "objectives": [asdict(objective)]}
-        folder.check_asked(asked)
+        folder.check_asked(
+            {
+                "recipe": recipe.values,
+                "inputs": state_of(made),
+                "score": dict(scorer.about()),
+                "objectives": [asdict(objective)],
+            }
+        )
         try:
             return _Greedy(recipe, run, taken, folder, scorer, objective, options, listen).find()
         finally:

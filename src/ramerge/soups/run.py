@@ -18,10 +18,11 @@ from typing import Any
 from ramerge.flags.read import from_here
 from ramerge.formats.registry import by_priority
 from ramerge.foundation.errors import CheckpointError, OutputWarning, RecipeError, reason
+from ramerge.foundation.files import no_such_folder
 from ramerge.foundation.jsontext import JsonLimits, read
 from ramerge.methods.base import MANY
 from ramerge.methods.registry import METHODS
-from ramerge.storage.models import is_hub_id
+from ramerge.storage.models import is_hub_id, not_found
 from ramerge.storage.own_files import INDEX, RECORDS
 from ramerge.storage.schemes import is_remote, on_hub
 
@@ -162,8 +163,8 @@ def _in_run(run: str) -> list[RunCheckpoint]:
     if is_remote(run) and on_hub(run) is None:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
     if not is_remote(run) and not is_hub_id(run):
-        raise RecipeError(f"{run}: no such folder")
-    return _branches(on_hub(run) or run)
+        raise RecipeError(no_such_folder(folder))
+    return _branches(on_hub(run) or run, folder)
 
 
 def _inside(folder: Path) -> RunCheckpoint | None:
@@ -198,7 +199,7 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
     for place, word in enumerate(words, 1):
         path = Path(word).expanduser()
         if is_missing(word):
-            raise RecipeError(f"{word}: no such folder")
+            raise RecipeError(no_such_folder(path))
         if not is_remote(word) and path.is_dir() and not _is_model(path):
             raise RecipeError(f"{word}: is no checkpoint; name one folder of checkpoints, or only checkpoints")
         step = _step_of_folder(path) if not is_remote(word) and path.is_dir() else _last_number(word.rpartition("@")[2])
@@ -209,14 +210,16 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
     return found
 
 
-def _branches(name: str) -> list[RunCheckpoint]:
+def _branches(name: str, folder: Path) -> list[RunCheckpoint]:
     """Branches of a repository whose names end with a step."""
     from huggingface_hub import HfApi
 
     from ramerge.storage import hub
 
-    with hub.readable_errors(name):
+    try:
         names = [branch.name for branch in HfApi().list_repo_refs(name).branches]
+    except hub.failures() as error:
+        raise CheckpointError(not_found(name, folder, error)) from None
     steps = [(branch, _last_number(branch)) for branch in names]
     return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 

@@ -161,12 +161,17 @@ def failures() -> tuple[type[Exception], ...]:
     return (*HfHubHTTPError.__bases__, OSError, ValueError)
 
 
+def gave_no_answer(error: BaseException) -> bool:
+    """Whether the hub could not be asked."""
+    return type(error).__name__ in (*_NO_ANSWER, "OfflineModeIsEnabled")
+
+
 def said(error: BaseException) -> str:
     """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
     from huggingface_hub import constants
 
     text = shown(error, 300) or type(error).__name__
-    if type(error).__name__ not in _NO_ANSWER:
+    if not gave_no_answer(error):
         return text
     return f"{text}; check the network, and the hub's address {constants.ENDPOINT} (HF_ENDPOINT)"
 

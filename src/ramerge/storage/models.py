@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ramerge.foundation.errors import CheckpointError, DownloadNote, reason
 from ramerge.foundation.extras import install
+from ramerge.foundation.files import no_such_folder
 from ramerge.foundation.text import NOT_UTF8, is_unicode, quoted
 from ramerge.storage import hub
 from ramerge.storage.location import Location, Remote
@@ -166,7 +167,7 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         directory = None if isinstance(error, RevisionNotFoundError) else _in_cache(name, revision)
         if directory is not None:
             return FoundModel(text, directory, name, revision or directory.name)
-        raise CheckpointError(_unknown(text, path, error)) from error
+        raise CheckpointError(not_found(text, path, error)) from error
     cached = _in_cache(name, commit)
     if cached is not None and all((cached / key).is_file() for key in files):
         return FoundModel(text, cached, name, revision or commit)
@@ -222,9 +223,13 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
     )
 
 
-def _unknown(text: str, path: Path, error: Exception) -> str:
+def not_found(text: str, path: Path, error: Exception) -> str:
+    """What is said of a name that is no folder and that the hub does not provide, either."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
+    if path.parent.is_dir():  # the folder of an owner is rarely on this machine
+        asked = "" if hub.gave_no_answer(error) else f" ({hub.said(error)})"
+        return no_such_folder(path, f", and the hub provides no such model{asked}")
     if isinstance(error, OfflineModeIsEnabled):
         return (
             f"{text}: there is no folder {path}, the hub's cache does not have this model, and the hub is not asked "

@@ -13,7 +13,8 @@ from ramerge.foundation.errors import RamergeError, RecipeError
 from ramerge.methods.registry import METHODS, complete
 from ramerge.recipe.checks import as_yaml, check
 from ramerge.recipe.document import Document, parse_document
-from ramerge.recipe.model import DEFAULT_METHOD, Recipe
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.read import open_recipe
 from ramerge.ui.roots import Roots
 

@@ -13,6 +13,8 @@ from starlette.responses import PlainTextResponse, RedirectResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 REPORT = "/report"
+MOST_BYTES = 4 << 20
+"""The most that a request may hold. Recipes, which are the longest of what the page sends, have 200,000 bytes."""
 # What the page of Gradio asks for: no uploads, no files, no proxy, no API by name.
 _ALLOWED = re.compile(
     r"/|/(config|theme\.css|favicon\.ico|manifest\.json|report)|/(assets|static)/[^?#]*"
@@ -69,7 +71,12 @@ class PageGuard:
             first.set_cookie(self._cookie, str(self._token), httponly=True, samesite="strict")
             await first(scope, receive, send)
         else:
-            await self._app(scope, receive, self._with_headers(request, send))
+            try:
+                body = await _whole(receive)
+            except _TooLongError:
+                await _TOO_LONG(scope, receive, send)
+                return
+            await self._app(scope, _replayed(body, receive), self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         """What is answered to a request that is refused."""
@@ -83,7 +90,8 @@ class PageGuard:
             return _refused(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
         if not _ALLOWED.fullmatch(path) or ".." in path:
             return _refused(404, "There is nothing here.")
-        return None
+        length = request.headers.get("content-length", "0")
+        return _TOO_LONG if not length.isdecimal() or int(length[:20]) > MOST_BYTES else None
 
     def _brings_token(self, request: Request) -> bool:
         if self._token is None or request.scope["path"] != "/" or request.method != "GET":
@@ -108,9 +116,41 @@ class PageGuard:
         return sent
 
 
+class _TooLongError(Exception): ...
+
+
+async def _whole(receive: Receive) -> list[Message]:
+    """The messages of a request, which may come in parts and without a length, until it ends or is too long.
+
+    Raises:
+        _TooLongError: it holds more than `MOST_BYTES`.
+    """
+    messages: list[Message] = []
+    size = 0
+    while not messages or messages[-1].get("more_body"):
+        messages.append(await receive())
+        size += len(messages[-1].get("body", b""))
+        if size > MOST_BYTES:
+            raise _TooLongError
+    return messages
+
+
+def _replayed(messages: list[Message], receive: Receive) -> Receive:
+    """Messages that have been received, and then those that come."""
+    left = list(messages)
+
+    async def received() -> Message:
+        return left.pop(0) if left else await receive()
+
+    return received
+
+
 def _same(given: str, token: str) -> bool:
     return secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
 
 
 def _refused(status: int, why: str) -> PlainTextResponse:
     return PlainTextResponse(f"{why}\n", status, {"cache-control": "no-store"})
+
+
+_TOO_LONG = _refused(413, f"A request may hold at most {MOST_BYTES:,} bytes.")

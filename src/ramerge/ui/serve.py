@@ -16,7 +16,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 import click
 import gradio as gr
 import uvicorn
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from ramerge.foundation.errors import OutputError, RamergeError, reason
@@ -61,7 +61,13 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         theme=theme(),
         head=views.styles(),
     )
+    page: FastAPI = mounted.routes[-1].app  # type: ignore[attr-defined]
+    page.add_exception_handler(KeyError, _unknown_name)  # such as of a function, by whoever else than the page asks
     return PageGuard(mounted, **guard)  # type: ignore[arg-type]
+
+
+def _unknown_name(_request: Request, _error: Exception) -> Response:
+    return PlainTextResponse("There is no such function or session.\n", 404)
 
 
 def read_report(desk: Desk, out: str) -> str:

@@ -12,7 +12,7 @@ from ramerge.foundation.limits import read_limits
 from ramerge.foundation.words import named
 from ramerge.options import Options
 from ramerge.recipe.checks import as_yaml
-from ramerge.recipe.model import DEFAULT_METHOD
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.ui.desk import Desk
 from ramerge.ui.draft import EMPTY, read_draft
 from ramerge.ui.roots import Roots

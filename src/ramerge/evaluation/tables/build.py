@@ -150,7 +150,7 @@ def _notes(models: Sequence[Model], plan: Layout, cells: pd.DataFrame, who: Role
             yield f"No base model to compare with in this table: {', '.join(names)}."
     yield from run_notes(models, plan.columns)
     if cells.value.isna().any():
-        yield "– is what was not run or has nothing to count; averages over rows with gaps are left out."
+        yield "–: not run, or nothing to score; averages over rows with gaps are left out."
 
 
 def refusals(plan: Layout) -> Iterator[str]:

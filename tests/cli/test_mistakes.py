@@ -1,0 +1,177 @@
+"""Mistakes of new users, and what they read: what is wrong, and what to do."""
+
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+
+from ramerge.demo.run import copy_models
+from tests.commands import ramerge
+
+NEITHER = "no such folder, and the hub provides no such model"
+MODELS = "--base base --agent code=coder --agent tool=tool"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The models of the demo, and what a new user has made next to them."""
+    path = tmp_path_factory.mktemp("mistakes")
+    copy_models(path, lambda _text: None)
+    (path / "runs").mkdir()
+    copytree(path / "coder", path / "runs/code/global_step_10")
+    (path / "empty").mkdir()
+    (path / "adapter").mkdir()
+    (path / "adapter/adapter_config.json").write_text('{"peft_type": "LORA", "r": 1, "lora_alpha": 1}')
+    (path / "adapter/adapter_model.safetensors").write_bytes((path / "tool/model.safetensors").read_bytes())
+    (path / "mergekit.yaml").write_text("merge_method: ties\nbase_model: base\nmodels: [{model: coder}]\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("merg", "error: unknown command 'merg'; did you mean 'merge'?"),
+        ("evaluate", "error: unknown command 'evaluate'; did you mean 'eval'?"),
+        ("xyz", "error: unknown command 'xyz'; known: analyze, apply, "),
+        (
+            "soup runs/cod OUT",
+            "error: runs/cod: no such folder, and the hub provides no such model; did you mean runs/code?",
+        ),
+        (
+            "merge --base base --agent code=runs/cod OUT",
+            "runs/cod: no such folder, and the hub provides no such model; did you",
+        ),
+        ("report nope", "error: nope: no such folder"),
+        (
+            "merge base coder tool OUT",
+            "; models are named by options: --base base --agent coder=coder --agent tool=tool",
+        ),
+        ("recommend base coder tool", "models are named by options: --base base --agent coder=coder --agent tool=tool"),
+        ("merge --base base --agent code = coder OUT", "error: --agent code: must be NAME=MODEL, such as --agent code"),
+        (f"merge {MODELS} --density 0.3 OUT", "error: no such option: --density; use --set parameters.density=VALUE"),
+        (f"merge {MODELS} -o OUT", "error: no such option: -o; the output folder is the last word, without an option"),
+        (f"merge {MODELS} --output OUT", "no such option: --output; the output folder is the last word"),
+        ("merge base --agent code=coder OUT", "base: is a folder, not a recipe; give models with --base and --agent"),
+        (f"merge {MODELS} base", "error: base: is one of the inputs; choose another folder"),
+        ("merge --base base --agent code=base OUT", "is the base itself, so it has no task vector; give an agent"),
+        (f"merge {MODELS} --method ramplus OUT", "error: --method: unknown method 'ramplus'; did you mean 'ram+'?"),
+        ("merge --base base/model.safetensors --agent code=coder OUT", "is a file; give the folder that holds config"),
+        (f"merge {MODELS} --set parameters.weight=1 --method ties OUT", "'weight'; did you mean 'weights'?"),
+        (f"sweep {MODELS} OUT --vary r=0,1", "only parameters can be varied, did you mean parameters.r?"),
+        ("soup runs OUT", "error: runs: holds no checkpoints with a step in their names, such as global_step_10"),
+        ("convert coder OUT --dtype int8", "error: --dtype: unknown value 'int8'; known: bfloat16, float16"),
+        ("report coder", "error: coder: is no finished merge, there is no ramerge.yaml and no ramerge.json"),
+        ("plan --base empty --agent code=coder", "empty: is an empty folder; give the folder that holds config.json"),
+        ("plan --base adapter --agent code=coder", "needs its base model: give the model as the base (--base MODEL)"),
+        (
+            f"plan {MODELS} --set parameters.r 0.1",
+            "error: --set parameters.r: must be KEY=VALUE, such as --set parameters.r=0.05",
+        ),
+        (
+            "plan mergekit.yaml --method ram",
+            "use merge_method, or write it in ramerge's own form first: `ramerge plan RECIPE",
+        ),
+        (
+            "plan --base runs/base --agent code=coder",
+            "no such model; `ramerge demo --models runs` makes tiny models of such names",
+        ),
+    ],
+)
+def test_what_a_new_user_reads(words: str, said: str, folder: Path) -> None:
+    done = ramerge(*words.split(), cwd=folder)
+    assert done.returncode == 2 and said in done.stderr, done.stderr
+
+
+def test_without_a_command_the_help_is_shown_once() -> None:
+    done = ramerge()
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == ramerge("--help").stdout
+
+
+def test_no_sandbox_is_called_that() -> None:
+    assert "local: no sandbox, with your rights" in " ".join(ramerge("eval", "--help").stdout.split())
+
+
+def test_another_method_replaces_parameters_with_a_note(folder: Path) -> None:
+    assert ramerge("merge", *MODELS.split(), "first", "--quiet", "--overwrite", cwd=folder).returncode == 0
+    recipe = ["first/ramerge.yaml", "--method"]
+    done = ramerge("plan", *recipe, "ties", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "note: --method ties replaces what is ram+'s in the recipe: parameters (epsilon, " in done.stdout
+    assert "replaces" not in ramerge("plan", *recipe, "ram+", cwd=folder).stdout
+    assert "density = 0.3" in ramerge("plan", *recipe, "ties", "--set", "parameters.density=0.3", cwd=folder).stdout
+    assert ramerge("plan", *recipe, "auto", cwd=folder).returncode == 0
+    assert "unknown method 'rma'; did you mean 'ram'?" in ramerge("plan", *recipe, "rma", cwd=folder).stderr
+
+
+def test_a_list_of_formats_names_each_once(folder: Path) -> None:
+    done = ramerge("plan", "--base", "runs", "--agent", "code=coder", cwd=folder)
+    assert done.stderr.count("safetensors files") == 1
+
+
+def test_a_conversion_is_called_one_model(folder: Path) -> None:
+    assert "converted: one model, " in ramerge("convert", "coder", "converted", "--overwrite", cwd=folder).stdout
+
+
+LEVELS = """
+base: base
+agents: {code: coder}
+alpha: 3
+scale: 1
+"""
+ALL = """
+method: tiess
+base: bas
+agents:
+  code: codr
+  tool: {path: tool, weight: 1}
+parameters: {density: 3, r: 1}
+"""
+RECIPES = {
+    "agent: {code: coder}": [
+        "agents: is missing; add --agent",
+        "base: is missing",
+        "1: agent: ",
+        "did you mean 'agents'?",
+    ],
+    LEVELS: [
+        "4: alpha: unknown key 'alpha'; did you mean 'parameters.alpha'?",
+        "5: scale: unknown key 'scale'; it is a parameter of ",
+        "and ram+ has epsilon, shared",
+    ],
+    ALL: [
+        "2: method: unknown method 'tiess'; did you mean 'ties'?",
+        "6: agents.tool.path: unknown key 'path'; known: model, ",
+        "6: agents.tool.weight: unknown key 'weight'; ",
+        "7: parameters.r: unknown parameter of ties 'r'",
+        "7: parameters.density: must be 0 to 1, not 3",
+        "3: base: bas: no such folder; did you mean base?",
+        "5: agents.code: codr: no such folder; did you mean coder?",
+    ],
+    "base_model: base\nagents: {code: coder}\nparameters: [r]": [
+        "base: is missing, but ram+ needs it",
+        "1: base_model: unknown key 'base_model'; did you mean 'base'?",
+        "3: parameters: must be a mapping, such as {key: value}",
+    ],
+    "method: task_arithmetic\nbase: base\nagents: {code: coder}\nparameters: {scale: x, weights: {cod: 1}}": [
+        "scale: must be a number, not 'x'",
+        "unknown agent 'cod'; did you mean 'code'?",
+        "weights: has no value for code",
+    ],
+    # what is no YAML, with the line where that begins
+    "agents:\n  code: coder\n  tool tool\nmethod: ram": ["3: not valid YAML: a colon is missing", "3 |   tool tool"],
+    'base: "base\nagents:\n  code: coder\n': ["1: not valid YAML: a quotation mark is not closed", '1 | base: "base'],
+    "base: base\nparameters: {r: 1\nmethod: ram": ["2: not valid YAML: a brace is not closed", "2 | parameters: {r"],
+    "base: base\nagents:\n\tcode: coder": ["3: not valid YAML: is indented with a tab", "3 | "],
+    "agents:\n  code: coder\n   tool: tool": ["3: not valid YAML: a colon where none can be", "3 |    tool"],
+    "agents:\n    code: coder\n  tool: tool": ["3: not valid YAML: does not line up with the lines", "3 |   tool"],
+}
+
+
+@pytest.mark.parametrize("text", RECIPES)
+def test_all_mistakes_of_a_recipe_are_said_at_once(text: str, folder: Path) -> None:
+    (folder / "wrong.yaml").write_text(text)
+    said = ramerge("plan", "wrong.yaml", cwd=folder).stderr
+    places = [said.find(words) for words in RECIPES[text]]
+    assert -1 not in places and places == sorted(places), said
+    assert said.count("error: ") <= len(RECIPES[text])
