@@ -13,8 +13,8 @@ from typing import Any
 
 from ramerge.formats.encodings.decode import KEYS, without_declaration
 from ramerge.formats.files import read_json
-from ramerge.foundation.dtypes import full_name
 from ramerge.formats.series import gaps
+from ramerge.foundation.dtypes import full_name
 from ramerge.foundation.errors import CheckpointError, collected, readable
 from ramerge.foundation.jsontext import JsonLimits, dumped, parse
 from ramerge.foundation.text import quoted
