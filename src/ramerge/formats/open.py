@@ -122,8 +122,8 @@ def open_stacked(
 def _undoes(folder: Location, names: Sequence[str]) -> str:
     which = ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
     return (
-        f"{folder}: replaces rows or all of {which}, which an adapter before it has changed already, so that change would "
-        "be lost. If it was trained on the model with the other adapter, write that model first (ramerge convert "
+        f"{folder}: replaces rows or all of {which}, which an adapter before it has changed, so that change would be "
+        "lost. If it was trained on the model with the other adapter, write that model first (ramerge convert "
         f"MODEL+ADAPTER OUT) and give OUT+{folder}"
     )
 
