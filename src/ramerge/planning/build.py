@@ -198,6 +198,7 @@ def _check_tensors(
     base: Checkpoint, tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings
 ) -> None:
     checks.check_like_base(base, recipe, findings)
+    checks.note_kept_dtypes(tensors, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
@@ -232,6 +233,6 @@ def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
     found = {}
     for name, tensor in base.tensors.items():
         rule = rules[numbers[name]]
-        if tensor.is_float and (rule is None or rule.parameters is not None):
+        if tensor.is_float and (rule is None or rule.merges):
             found[name] = tensor
     return found

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ramerge.formats.safetensors import INDEX
 from ramerge.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
-from ramerge.foundation.dtypes import full_name, itemsize
+from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.methods.base import conditions
@@ -170,7 +170,7 @@ def warn_of_idle(points: Sequence[Point], findings: Findings) -> None:
 
 def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
     """The keys of parameters in a recipe, each with the rules whose tensors it is for; 0 is for all others."""
-    merging = {number: rule.parameters for number, rule in enumerate(recipe.rules, 1) if rule.parameters is not None}
+    merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
     for name in recipe.parameters:
         yield ("parameters", name), [0, *(number for number, own in merging.items() if name not in own)]
     for number, own in merging.items():
@@ -255,6 +255,10 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
+    for number, rule in enumerate(recipe.rules):
+        if rule.dtype is not None:
+            text = f"{rule}: tensors that are quantized like the base have no other dtype; leave one of the two out"
+            findings.problems.append(findings.document.where(("rules", str(number), "dtype"), text))
     if recipe.seed is not None:
         text = (
             "stochastic does not go with dtype: like base: codes are rounded in steps that depend on the largest "
@@ -280,6 +284,24 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
         findings.notes.append(
             "the output is quantized like the base: blocks that the merge does not change keep the base's codes and "
             "scales, and other blocks get scales of their own (largest magnitude / largest code)"
+        )
+
+
+def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe, findings: Findings) -> None:
+    """Note which tensors stay wider than the dtype that the recipe asks for."""
+    asked = FROM_FULL_NAME.get(recipe.dtype or "")
+    ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
+    kept = {
+        tensor.parts[0].name: full_name(tensor.dtype)
+        for tensor in tensors
+        if asked and tensor.base.is_float and tensor.dtype != asked and tensor.rule not in ruled
+    }
+    if kept:
+        are = "1 tensor is" if len(kept) == 1 else f"{len(kept):,} tensors are"
+        findings.notes.append(
+            f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
+            f"not narrowed: {listed([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
+            f"`dtype: {recipe.dtype}` narrows them"
         )
 
 
