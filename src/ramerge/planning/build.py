@@ -155,7 +155,7 @@ def _contents(
     shards, tensors = plan_tensors(base, matched, points, observed)
     _check_tensors(base, tensors, inputs, recipe, findings)
     companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
-    checks.note_templates(inputs, recipe, findings, speaker)
+    checks.note_companions(inputs, recipe, findings, speaker)
     if not observed:
         checks.note_tokenizer(companions, inputs, findings)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None

@@ -101,23 +101,47 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
-def note_templates(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
-    """Note which agents have another chat template than the output, unless the recipe says whose it gets."""
+def note_companions(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
+    """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
+    output, unless the recipe says whose files it gets."""
     base, agents = inputs.opened_base, inputs.opened_agents
     if base is None or recipe.companions is not None:
         return
     reader = TokenReader(recipe.allow.outside_links)
+    whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
+    given = agents[chosen] if chosen else base
     try:
-        whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
-        ours = reader.template_of(agents[chosen] if chosen else base)
-        others = [name for name, agent in agents.items() if reader.template_of(agent) not in (None, ours)]
+        for name, agent in agents.items():
+            if agent is not given:
+                for text, what in _other_companions(reader, given, agent, whose):
+                    findings.notes.append(f"{name}: {text}; companions: {name} takes {what} of {name}")
     except CheckpointError as error:
         findings.notes += error.problems
-        return
-    for name in others:
+
+
+def _other_companions(
+    reader: TokenReader, given: Checkpoint, agent: Checkpoint, whose: str
+) -> Iterator[tuple[str, str]]:
+    """What is different of an agent, and what `companions` would take from it."""
+    ours, own = reader.template_of(given), reader.template_of(agent)
+    if own not in (None, ours):
         gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
-        text = f"has {'a' if ours is None else 'another'} chat template, and {gets}"
-        findings.notes.append(f"{name}: {text}; companions: {name} takes tokenizer and template of {name}")
+        yield f"has {'a' if ours is None else 'another'} chat template, and {gets}", "tokenizer and template"
+    if reader.digest_of(given) != reader.digest_of(agent):
+        split, other = reader.splitting_of(given), reader.splitting_of(agent)
+        if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
+            text = (
+                f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"
+            )
+            yield text, "tokenizer and template"
+    ends, others = reader.stops_of(given), reader.stops_of(agent)
+    if ends and others and ends != others:
+        text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
+        yield f"{text}{whose}, which ends them at {_numbers(ends)}", "generation config and tokenizer"
+
+
+def _numbers(tokens: Iterable[int]) -> str:
+    return listed([str(token) for token in sorted(tokens)])
 
 
 def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Findings) -> None:
