@@ -70,6 +70,7 @@ def make_plan(
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
+    checks.note_rounded_base(contents.tensors, findings)
     checks.note_coarse_agents(contents.tensors, points, findings)
     fewest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
     resources = cut(

@@ -25,6 +25,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
@@ -359,6 +360,20 @@ def find_companions(
         for text in error.problems:
             findings.problem(text)
         return {}
+
+
+def note_rounded_base(tensors: Sequence[TensorPlan], findings: Findings) -> None:
+    """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
+    made = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
+    if made:
+        first = made[0]
+        kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
+        names = [source.owner for source in first.sources if source.owner != "base" and not source.tensor.encoding]
+        are = "is" if len(names) == 1 else "are"
+        findings.notes.append(
+            f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "
+            f"{len(made):,} of its tensors are compared as rounded to {dtype}"
+        )
 
 
 def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:

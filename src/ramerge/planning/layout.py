@@ -19,9 +19,10 @@ from ramerge.recipe.points import Point, means_of
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.origins import rows_of as cut_rows
+from ramerge.tensors.rounded import rounded
 from ramerge.tensors.scaled import Scaled, requantizable
 from ramerge.tensors.tensor import Tensor
-from ramerge.tensors.weighted import mean_of
+from ramerge.tensors.weighted import Weighted, mean_of
 
 Entry = tuple[str, str, Sequence[int], int]
 
@@ -126,7 +127,7 @@ def _plans(
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
         recorded = matched.inputs_of(piece) if action == "merge" and rows is None else ()
         yield TensorPlan(
-            base=piece,
+            base=sources[0].tensor if action == "merge" and sources[0].owner == BASE else piece,
             sources=sources,
             action=action,
             dtype=output.dtype,
@@ -235,7 +236,27 @@ def _treatment(
     if not any(point.uses_base for point in points):
         return "merge", tuple(agents)
     weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
-    return "merge", (base, *agents, *weighted)
+    return "merge", (*_as_trained(base, agents), *weighted)
+
+
+def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
+    """Base and agents to compare: of a quantized base, its numbers as the agents' trainers have rounded them.
+
+    Trainers dequantize such a base when they load it. So the elements that they did not move are the base's numbers
+    rounded to the agents' dtype of 16 bits. Agents that are quantized themselves are rounded likewise; an adapter is
+    not, because its updates are smaller than what that rounds away.
+    """
+    others = [source.tensor for source in agents if source.tensor is not base.tensor]
+    kinds = {
+        tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype
+        for tensor in others
+        if not tensor.encoding
+    }
+    if not base.tensor.encoding or len(kinds) != 1 or itemsize(kind := kinds.pop()) != 2:
+        yield from (base, *agents)
+        return
+    made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if tensor.encoding}
+    yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
 
 
 def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]:

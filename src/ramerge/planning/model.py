@@ -109,7 +109,7 @@ class TensorPlan:
     """One tensor of the output.
 
     Attributes:
-        base: the base's tensor, which gives name, shape and place.
+        base: the base's tensor, which gives name, shape and place; rounded where agents were trained from it so.
         sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
             the base's tensor itself.
         action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
@@ -209,7 +209,8 @@ class TensorPlan:
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
         quantized = 0
         if self.quantized is not None:
-            quantized = room(4 * elements) + scaled.scratch_of(self.quantized, elements)
+            widened = 0 if self.base.dtype == "F32" else room(4 * elements) + room(itemsize(self.base.dtype) * elements)
+            quantized = room(4 * elements) + widened + scaled.scratch_of(self.quantized, elements)
         many = _BYTES_OF_MANY * elements if self.merged and len(self.sources) > 1 + FEW else 0
         return elements * each + arrays + max(scratch, quantized) + many
 

@@ -245,6 +245,7 @@ class Allow(_Strict):
         different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
         different_tokens: models may have different tokens in the same row of their embeddings; these rows are merged.
         swapped_base: the base may look like an agent, and an agent like the base that the others were trained from.
+        other_base: the weights of agents may have nothing to do with the base's, as those of another model.
         non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
             computes elements of a tensor from one another, all of which they would corrupt.
         outside_links: files of a checkpoint may be links to files outside of it.
@@ -263,6 +264,7 @@ class Allow(_Strict):
     different_shapes: bool = False
     different_tokens: bool = False
     swapped_base: bool = False
+    other_base: bool = False
     non_finite: bool = False
     outside_links: bool = False
     vocabulary: Literal["common"] | None = None
