@@ -13,7 +13,6 @@ from ramerge.foundation.dtypes import itemsize
 from ramerge.foundation.pool import map_in_threads
 from ramerge.kernels.convert import convert
 from ramerge.planning.model import TensorPlan
-from ramerge.storage.location import Remote
 from ramerge.tensors.embeddings import EMBEDDINGS, HEADS
 from ramerge.tensors.reader import Files, Reader, threads_for
 from ramerge.tensors.tensor import Tensor
@@ -30,7 +29,7 @@ ENOUGH = 256
 # Pieces of all models together, each a page of a file, and the most in one matrix: most models have 16 to 64 heads.
 _PIECES = 1 << 14
 _IN_MATRIX = 64
-# A piece that takes more temporary memory is computed from far more than its own bytes.
+# The most temporary memory of a piece that is computed from little more than its own bytes.
 _LOCAL_BYTES = 1 << 16
 
 
@@ -49,30 +48,28 @@ def blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorP
 def pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
     """Matrices and values of all models in small pieces all over them, shape (N + 1, pieces, `ENOUGH`).
 
-    Embeddings are left out, because rows of new tokens are often initialized again; and so is what would
-    have to be requested from a remote place piece by piece, or computed from whole matrices.
+    Embeddings are left out, because rows of new tokens are often initialized again; and so are matrices of which a
+    piece is computed from far more than its own bytes.
     """
     draw = Random(0)
-    local = [tensor for tensor in tensors if _is_local(tensor)]
+    matrices = [tensor for tensor in tensors if _is_read_in_pieces(tensor)]
     most = _PIECES // (agents + 1)
-    chosen = sorted(draw.sample(range(len(local)), min(most, len(local))))
-    stacks = [math.prod(local[index].base.shape[:-2]) for index in chosen]
+    chosen = sorted(draw.sample(range(len(matrices)), min(most, len(matrices))))
+    stacks = [math.prod(matrices[index].base.shape[:-2]) for index in chosen]
     each = max(min(most // max(sum(stacks), 1), _IN_MATRIX), 1)
     places = []
     for index, stack in zip(chosen, stacks, strict=True):
-        elements = local[index].base.elements
+        elements = matrices[index].base.elements
         count = max(min(each * stack, elements // ENOUGH, most), 1)
         starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
-        places.append((local[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
+        places.append((matrices[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
     yield from _read(places, agents)
 
 
-def _is_local(tensor: TensorPlan) -> bool:
+def _is_read_in_pieces(tensor: TensorPlan) -> bool:
     if len(tensor.base.shape) < 2 or tensor.base.elements < ENOUGH or tensor.name.endswith(HEADS + EMBEDDINGS):
         return False
-    read = [source.tensor for source in tensor.sources]
-    remote = any(isinstance(leaf.path, Remote) for each in read for leaf in each.origin.leaves())
-    return not remote and all(each.scratch(ENOUGH) <= _LOCAL_BYTES for each in read)
+    return all(source.tensor.scratch(ENOUGH) <= _LOCAL_BYTES for source in tensor.sources)
 
 
 def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
