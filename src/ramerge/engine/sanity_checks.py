@@ -340,7 +340,10 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         cosines[0] > _PARTLY
         and cosines[straight] < _APART
         and by_angles
-        and (not alike or all(cosines[k] > cosines[straight] + _APART for k in others))
+        # the middle one of successive checkpoints lies between the others: there they differ in opposite directions
+        and (
+            not alike or (cosines[straight] > -_APART and min(cosines[k] for k in others) > cosines[straight] + _APART)
+        )
     ):
         name = names[straight - 1]
         text = f"the other models differ from {name} in different directions (mean cosine "
