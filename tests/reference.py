@@ -245,6 +245,23 @@ def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]
     return [value[name] if isinstance(value, Mapping) else value for name in agents]
 
 
+def dtypes(base: Tensors, asked: str | None) -> dict[str, str | None]:
+    """The dtype of each tensor of an output of which one was asked for; None for the base's.
+
+    What the base stores wider than most of its floating-point elements is not narrowed.
+    """
+    size = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
+    counts: dict[str, int] = {}
+    for tensor in base.values():
+        if tensor.is_float:
+            counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.bits.size
+    most = max(counts, key=counts.__getitem__, default="F64")
+    return {
+        name: None if asked and tensor.is_float and size[asked] < size[tensor.dtype] > size[most] else asked
+        for name, tensor in base.items()
+    }
+
+
 def _each(base: Tensors, agents: Mapping[str, Tensors], dtype: str | None, real: type | None, formula, owns=None):
     """Apply `formula(name, b, taus)` to every floating-point tensor; `owns` gives what decides the arithmetic."""
     merged = {}

@@ -100,8 +100,10 @@ def test_kernels_never_look_finished(
 )
 def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
+    base = rng.normal(size=(4, 64, 80))
     for name in ("base", "math", "code", "tool"):
-        weights = {f"model.layers.{i}.mlp.weight": floats(rng.normal(size=(64, 80)), "F32") for i in range(4)}
+        values = base if name == "base" else base + rng.normal(size=base.shape) / 4
+        weights = {f"model.layers.{i}.mlp.weight": floats(values[i], "F32") for i in range(4)}
         write_checkpoint(tmp_path / name, weights)
     given: dict[str, object] = {"parameters": {"solver": "adam", "steps": 2}} if method == "adam" else {}
     merge = recipe(tmp_path, ["math", "code", "tool"], "wudi" if method == "adam" else method, **given)

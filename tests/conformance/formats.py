@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.checkpoints import read_checkpoint, write_checkpoint, write_safetensors
+from tests.checkpoints import read_checkpoint, simple, write_checkpoint, write_safetensors
 from tests.deltas import foreign
 from tests.deltas.writing import write_delta
 from tests.formats.quantized import SAMPLES, quantize_model, write_quantized
-from tests.reference import NUMBERS, Stored
+from tests.reference import NUMBERS, Stored, encode
 
 Tensors = Mapping[str, Stored]
 
@@ -77,22 +77,44 @@ def trained(writer: str, *, dtypes: tuple[str, ...] = Row.dtypes, **more: Any) -
     return Row(write, dtypes=dtypes, needs=("torch",))
 
 
+def _shaped(sample: str, tensors: Tensors) -> Tensors:
+    """Matrices of a width that every sample can hold, and a norm that no sample quantizes."""
+    shape = {"gpt-oss": (2, 32, 10)}.get(sample, (20, 32))
+    made = {name: Stored(tensor.dtype, tensor.bits.reshape(shape)) for name, tensor in tensors.items()}
+    first = next(iter(tensors.values()))
+    return {**made, "model.norm.weight": Stored(first.dtype, first.bits.reshape(-1)[:33])}
+
+
 def _quantized(sample: str) -> Row:
     """A model in three safetensors files, quantized; what must be seen is its exact expansion in float32."""
-
-    def shaped(tensors: Tensors) -> Tensors:
-        """Matrices of a width that every sample can hold, and a norm that no sample quantizes."""
-        shape = {"gpt-oss": (2, 32, 10)}.get(sample, (20, 32))
-        made = {name: Stored(tensor.dtype, tensor.bits.reshape(shape)) for name, tensor in tensors.items()}
-        first = next(iter(tensors.values()))
-        return {**made, "model.norm.weight": Stored(first.dtype, first.bits.reshape(-1)[:33])}
-
     return Row(
-        lambda folder, tensors: write_quantized(folder, sample, shaped(tensors), shards=3),
-        lambda _folder, tensors: quantize_model(sample, shaped(tensors))[1],
+        lambda folder, tensors: write_quantized(folder, sample, _shaped(sample, tensors), shards=3),
+        lambda _folder, tensors: quantize_model(sample, _shaped(sample, tensors))[1],
         ("BF16",),
         dtype="float32",
     )
+
+
+def _trained_from_quantized(sample: str) -> Row:
+    """A quantized base, and agents that were trained from its expansion rounded to bfloat16, which must be seen."""
+
+    def seen(folder: Path, tensors: Tensors) -> Tensors:
+        base = _shaped(sample, simple(0))
+        start = {
+            name: encode(tensor.numbers(np.float32), "BF16") for name, tensor in quantize_model(sample, base)[1].items()
+        }
+        own = _shaped(sample, tensors)
+        return {
+            name: Stored("BF16", np.where(own[name].bits == base[name].bits, tensor.bits, own[name].bits))
+            for name, tensor in start.items()
+        }
+
+    def write(folder: Path, tensors: Tensors) -> Path:
+        if folder.name == "base":
+            return write_quantized(folder, sample, _shaped(sample, tensors), shards=3)
+        return in_shards(folder, seen(folder, tensors))
+
+    return Row(write, seen, ("BF16",))
 
 
 def _factors(tensor: Stored) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -204,6 +226,7 @@ ROWS: dict[str, Row] = {
     "megatron": _in_megatron(parallel=2),
     "megatron, a name for each layer": _in_megatron(stacked=False),
     **{f"quantized, {sample}": _quantized(sample) for sample in SAMPLES},
+    **{f"quantized, {sample}, agents in BF16": _trained_from_quantized(sample) for sample in SAMPLES},
     "live": Row(_live),
     "slime": Row(as_foreign(foreign.write_slime), of_delta, as_base=False),
     "slime, a chain": Row(as_foreign_chain, of_delta, as_base=False),

@@ -179,7 +179,9 @@ def test_bytes_of_the_reference(method: str, kinds: Sequence[Any], data: st.Data
         if seed is not None:
             more |= {"rounding": "stochastic", "rounding_seed": seed}
         source, extra = written(folder, method, agents, parameters=parameters, **more)
-        wanted = row.reference(base, agents, FULL[dtype] if dtype else None, **parameters, **extra)
+        written_as = reference.dtypes(base, FULL[dtype] if dtype else None)
+        merges = {each: row.reference(base, agents, each, **parameters, **extra) for each in {*written_as.values()}}
+        wanted = {name: merges[each][name] for name, each in written_as.items()}
         overflows = any(not np.isfinite(t.numbers(np.float64)).all() for t in wanted.values() if t.is_float)
         if overflows:
             with pytest.raises(ramerge.WeightsError, match=r"overflow|cancel out"):

@@ -106,6 +106,7 @@ def test_a_key_that_one_side_leaves_out_has_its_default(kind, key, default, othe
 def test_windows_that_are_not_used_may_differ() -> None:
     base = {"model_type": "qwen2", "use_sliding_window": False, "sliding_window": 131072, "max_window_layers": 28}
     saved = {"model_type": "qwen2", "sliding_window": None, "max_window_layers": 21, "layer_types": ["full_attention"]}
+    base, saved = ({**one, "num_hidden_layers": 1} for one in (base, saved))
     assert classes(base, saved) == (set(), set(), set())
     used = {**base, "use_sliding_window": True}
     assert "use_sliding_window" in classes(base, used)[1]
@@ -135,7 +136,78 @@ def test_rotary_settings_are_compared_across_versions_of_transformers() -> None:
 
 def test_quantization_on_one_side_only_is_serious() -> None:
     assert compare_configs({}, {"quantization_config": {"quant_method": "gptq"}}).refused
-    assert classes({}, {"head_dim": 64}) == (set(), set(), set())
+
+
+WIDE = {"hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 6}
+EVERY_FOURTH = ["linear_attention"] * 3 + ["full_attention"] + ["linear_attention"] * 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "key", "meant", "other"),
+    [
+        ("llama", {}, "head_dim", 128, 64),
+        ("llama", {}, "num_key_value_heads", 16, 8),
+        ("qwen3", {}, "head_dim", 128, 64),
+        ("qwen3", {"hidden_size": 1024}, "head_dim", 128, 64),
+        ("gemma2", {}, "head_dim", 256, 128),
+        ("mistral", {}, "num_key_value_heads", 8, 16),
+        ("mistral", {"num_key_value_heads": None}, "num_key_value_heads", 16, 8),
+        ("mixtral", {}, "num_local_experts", 8, 16),
+        ("qwen3_moe", {"num_experts": 64}, "num_local_experts", 64, 128),
+        ("qwen3_moe", {}, "mlp_only_layers", [], [0]),
+        ("qwen2", {}, "layer_types", ["full_attention"] * 6, ["sliding_attention"] * 6),
+        (
+            "qwen2",
+            {"use_sliding_window": True, "max_window_layers": 4},
+            "layer_types",
+            ["full_attention"] * 4 + ["sliding_attention"] * 2,
+            ["full_attention"] * 6,
+        ),
+        ("gemma2", {}, "layer_types", ["sliding_attention", "full_attention"] * 3, ["full_attention"] * 6),
+        ("qwen3_next", {}, "layer_types", EVERY_FOURTH, EVERY_FOURTH[::-1]),
+        (
+            "qwen3_next",
+            {"full_attention_interval": 6},
+            "layer_types",
+            ["linear_attention"] * 5 + ["full_attention"],
+            [],
+        ),
+        ("smollm3", {}, "no_rope_layers", [1, 1, 1, 0, 1, 1], [1] * 6),
+        ("smollm3", {"no_rope_layer_interval": 2}, "no_rope_layers", [1, 0] * 3, [1, 1, 1, 0, 1, 1]),
+        ("deepseek_v32", {"first_k_dense_replace": 1}, "mlp_layer_types", ["dense"] + ["sparse"] * 5, ["dense"] * 6),
+    ],
+)
+def test_a_derived_key_that_one_side_leaves_out_is_derived(kind, config, key, meant, other) -> None:
+    without = {"model_type": kind, **WIDE, **config}
+    for inner in (lambda one: one, lambda one: {"text_config": one}):
+        assert classes(inner(without), inner({**without, key: meant})) == (set(), set(), set())
+        assert classes(inner({**without, key: meant}), inner(without)) == (set(), set(), set())
+        found = compare_configs(inner(without), inner({**without, key: other or ["x"]}))
+        (text,) = (found.warned | found.refused).values()  # null is a statement
+        assert f"none, which means {json.dumps(meant)}" in text or meant == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "config"),
+    [
+        ("layer_types", ["full_attention"], {"model_type": "of tomorrow", **WIDE}),
+        ("layer_types", ["full_attention"], {"model_type": "qwen2"}),  # of how many layers?
+        ("layer_types", ["full_attention"] * 6, {"model_type": "smollm3", "use_sliding_window": True, **WIDE}),
+        ("head_dim", 64, {}),
+        ("mlp_only_layers", [3], {}),
+    ],
+)
+def test_what_cannot_be_derived_is_said(key: str, value: object, config: dict) -> None:
+    found = compare_configs(config, {**config, key: value})
+    assert not found.refused and found.warned[key].startswith("base has none, and what that means is not known")
+    for same in (None, []):
+        assert classes(config, {**config, key: same}) == (set(), set(), set())
+
+
+@pytest.mark.parametrize("layers", [0, -1, 10**9, "6", 2.5, None])
+def test_a_strange_number_of_layers_derives_nothing(layers: object) -> None:
+    config = {"model_type": "gemma2", "num_hidden_layers": layers}
+    assert classes(config, {**config, "layer_types": ["full_attention"]})[1] == {"layer_types"}
 
 
 def test_a_merge_prints_them_and_strict_refuses_them(tmp_path: Path) -> None:
@@ -159,7 +231,7 @@ def test_a_merge_prints_them_and_strict_refuses_them(tmp_path: Path) -> None:
 
 @pytest.mark.needs("transformers")
 def test_the_table_is_what_transformers_says() -> None:
-    from tests.planning.config_defaults import made
+    from tests.planning.config_defaults import made, rules
 
     common, models = made()
     table = key_table()
@@ -167,6 +239,7 @@ def test_the_table_is_what_transformers_says() -> None:
     advice = "run python -m tests.planning.config_defaults"
     assert {name: table.models.get(name) for name in known} == known, advice
     assert table.defaults == common, advice
+    assert table.lists == rules(), advice
 
 
 @pytest.mark.needs("transformers")

@@ -242,6 +242,75 @@ def test_another_chat_template_is_noted_with_the_key_that_takes_it(tmp_path: Pat
     assert sum("has a chat template, and the output gets none" in note for note in ramerge.plan(source).notes) == 2
 
 
+MERGES = ["a b", "ab c", 'q \\u0120"']
+SPLIT = {"type": "Split", "pattern": {"Regex": "\\\\p{N}{1,3}"}}
+
+
+@pytest.mark.parametrize(
+    ("merges", "more", "said"),
+    [
+        (MERGES[::-1], {}, "other merges"),
+        (MERGES[:2], {}, "other merges"),
+        (MERGES, {"pre_tokenizer": SPLIT | {"invert": True}}, "another pre-tokenizer"),
+        (MERGES, {"pre_tokenizer": None}, "another pre-tokenizer"),
+        (MERGES, {"normalizer": {"type": "NFC"}}, "another normalizer"),
+        ([], {"pre_tokenizer": None}, "other merges and another pre-tokenizer"),
+        ([each.split(" ") for each in MERGES], {"padding": None}, ""),  # written in another way
+    ],
+)
+def test_a_tokenizer_that_splits_otherwise_is_noted(merges: list, more: dict, said: str, tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    for name in ("base", "code", "tool"):
+        own = {"merges": merges, **more} if name == "code" else {"merges": MERGES}
+        made = {"normalizer": None, "pre_tokenizer": SPLIT, **own}
+        made["model"] = {
+            "type": "BPE",
+            "vocab": {token: n for n, token in enumerate(TOKENS)},
+            "merges": made.pop("merges"),
+        }
+        (tmp_path / name / "tokenizer.json").write_text(json.dumps(made, indent=2 if name == "code" else None))
+    found = [note for note in ramerge.plan(source).notes if "splits text" in note]
+    wanted = (
+        f"code: its tokenizer splits text in another way ({said}), and the output gets that of the base; companions: "
+    )
+    assert found == ([f"{wanted}code takes tokenizer and template of code"] if said else [])
+    assert not [n for n in ramerge.plan(source | {"companions": "tool"}).notes if "splits text" in n]
+
+
+def test_merges_of_a_file_of_their_own(tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    for name in ("base", "code", "tool"):
+        (tmp_path / name / "tokenizer.json").unlink()
+        (tmp_path / name / "vocab.json").write_text(json.dumps({token: n for n, token in enumerate(TOKENS)}))
+        (tmp_path / name / "merges.txt").write_text("#version: 0.2\na b\n" + ("a c\n" if name == "tool" else ""))
+    (note,) = [note for note in ramerge.plan(source).notes if "splits text" in note]
+    assert note.startswith("tool: its tokenizer splits text in another way (other merges)")
+
+
+@pytest.mark.parametrize(
+    ("base", "code", "said"),
+    [(7, 5, True), (7, [7], False), ([7, 5], [5, 7], False), ([7, 5], 7, True), (None, 7, False), (7, "x", False)],
+)
+def test_another_end_of_answers_is_noted(base: object, code: object, said: bool, tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    (tmp_path / "base/generation_config.json").write_text(json.dumps({"eos_token_id": base}))
+    (tmp_path / "code/generation_config.json").write_text(json.dumps({"eos_token_id": code, "top_p": 0.9}))
+    found = [note for note in ramerge.plan(source).notes if "generation_config.json" in note]
+    assert len(found) == said
+    if said:
+        assert found[0].startswith("code: generation_config.json ends answers at eos_token_id")
+        assert found[0].endswith("companions: code takes generation config and tokenizer of code")
+
+
+@pytest.mark.parametrize(
+    "text", [b"[" * 10_000, b'{"pre_tokenizer": {' * 50_000, b'{"merges": [["a", "b"], 5', b"\xff"]
+)
+def test_a_broken_tokenizer_breaks_nothing(text: bytes, tmp_path: Path) -> None:
+    source = trio(tmp_path)
+    (tmp_path / "code/tokenizer.json").write_bytes(text)
+    assert not ramerge.plan(source).problems
+
+
 def test_a_base_without_tokenizer_is_noted_and_the_card_does_not_load_one(tmp_path: Path) -> None:
     source = trio(tmp_path)
     (tmp_path / "base/tokenizer.json").unlink()

@@ -1,6 +1,7 @@
 """Warnings: what can be merged and probably is not what is wanted; with `strict` an error."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ramerge.demo.run import AGENTS
 from ramerge.foundation.errors import InputError
 from ramerge.foundation.text import markdown
 from ramerge.methods.registry import METHODS
-from tests.analysis.families import BASE, FAMILIES, trained, write_family
+from tests.analysis.families import BASE, FAMILIES, sparse, trained, weights, write_family
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command
 from tests.reference import Stored, encode
@@ -141,6 +142,7 @@ def test_a_preset_does_not_warn_of_its_own_parameters(tmp_path: Path) -> None:
 
 PLAUSIBLE = {"sparse and disjoint", "sparse and shared", "of unequal density", "dense", "dense and strong", "alike"}
 PLAUSIBLE |= {"single"}
+UNRELATED = ("foreign", "unrelated, of another spread", "unrelated, single")
 SUSPECT = {
     "foreign": "agents.memory: {}/memory: its weights correlate with the base's by only",
     "unrelated, of another spread": "agents.memory: {}/memory: its weights correlate",
@@ -170,7 +172,7 @@ def _suspicions(record: ramerge.Record) -> list[str]:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None:
     names = write_family(tmp_path, kind, dtype)
-    allow = {"swapped_base": kind.startswith("swapped")}
+    allow = {"swapped_base": kind.startswith("swapped"), "other_base": kind in UNRELATED}
     # nothing is rounded away, which would be warned of too
     source = recipe(tmp_path, names, "ram", dtype="float32", allow=allow)
     found = _suspicions(ramerge.merge(source, tmp_path / "out"))
@@ -190,7 +192,8 @@ def test_numbers_that_are_not_finite_are_left_out(kind: str, bad: float, tmp_pat
         for tensor in tensors.values():
             tensor.bits.reshape(-1)[::50] = floats([bad]).bits[0]
         write_checkpoint(tmp_path / name, tensors)
-    source = recipe(tmp_path, names, "ram", dtype="float32", allow={"non_finite": True, "swapped_base": True})
+    allow = {"non_finite": True, "swapped_base": True, "other_base": True}
+    source = recipe(tmp_path, names, "ram", dtype="float32", allow=allow)
     found = _suspicions(ramerge.merge(source, tmp_path / "out"))
     assert len(found) == (kind in SUSPECT) and all(SUSPECT[kind].format(tmp_path) in text for text in found)
 
@@ -200,8 +203,8 @@ def test_an_agent_beside_its_rounded_self_says_nothing_of_the_base(size: float, 
     """They share a way of noise, as two agents would; but one of them holds the base where the other moved it."""
     base = {name: floats(values).numbers(np.float64) for name, values in BASE.items()}
     fine = trained(base, 1, 1.0, size)
-    for name, weights in (("base", base), ("code", fine)):
-        write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in weights.items()})
+    for name, model in (("base", base), ("code", fine)):
+        write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in model.items()})
     write_checkpoint(tmp_path / "tool", {key: floats(one) for key, one in fine.items()})
     assert not _suspicions(ramerge.merge(recipe(tmp_path, ["code", "tool"]), tmp_path / "out"))
 
@@ -215,6 +218,143 @@ def test_a_swapped_base_is_refused_before_the_first_pass(kind: str, tmp_path: Pa
             ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out", on_progress=stages.append)
     assert not stages and not (tmp_path / "out").exists()
     assert any("swapped" in text for text in ramerge.analyze(recipe(tmp_path, names)).warnings)
+
+
+@pytest.mark.parametrize("kind", UNRELATED)
+def test_an_unrelated_agent_is_refused_before_the_first_pass(kind: str, tmp_path: Path) -> None:
+    names = write_family(tmp_path, kind)
+    stages: list[object] = []
+    for method in ("ram+", "task_arithmetic", "relex"):
+        with pytest.raises(ramerge.WeightsError, match=r"correlate.* by only 0\.\d+.*\(allow\.other_base: true"):
+            ramerge.merge(recipe(tmp_path, names, method), tmp_path / "out", on_progress=stages.append)
+    assert not stages and not (tmp_path / "out").exists()
+    assert any("correlate" in text for text in ramerge.analyze(recipe(tmp_path, names)).warnings)
+    with pytest.raises(ramerge.WeightsError, match="correlate"):
+        ramerge.merge(recipe(tmp_path, names, allow={"swapped_base": True}), tmp_path / "out")
+
+
+def test_an_unrelated_agent_among_many_is_refused(tmp_path: Path) -> None:
+    many = {f"a{n}": trained(BASE, n, 0.05) for n in range(20)} | {"stranger": weights(5)}
+    for name, tensors in {"base": BASE, **many}.items():
+        write_checkpoint(tmp_path / name, {key: floats(one) for key, one in tensors.items()})
+    source = recipe(tmp_path, list(many), "task_arithmetic")
+    with pytest.raises(ramerge.WeightsError, match=r"agents\.stranger.*correlate") as caught:
+        ramerge.merge(source, tmp_path / "out")
+    assert len(caught.value.problems) == 1
+    del source["agents"]["stranger"]
+    assert not ramerge.merge(source, tmp_path / "out").warnings
+
+
+PAIRS = [(a, b) for a in (0.003, 0.03, 0.3, 0.6) for b in (0.003, 0.03, 0.3, 0.6)]
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("densities", PAIRS)
+def test_a_pair_with_a_swapped_base_is_refused_whatever_the_densities(
+    densities: tuple[float, float], dtype: str, tmp_path: Path
+) -> None:
+    models = dict(zip(("base", "code", "tool"), (BASE, *sparse(densities)), strict=True))
+    for name, tensors in models.items():
+        write_checkpoint(tmp_path / name, {key: floats(one, dtype) for key, one in tensors.items()})
+    swapped = {**recipe(tmp_path, ["base", "tool"]), "base": str(tmp_path / "code")}
+    with pytest.raises(ramerge.WeightsError, match=r"where base differs .*\(allow\.swapped_base: true"):
+        ramerge.merge(swapped, tmp_path / "out")
+    right = recipe(tmp_path, ["code", "tool"], "task_arithmetic", dtype="float32")
+    assert not _suspicions(ramerge.merge(right, tmp_path / "out"))
+
+
+@pytest.mark.parametrize("sizes", [(2e-4, 2e-4), (2e-4, 1e-4), (4e-4, 1.2e-4), (1e-4, 2e-4)])
+def test_a_dense_pair_with_a_swapped_base_is_refused(sizes: tuple[float, float], tmp_path: Path) -> None:
+    agents = [trained(BASE, seed, 1.0, size) for seed, size in enumerate(sizes, 1)]
+    for name, tensors in zip(("base", "code", "tool"), (BASE, *agents), strict=True):
+        write_checkpoint(tmp_path / name, {key: floats(one, "F32") for key, one in tensors.items()})
+    swapped = {**recipe(tmp_path, ["base", "tool"]), "base": str(tmp_path / "code")}
+    with pytest.raises(ramerge.WeightsError, match=r"differ from base in different directions.*allow\.swapped_base"):
+        ramerge.merge(swapped, tmp_path / "out")
+    assert not _suspicions(ramerge.merge(recipe(tmp_path, ["code", "tool"], "ram", dtype="float32"), tmp_path / "out"))
+
+
+# --- a part of the weights that is not where it belongs ---------------------------------------------------------------
+
+HEADS, WIDTH = 16, 512
+MATRICES = {
+    **{f"model.layers.{n}.self_attn.{x}_proj.weight": (WIDTH, WIDTH) for n in range(3) for x in "qo"},
+    **{f"model.layers.{n}.mlp.experts.{e}.up_proj.weight": (64, WIDTH) for n in range(3) for e in range(8)},
+    "model.layers.0.mlp.experts.gate_up_proj": (8, 64, WIDTH),
+    "model.embed_tokens.weight": (256, WIDTH),
+    "model.norm.weight": (WIDTH,),
+}
+QUERIES, EXPERT = "model.layers.1.self_attn.q_proj.weight", "model.layers.2.mlp.experts.{}.up_proj.weight"
+STACK = "model.layers.0.mlp.experts.gate_up_proj"
+
+
+def exchange_heads(model: dict) -> set[str]:
+    heads = model[QUERIES].reshape(HEADS, -1)
+    heads[[2, 9]] = heads[[9, 2]]
+    return {QUERIES}
+
+
+def exchange_experts(model: dict) -> set[str]:
+    one, other = EXPERT.format(0), EXPERT.format(5)
+    model[one], model[other] = model[other], model[one]
+    return {one, other}
+
+
+def exchange_in_a_stack(model: dict) -> set[str]:
+    model[STACK][[1, 6]] = model[STACK][[6, 1]]
+    return {STACK}
+
+
+def transpose(model: dict) -> set[str]:
+    model[QUERIES] = model[QUERIES].T
+    return {QUERIES}
+
+
+def interleave(model: dict) -> set[str]:
+    """The order of rotary halves of another implementation, in all layers."""
+    names = {name for name in MATRICES if "q_proj" in name}
+    for name in names:
+        model[name] = model[name].reshape(HEADS, 2, -1, WIDTH).swapaxes(1, 2).reshape(WIDTH, WIDTH)
+    return names
+
+
+def strong(model: dict, seed: int, size: float) -> dict:
+    rng = np.random.default_rng(seed)
+    return {name: values + rng.normal(0, size * values.std(), values.shape) for name, values in model.items()}
+
+
+@pytest.fixture(scope="module")
+def matrices() -> dict:
+    rng = np.random.default_rng(0)
+    return {name: rng.normal(1 if "norm" in name else 0, 0.02, shape) for name, shape in MATRICES.items()}
+
+
+@pytest.mark.parametrize("harm", [exchange_heads, exchange_experts, exchange_in_a_stack, transpose, interleave])
+def test_weights_that_are_not_where_they_belong_are_named(harm: Callable, matrices: dict, tmp_path: Path) -> None:
+    agents = {name: strong(matrices, seed, 0.05) for seed, name in enumerate(("code", "tool"), 1)}
+    names = harm(agents["tool"])
+    for name, tensors in {"base": matrices, **agents}.items():
+        write_checkpoint(tmp_path / name, {key: floats(one) for key, one in tensors.items()})
+    (warning,) = [
+        text for text in ramerge.merge(recipe(tmp_path, agents), tmp_path / "out").warnings if "parts" in text
+    ]
+    assert warning.startswith("agents.tool: ") and "are heads or experts exchanged" in warning
+    assert {name for name in MATRICES if f"'{name}'" in warning} == names
+    least = float(re.search(r"'[\w.]+' \((-?[\d.]+) in \d+% of its sample", warning)[1])
+    assert abs(least) < 0.3
+
+
+@pytest.mark.parametrize("size", [0.05, 0.3, 1.0, 1.5])
+@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+def test_strong_updates_replace_no_weights(size: float, dtype: str, matrices: dict, tmp_path: Path) -> None:
+    agents = {name: strong(matrices, seed, size) for seed, name in enumerate(("code", "tool"), 1)}
+    hot = agents["code"][QUERIES]
+    hot[:32] += np.random.default_rng(7).normal(0, 0.2, hot[:32].shape)  # ten times the weights
+    agents["code"][STACK][3] *= 0.3
+    agents["tool"]["model.embed_tokens.weight"][5:40] = 0.02  # tokens that were initialized again
+    for name, tensors in {"base": matrices, **agents}.items():
+        write_checkpoint(tmp_path / name, {key: floats(one, dtype) for key, one in tensors.items()})
+    assert not [text for text in ramerge.merge(recipe(tmp_path, agents), tmp_path / "out").warnings if "parts" in text]
 
 
 def test_strict_refuses_them_before_the_first_pass(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ramerge.engine.record import Record
 from ramerge.engine.recorded import refuse_other_models
 from ramerge.engine.sidecars import records_of
 from ramerge.engine.sinks import InMemorySink, MergedTensor
-from ramerge.engine.warn import inspect, refuse_swapped
+from ramerge.engine.warn import inspect, refuse_wrong_models
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.progress import Listener, silence
 from ramerge.planning.model import MergePlan
@@ -53,7 +53,7 @@ def execute(
     began = time.monotonic()
     with closing(Passes(plan, executor, listen)) as passes:
         seen = inspect(plan)
-        refuse_swapped(plan, seen)
+        refuse_wrong_models(plan, seen)
         refuse_other_models(plan)
         if on_tensor is not None:
             passes.count()

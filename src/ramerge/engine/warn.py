@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ramerge.engine.sanity_checks import SwappedBase, suspicions
+from ramerge.engine.sanity_checks import WrongModel, suspicions
 from ramerge.engine.tally import NonFinite
 from ramerge.foundation.errors import WeightsError
 from ramerge.kernels import effect
@@ -42,15 +42,15 @@ def inspect(plan: MergePlan) -> tuple[str, ...]:
     return found
 
 
-def refuse_swapped(plan: MergePlan, found: Iterable[str]) -> None:
-    """Refuse a base that looks like an agent, unless the recipe allows it.
+def refuse_wrong_models(plan: MergePlan, found: Iterable[str]) -> None:
+    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them.
 
     Raises:
-        WeightsError: one of the warnings says so.
+        WeightsError: a warning says so.
     """
-    swapped = [text for text in found if isinstance(text, SwappedBase)]
-    if swapped and not plan.recipe.allow.swapped_base:
-        raise WeightsError([f"{text} (allow.swapped_base: true merges them as they are)" for text in swapped])
+    wrong = [text for text in found if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
+    if wrong:
+        raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])
 
 
 def spoiled(found: Mapping[str, NonFinite]) -> list[str]:

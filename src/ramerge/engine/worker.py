@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ramerge.engine.operators import Operators, read_rows
 from ramerge.engine.result_codec import BlockResult, Results, blank
 from ramerge.foundation.dtypes import FLOATS, itemsize
-from ramerge.kernels.convert import count_negative, count_non_finite
+from ramerge.kernels.convert import convert, count_negative, count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import notifying_compilation
 from ramerge.kernels.piece import Piece, PieceResult, words_of
@@ -249,7 +249,11 @@ class Worker:
         sink: Sink,
     ) -> None:
         values = piece.out.view(np.float32)[: piece.elements]
-        old = self._reader.block(tensor.base).view(np.float32)[: piece.elements]
+        held, kind = self._reader.block(tensor.base), tensor.base.dtype
+        if kind != "F32":
+            narrow, held = held, self._arena.take(4 * piece.elements)
+            convert(kind, narrow, "F32", held, piece.elements)
+        old = held.view(np.float32)[: piece.elements]
         codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
         first, _ = stored.grid.scales_of(block.start, block.stop)
         for point in points:
@@ -258,6 +262,10 @@ class Worker:
         if piece.counts is not None:
             seen = self._arena.take(4 * piece.elements).view(np.float32)
             decode_parts(stored, block.start, codes, scales, seen)
+            if kind != "F32":  # so that what has the base's codes has the base's value
+                narrow = self._arena.take(itemsize(kind) * piece.elements)
+                convert("F32", seen.view(np.uint8), kind, narrow, piece.elements)
+                convert(kind, narrow, "F32", seen.view(np.uint8), piece.elements)
             piece.count_stored(seen, found)
 
     def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:

@@ -6,6 +6,7 @@ headers          what their headers say, before anything is planned
 name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
 match            compares agents with the base: missing, extra and tied tensors
 configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
+derived          values of config.json that follow from others
 vocabulary       embeddings with different numbers of rows, and rows with different tokens
 tokens           reads tokens and chat templates
 layout           the tensors and files of the output

@@ -70,6 +70,7 @@ def make_plan(
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
+    checks.note_rounded_base(contents.tensors, findings)
     checks.note_coarse_agents(contents.tensors, points, findings)
     fewest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
     resources = cut(
@@ -155,7 +156,7 @@ def _contents(
     shards, tensors = plan_tensors(base, matched, points, observed)
     _check_tensors(base, tensors, inputs, recipe, findings)
     companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
-    checks.note_templates(inputs, recipe, findings, speaker)
+    checks.note_companions(inputs, recipe, findings, speaker)
     if not observed:
         checks.note_tokenizer(companions, inputs, findings)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
@@ -198,6 +199,7 @@ def _check_tensors(
     base: Checkpoint, tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings
 ) -> None:
     checks.check_like_base(base, recipe, findings)
+    checks.note_kept_dtypes(tensors, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)
     checks.check_shards(recipe, tensors, findings)
@@ -232,6 +234,6 @@ def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
     found = {}
     for name, tensor in base.tensors.items():
         rule = rules[numbers[name]]
-        if tensor.is_float and (rule is None or rule.parameters is not None):
+        if tensor.is_float and (rule is None or rule.merges):
             found[name] = tensor
     return found

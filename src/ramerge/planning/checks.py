@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ramerge.formats.safetensors import INDEX
 from ramerge.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
-from ramerge.foundation.dtypes import full_name, itemsize
+from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.methods.base import conditions
@@ -25,6 +25,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
@@ -101,23 +102,47 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
-def note_templates(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
-    """Note which agents have another chat template than the output, unless the recipe says whose it gets."""
+def note_companions(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
+    """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
+    output, unless the recipe says whose files it gets."""
     base, agents = inputs.opened_base, inputs.opened_agents
     if base is None or recipe.companions is not None:
         return
     reader = TokenReader(recipe.allow.outside_links)
+    whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
+    given = agents[chosen] if chosen else base
     try:
-        whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
-        ours = reader.template_of(agents[chosen] if chosen else base)
-        others = [name for name, agent in agents.items() if reader.template_of(agent) not in (None, ours)]
+        for name, agent in agents.items():
+            if agent is not given:
+                for text, what in _other_companions(reader, given, agent, whose):
+                    findings.notes.append(f"{name}: {text}; companions: {name} takes {what} of {name}")
     except CheckpointError as error:
         findings.notes += error.problems
-        return
-    for name in others:
+
+
+def _other_companions(
+    reader: TokenReader, given: Checkpoint, agent: Checkpoint, whose: str
+) -> Iterator[tuple[str, str]]:
+    """What is different of an agent, and what `companions` would take from it."""
+    ours, own = reader.template_of(given), reader.template_of(agent)
+    if own not in (None, ours):
         gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
-        text = f"has {'a' if ours is None else 'another'} chat template, and {gets}"
-        findings.notes.append(f"{name}: {text}; companions: {name} takes tokenizer and template of {name}")
+        yield f"has {'a' if ours is None else 'another'} chat template, and {gets}", "tokenizer and template"
+    if reader.digest_of(given) != reader.digest_of(agent):
+        split, other = reader.splitting_of(given), reader.splitting_of(agent)
+        if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
+            text = (
+                f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"
+            )
+            yield text, "tokenizer and template"
+    ends, others = reader.stops_of(given), reader.stops_of(agent)
+    if ends and others and ends != others:
+        text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
+        yield f"{text}{whose}, which ends them at {_numbers(ends)}", "generation config and tokenizer"
+
+
+def _numbers(tokens: Iterable[int]) -> str:
+    return listed([str(token) for token in sorted(tokens)])
 
 
 def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Findings) -> None:
@@ -170,7 +195,7 @@ def warn_of_idle(points: Sequence[Point], findings: Findings) -> None:
 
 def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
     """The keys of parameters in a recipe, each with the rules whose tensors it is for; 0 is for all others."""
-    merging = {number: rule.parameters for number, rule in enumerate(recipe.rules, 1) if rule.parameters is not None}
+    merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
     for name in recipe.parameters:
         yield ("parameters", name), [0, *(number for number, own in merging.items() if name not in own)]
     for number, own in merging.items():
@@ -255,6 +280,10 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
+    for number, rule in enumerate(recipe.rules):
+        if rule.dtype is not None:
+            text = f"{rule}: tensors that are quantized like the base have no other dtype; leave one of the two out"
+            findings.problems.append(findings.document.where(("rules", str(number), "dtype"), text))
     if recipe.seed is not None:
         text = (
             "stochastic does not go with dtype: like base: codes are rounded in steps that depend on the largest "
@@ -280,6 +309,24 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
         findings.notes.append(
             "the output is quantized like the base: blocks that the merge does not change keep the base's codes and "
             "scales, and other blocks get scales of their own (largest magnitude / largest code)"
+        )
+
+
+def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe, findings: Findings) -> None:
+    """Note which tensors stay wider than the dtype that the recipe asks for."""
+    asked = FROM_FULL_NAME.get(recipe.dtype or "")
+    ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
+    kept = {
+        tensor.parts[0].name: full_name(tensor.dtype)
+        for tensor in tensors
+        if asked and tensor.base.is_float and tensor.dtype != asked and tensor.rule not in ruled
+    }
+    if kept:
+        are = "1 tensor is" if len(kept) == 1 else f"{len(kept):,} tensors are"
+        findings.notes.append(
+            f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
+            f"not narrowed: {listed([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
+            f"`dtype: {recipe.dtype}` narrows them"
         )
 
 
@@ -313,6 +360,20 @@ def find_companions(
         for text in error.problems:
             findings.problem(text)
         return {}
+
+
+def note_rounded_base(tensors: Sequence[TensorPlan], findings: Findings) -> None:
+    """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
+    made = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
+    if made:
+        first = made[0]
+        kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
+        names = [source.owner for source in first.sources if source.owner != "base" and not source.tensor.encoding]
+        are = "is" if len(names) == 1 else "are"
+        findings.notes.append(
+            f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "
+            f"{len(made):,} of its tensors are compared as rounded to {dtype}"
+        )
 
 
 def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:

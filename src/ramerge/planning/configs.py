@@ -2,7 +2,9 @@
 
 Keys that are known to be harmless pass. Keys that are known to change what the weights mean are refused where both
 sides state them; everything else that differs is a warning. A key that one side leaves out has the value that
-transformers gives it: `config_keys.json` has these defaults, and the names of harmless keys.
+transformers gives it: `config_keys.json` has these defaults, rules for values that follow from others, and the names
+of harmless keys. Where it is not known what a model means by leaving out such a key, a value on the other side is a
+warning too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from importlib.resources import files
 from typing import Any
 
 from ramerge.foundation.text import brief, quoted
+from ramerge.planning import derived
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.tensor import Tensor
 
@@ -63,7 +66,8 @@ class _KeyTable:
     Attributes:
         unimportant: keys that every tool writes differently.
         harmless: keys that do not change what the weights mean.
-        derived: keys that follow from others, or that shapes of weights show, where they are left out or null.
+        derived: keys that follow from others where they are left out or null.
+        lists: model type to the rules by which its lists are derived; see `derived.layers`.
         defaults: key to the value that most model types give it.
         models: model type to the defaults that it has instead.
     """
@@ -71,6 +75,7 @@ class _KeyTable:
     unimportant: re.Pattern[str]
     harmless: re.Pattern[str]
     derived: frozenset[str]
+    lists: dict[str, dict[str, dict[str, Any]]]
     defaults: dict[str, Any]
     models: dict[str, dict[str, Any]]
 
@@ -81,7 +86,9 @@ def key_table() -> _KeyTable:
     text = files("ramerge.planning").joinpath("config_keys.json").read_text(encoding="utf-8")
     values = json.loads(text)
     unimportant, harmless = (re.compile("|".join(map(translate, values[key]))) for key in ("unimportant", "harmless"))
-    return _KeyTable(unimportant, harmless, frozenset(values["derived"]), values["defaults"], values["models"])
+    return _KeyTable(
+        unimportant, harmless, frozenset(values["derived"]), values["lists"], values["defaults"], values["models"]
+    )
 
 
 def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
@@ -93,9 +100,12 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> Config
     table = key_table()
     for key in sorted(left.keys() | right.keys()):
         values = _value(left, key), _value(right, key)
-        if values[0] == values[1] or _has_part(key, table.unimportant):
-            continue
-        if None in values and key.rpartition(".")[2] in table.derived:
+        # what is not known is probably null where the other side says so
+        if (
+            values[0] == values[1]
+            or set(map(id, values)) == {id(None), id(_UNKNOWN)}
+            or _has_part(key, table.unimportant)
+        ):
             continue
         one_sided = key not in left or key not in right
         text = f"base has {_shown(left, key)}, agent has {_shown(right, key)}"
@@ -120,8 +130,16 @@ def _has_part(key: str, names: re.Pattern[str]) -> bool:
 
 
 def _shown(flat: Mapping[str, Any], key: str) -> str:
-    value = brief(json.dumps(_value(flat, key), ensure_ascii=False), 200)
-    return value if key in flat else "none" if value == "null" else f"none, which means {value}"
+    value = _value(flat, key)
+    if value is _UNKNOWN:
+        return "none, and what that means is not known"
+    text = brief(json.dumps(value, ensure_ascii=False), 200)
+    stated = key in flat and (flat[key] is not None or value is None)
+    return text if stated else "none" if value is None else f"none, which means {text}"
+
+
+_UNKNOWN = object()
+"""The value of a key that is left out and follows from others, in a way that is not known."""
 
 
 def _value(flat: Mapping[str, Any], key: str) -> Any:
@@ -131,7 +149,20 @@ def _value(flat: Mapping[str, Any], key: str) -> Any:
     if name in _OF_WINDOWS and _stated(flat, prefix, "use_sliding_window") is False:
         return None
     value = _stated(flat, prefix, name)
+    if value is None and name in key_table().derived:
+        value = _derived(flat, prefix, name)
     return None if value == [] else value
+
+
+def _derived(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
+    """The value that follows from others where a model states none."""
+    kind, value_of = flat.get(f"{prefix}model_type"), partial(_stated, flat, prefix)
+    rule = key_table().lists.get(kind, {}).get(name) if isinstance(kind, str) else None
+    if rule is not None:
+        made = derived.layers(rule, value_of, lambda key: prefix + key in flat)
+        return _UNKNOWN if made is None else made
+    found = derived.number(name, value_of)
+    return _UNKNOWN if found is None else found
 
 
 def _stated(flat: Mapping[str, Any], prefix: str, name: str) -> Any:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from ramerge.formats.series import numbered, renumbered
-from ramerge.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
+from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
 from ramerge.methods.base import Layer, Statistic
 from ramerge.output.write import Shard, lay_out
 from ramerge.planning.model import ALL_AGENTS, OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
 from ramerge.planning.vocabulary import BASE, Rows
-from ramerge.recipe.model import LIKE_BASE
+from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point, means_of
+from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.origins import rows_of as cut_rows
+from ramerge.tensors.rounded import rounded
 from ramerge.tensors.scaled import Scaled, requantizable
 from ramerge.tensors.tensor import Tensor
-from ramerge.tensors.weighted import mean_of
+from ramerge.tensors.weighted import Weighted, mean_of
 
 Entry = tuple[str, str, Sequence[int], int]
 
@@ -77,13 +80,16 @@ def plan_tensors(
     chunks = _chunks(points, observed)
     recipe = points[0].recipe
     stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
-    outputs = [
-        _quantized(tensor, matched) if stored is not None else _output(tensor, recipe.dtype, matched)
-        for tensor in base.tensors.values()
-    ]
+    wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
+    outputs = []
+    for tensor in base.tensors.values():
+        number = numbers[tensor.name]
+        asked = _asked(tensor, recipe, number, wide)
+        quantized = requantizable(tensor) if stored is not None and tensor.name not in matched.rows else None
+        outputs.append(_output(tensor, number, asked, quantized, matched))
     if stored is not None:
         extras = stored.extras.values()
-        outputs += [_Output(tensor, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
+        outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
     owners = {entry[0]: output for output in outputs for entry in output.entries}
     entries = {entry[0]: entry for output in outputs for entry in output.entries}
     files = stored.shards if stored is not None else base.shards
@@ -93,8 +99,7 @@ def plan_tensors(
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     planned = {id(owners[name]): owners[name] for name in places}.values()
-    rules = recipe.rules_of(base.tensors)
-    return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places, rules)]
+    return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places)]
 
 
 def _plans(
@@ -103,11 +108,9 @@ def _plans(
     points: Sequence[Point],
     chunks: Sequence[int],
     places: Mapping[str, tuple[str, int]],
-    rules: Mapping[str, int],
 ) -> Iterator[TensorPlan]:
     """How a tensor is made: at once, or some rows after others if models have different numbers of rows."""
-    tensor, recipe = output.tensor, points[0].recipe
-    number = 0 if output.is_extra else rules[tensor.name]
+    tensor, recipe, number = output.tensor, points[0].recipe, output.rule
     rule = recipe.rules[number - 1] if number else None
     parts = tuple(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
@@ -124,7 +127,7 @@ def _plans(
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
         recorded = matched.inputs_of(piece) if action == "merge" and rows is None else ()
         yield TensorPlan(
-            base=piece,
+            base=sources[0].tensor if action == "merge" and sources[0].owner == BASE else piece,
             sources=sources,
             action=action,
             dtype=output.dtype,
@@ -145,12 +148,14 @@ class _Output:
 
     Attributes:
         tensor: the base's.
+        rule: the rule that catches it; 0 if none does.
         entries: what its files hold for it.
         quantized: the codes and scales that it becomes.
         is_extra: whether only the base's encoding needs it.
     """
 
     tensor: Tensor
+    rule: int
     entries: tuple[Entry, ...]
     quantized: Scaled | None = None
     is_extra: bool = False
@@ -166,16 +171,43 @@ def unlike_base(base: Checkpoint) -> list[Tensor]:
     return [tensor for name, tensor in base.tensors.items() if name in names and requantizable(tensor) is None]
 
 
-def _output(tensor: Tensor, wanted: str | None, matched: Matched) -> _Output:
+def _output(tensor: Tensor, rule: int, asked: str | None, quantized: Scaled | None, matched: Matched) -> _Output:
+    if quantized is not None:
+        parts = (quantized.codes, quantized.scales)
+        return _Output(tensor, rule, tuple(_entry(part, part.dtype) for part in parts), quantized)
     whole = replace(tensor, shape=matched.height(tensor)) if tensor.name in matched.rows else tensor
-    return _Output(tensor, (_entry(whole, _dtype(wanted, tensor, matched)),))
+    return _Output(tensor, rule, (_entry(whole, _dtype(asked, tensor, matched)),))
 
 
-def _quantized(tensor: Tensor, matched: Matched) -> _Output:
-    quantized = requantizable(tensor) if tensor.name not in matched.rows else None
-    if quantized is None:
-        return _output(tensor, None, matched)
-    return _Output(tensor, tuple(_entry(part, part.dtype) for part in (quantized.codes, quantized.scales)), quantized)
+def _asked(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str]) -> str | None:
+    """The dtype that the recipe asks for; None for the base's."""
+    own = recipe.rules[rule - 1].dtype if rule else None
+    if own is None and tensor.name in wide and recipe.dtype in FROM_FULL_NAME:
+        return full_name(max(tensor.usual_dtype, FROM_FULL_NAME[recipe.dtype], key=itemsize))
+    return own or recipe.dtype
+
+
+def _stored_wider(base: Checkpoint) -> frozenset[str]:
+    """The floating-point tensors that a model stores wider than most of its weights, such as routers and states.
+
+    Not those of an adapter, whose tensors are wider than the model's because it was trained so.
+    """
+    floats = [tensor for tensor in base.tensors.values() if tensor.is_float]
+    counts: Counter[str] = Counter()
+    for tensor in floats:
+        counts[tensor.usual_dtype] += tensor.elements
+    if len(counts) < 2:
+        return frozenset()
+    usual = counts.most_common(1)[0][0]
+    folders = {_folder(tensor) for tensor in floats if tensor.usual_dtype == usual}
+    wider = (tensor for tensor in floats if itemsize(tensor.usual_dtype) > itemsize(usual))
+    return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)
+
+
+def _folder(tensor: Tensor) -> Location:
+    """The folder that has the tensor; of what an adapter changes, that of the model."""
+    *_, last = tensor.origin.leaves()
+    return last.path.parent
 
 
 def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
@@ -204,7 +236,27 @@ def _treatment(
     if not any(point.uses_base for point in points):
         return "merge", tuple(agents)
     weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
-    return "merge", (base, *agents, *weighted)
+    return "merge", (*_as_trained(base, agents), *weighted)
+
+
+def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
+    """Base and agents to compare: of a quantized base, its numbers as the agents' trainers have rounded them.
+
+    Trainers dequantize such a base when they load it. So the elements that they did not move are the base's numbers
+    rounded to the agents' dtype of 16 bits. Agents that are quantized themselves are rounded likewise; an adapter is
+    not, because its updates are smaller than what that rounds away.
+    """
+    others = [source.tensor for source in agents if source.tensor is not base.tensor]
+    kinds = {
+        tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype
+        for tensor in others
+        if not tensor.encoding
+    }
+    if not base.tensor.encoding or len(kinds) != 1 or itemsize(kind := kinds.pop()) != 2:
+        yield from (base, *agents)
+        return
+    made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if tensor.encoding}
+    yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
 
 
 def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]:

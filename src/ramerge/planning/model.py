@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from ramerge.foundation.dtypes import full_name, itemsize, widest
+from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
 from ramerge.foundation.text import enumerated, without_secrets
 from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
@@ -18,7 +18,7 @@ from ramerge.methods.moved import ORDERED, absolute
 from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
 from ramerge.recipe.layers import layer_of
-from ramerge.recipe.model import LIKE_BASE, Recipe
+from ramerge.recipe.model import Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel
@@ -109,7 +109,7 @@ class TensorPlan:
     """One tensor of the output.
 
     Attributes:
-        base: the base's tensor, which gives name, shape and place.
+        base: the base's tensor, which gives name, shape and place; rounded where agents were trained from it so.
         sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
             the base's tensor itself.
         action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
@@ -209,7 +209,8 @@ class TensorPlan:
         scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
         quantized = 0
         if self.quantized is not None:
-            quantized = room(4 * elements) + scaled.scratch_of(self.quantized, elements)
+            widened = 0 if self.base.dtype == "F32" else room(4 * elements) + room(itemsize(self.base.dtype) * elements)
+            quantized = room(4 * elements) + widened + scaled.scratch_of(self.quantized, elements)
         many = _BYTES_OF_MANY * elements if self.merged and len(self.sources) > 1 + FEW else 0
         return elements * each + arrays + max(scratch, quantized) + many
 
@@ -465,14 +466,16 @@ class MergePlan(PlannedContents):
                 floats[tensor.dtype] += tensor.base.elements
         if not floats or any(tensor.quantized is not None for tensor in self.tensors):
             return None
-        stated = self.dequantized_to or self.stated or floats.most_common(1)[0][0]
+        asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
+        stated = asked or self.dequantized_to or self.stated or floats.most_common(1)[0][0]
         wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
-        if self.recipe.dtype in (None, LIKE_BASE) and stated in floats and all(map(self._is_published, wider)):
+        as_base = all(each.dtype == each.base.usual_dtype and (asked or self._is_published(each)) for each in wider)
+        if self.recipe.dtype != "widest" and stated in floats and as_base:
             return stated if stated != self.stated or self.dequantized_to else None
         return widest(floats)
 
     def _is_published(self, tensor: TensorPlan) -> bool:
-        """Whether the files next to the base's `config.json` hold a tensor in the output's dtype."""
+        """Whether the files next to the base's `config.json` hold a tensor."""
         config = self.companions.get("config.json")
         return config is not None and all(leaf.path.parent == config.parent for leaf in tensor.base.origin.leaves())
 

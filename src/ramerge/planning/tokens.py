@@ -1,14 +1,14 @@
 """Tokens and chat templates of models, read from the files next to their weights.
 
-A tokenizer's JSON may have 40 MB, most of which are merges. Parsing it takes seconds and 300 MB. So only the entries of
-its vocabulary are read, one after another; merges and the rest are skipped.
+A tokenizer's JSON may have 40 MB, most of which are merges. Parsing it takes seconds and 300 MB. So the entries of its
+vocabulary and of its merges are read one after another, and most of the rest is skipped.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -31,6 +31,10 @@ _OBJECT = re.compile(rb'\s*,?\s*(\{[^{}"]*(?:' + _STRING + rb'[^{}"]{0,256}){0,3
 # No token is followed by a colon and a bracket.
 _VOCABULARY = re.compile(rb'"vocab"\s{0,9}:\s{0,9}([{\[])')
 _ADDED = re.compile(rb'"added_tokens"\s{0,9}:\s{0,9}\[')
+_MERGES = re.compile(rb'"merges"\s{0,9}:\s{0,9}\[')
+_MERGE = re.compile(rb"\s*,?\s*(?:" + _STRING + rb"|\[\s*" + _STRING + rb"\s*,\s*" + _STRING + rb"\s*\])")
+_STEPS = {"normalizer": "another normalizer", "pre_tokenizer": "another pre-tokenizer"}
+_LONGEST_STEP = 100_000
 _ROW = re.compile("[0-9]{1,9}")
 _NAMES = ("tokenizer.json", "vocab.json", "added_tokens.json", "tokenizer_config.json")
 _UNREAD = ("tokenizer.model", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken")
@@ -52,7 +56,7 @@ class TokenReader:
         Raises:
             CheckpointError: a file cannot be read.
         """
-        texts = [self._text(model, name, _MOST_BYTES) for name in _NAMES]
+        texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
         if texts[0] is None and texts[1] is None:
             return None
         return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
@@ -76,6 +80,35 @@ class TokenReader:
             if isinstance(entry, Mapping) and isinstance(entry.get("content"), str) and _ROW.fullmatch(row):
                 found[int(row)] = entry["content"].encode("utf-8", "replace")
         return found
+
+    def splitting_of(self, model: Checkpoint) -> dict[str, object]:
+        """What decides, besides the tokens, how text is split: what differs if a value does, and the value.
+
+        Empty if a model has no such files.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        whole = self._text(model, "tokenizer.json", _MOST_BYTES)
+        if whole is None:
+            lines = self._text(model, "merges.txt", _MOST_BYTES)
+            return (
+                {}
+                if lines is None
+                else {"other merges": _digest(line for line in lines.splitlines() if line[:1] != b"#")}
+            )
+        steps = {text: _step(whole, key) for key, text in _STEPS.items()}
+        begin = _MERGES.search(whole)
+        return {"other merges": _digest(_merges(whole, begin.end())), **steps} if begin is not None else steps
+
+    def stops_of(self, model: Checkpoint) -> set[int]:
+        """The tokens at which generation ends, from `generation_config.json`; empty if it names none.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        stated = _config(self._text(model, "generation_config.json", _CONFIG.size)).get("eos_token_id")
+        return {token for token in (stated if isinstance(stated, list) else [stated]) if isinstance(token, int)}
 
     def unread(self, model: Checkpoint) -> str | None:
         """The name of a tokenizer file that is not read, if the model has one."""
@@ -139,6 +172,32 @@ def _added(text: bytes) -> Iterator[tuple[int, bytes]]:
         row, content = entry.get("id"), entry.get("content")
         if isinstance(row, int) and isinstance(content, str):
             yield row, content.encode("utf-8", "replace")
+
+
+def _merges(text: bytes, position: int) -> Iterator[bytes]:
+    """Merges as `left right`, however they are written."""
+    for found in _in_turn(_MERGE, text, position):
+        one, left, right = found.groups()
+        yield _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
+
+
+def _digest(lines: Iterable[bytes]) -> bytes:
+    digest = sha256()
+    for line in lines:
+        digest.update(line + b"\n")
+    return digest.digest()
+
+
+def _step(text: bytes, key: str) -> object:
+    """What a step before the lookup of tokens does, such as the pre-tokenizer; None if it is missing or unreadable."""
+    begin = re.search(rb'"%b"\s{0,9}:\s{0,9}(?={)' % key.encode(), text)
+    if begin is None:
+        return None
+    try:
+        part = text[begin.end() : begin.end() + _LONGEST_STEP].decode("utf-8", "replace")
+        return json.JSONDecoder().raw_decode(part)[0]
+    except (ValueError, RecursionError):
+        return None
 
 
 def _in_turn(pattern: re.Pattern[bytes], text: bytes, position: int) -> Iterator[re.Match[bytes]]:

@@ -158,7 +158,7 @@ Agent.model_rebuild()
 
 
 class Rule(_Strict):
-    """A rule for some tensors: keep the base's, take one agent's, or merge with other parameters.
+    """A rule for some tensors: keep the base's, take one agent's, merge with other parameters, or write another dtype.
 
     Attributes:
         match: shell patterns (`*`, `?`, `[0-9]`) for names of tensors; one that matches is enough.
@@ -166,6 +166,7 @@ class Rule(_Strict):
         keep: `base`.
         take: name of the agent.
         parameters: the method's parameters that differ from the recipe's.
+        dtype: dtype of these tensors in the output, if they are floating point.
 
     Example:
         >>> rules = [ramerge.Rule(match="*norm*", keep="base")]
@@ -179,16 +180,25 @@ class Rule(_Strict):
     keep: Literal["base"] | None = None
     take: str | None = None
     parameters: dict[str, Any] | None = None
+    dtype: Annotated[Literal["bfloat16", "float16", "float32", "float64"] | None, BeforeValidator(full_dtype)] = None
 
     @model_validator(mode="after")
     def _does_one_thing(self) -> Rule:
-        if sum(value is not None for value in (self.keep, self.take, self.parameters)) != 1:
-            raise ValueError("must have exactly one of keep: base, take: AGENT, parameters: {...}")
+        given = sum(value is not None for value in (self.keep, self.take, self.parameters))
+        if given > 1 or not (given or self.dtype):
+            raise ValueError(
+                "must have exactly one of keep: base, take: AGENT, parameters: {...}; or only dtype: DTYPE"
+            )
         if not all(self.match):
             raise ValueError("match must not be empty")
         if self.layers is not None:
             parse_layers(self.layers)
         return self
+
+    @property
+    def merges(self) -> bool:
+        """Whether the method computes its tensors."""
+        return self.keep is None and self.take is None
 
     def catches(self, name: str) -> bool:
         """Whether the rule is for a tensor of this name."""
@@ -236,6 +246,7 @@ class Allow(_Strict):
         different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
         different_tokens: models may have different tokens in the same row of their embeddings; these rows are merged.
         swapped_base: the base may look like an agent, and an agent like the base that the others were trained from.
+        other_base: the weights of agents may have nothing to do with the base's, as those of another model.
         non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
             computes elements of a tensor from one another, all of which they would corrupt.
         outside_links: files of a checkpoint may be links to files outside of it.
@@ -254,6 +265,7 @@ class Allow(_Strict):
     different_shapes: bool = False
     different_tokens: bool = False
     swapped_base: bool = False
+    other_base: bool = False
     non_finite: bool = False
     outside_links: bool = False
     vocabulary: Literal["common"] | None = None
@@ -273,9 +285,10 @@ class Recipe(_Strict):
         agents: name to agent, in the order in which sums are computed; how many there may be is a matter of the method.
         parameters: the method's parameters; others have the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
-        dtype: dtype of every floating-point tensor of the output, or `widest`: for each tensor the narrowest that holds
-            all values of base and agents; or `like base`: quantized as the base is. By default each tensor keeps the
-            base's dtype, and tensors that the base has quantized get the dtype that its `config.json` states.
+        dtype: dtype of the output's floating-point tensors, except those that the base stores wider than its other
+            weights, which are not narrowed; or `widest`: for each tensor the narrowest that holds all values of base
+            and agents; or `like base`: quantized as the base is. By default each tensor keeps the base's dtype, and
+            tensors that the base has quantized get the dtype that its `config.json` states.
         rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
             two neighbors, so that results are right on average. What is copied is rounded to nearest.
         rounding_seed: decides the random draws of `rounding: stochastic`; any whole number. The same seed gives

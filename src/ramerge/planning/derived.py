@@ -1,0 +1,77 @@
+"""Values of `config.json` that follow from others where a model leaves them out, as transformers derives them.
+
+The rules are data: `config_keys.json` holds, for each model type, how its lists of layers are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import cycle, islice
+from typing import Any
+
+Lookup = Callable[[str], Any]
+"""The value of a key of the same configuration: the stated one, or the model type's default; else None."""
+
+
+def number(key: str, value_of: Lookup) -> int | None:
+    """A number that follows from others by a formula; None if there is no formula, or if others are missing."""
+    if key in _EXPERTS:
+        return next((value for name in _EXPERTS if type(value := value_of(name)) is int), None)
+    names, compute = _FORMULAS.get(key, ((), None))
+    given = [value_of(name) for name in names]
+    return compute(*given) if compute and all(type(value) is int and value > 0 for value in given) else None
+
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
+"""Names that transformers uses for one number."""
+
+_FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., int]]] = {
+    "head_dim": (("hidden_size", "num_attention_heads"), lambda size, heads: size // heads),
+    "num_key_value_heads": (("num_attention_heads",), lambda heads: heads),
+    "qk_head_dim": (("qk_nope_head_dim", "qk_rope_head_dim"), lambda plain, rotary: plain + rotary),
+    "lru_width": (("hidden_size",), lambda size: size),
+    "time_step_rank": (("hidden_size",), lambda size: -(-size // 16)),
+}
+
+
+def layers(rule: Mapping[str, Any], value_of: Lookup, is_stated: Callable[[str], bool]) -> list[Any] | None:
+    """A list with a value for each layer, or of layers; None if it cannot be derived.
+
+    Args:
+        rule: one of these, and `with`: the only values of other keys for which it holds, where they are stated.
+            `value`: this list. `cycle`: these values, repeated. `every`: `hit` in each layer i for which i + `plus` is
+            a multiple of it, and `miss` in the others. `first`: `hit` in so many layers, then `miss`. `window`: `hit`
+            in layers from `max_window_layers` on, if `use_sliding_window`. The key `key` has the number for `every`
+            and `first`, where it is stated.
+        value_of: gives values of other keys.
+        is_stated: whether the configuration has a key.
+    """
+    if any(is_stated(key) and value_of(key) != value for key, value in rule.get("with", {}).items()):
+        return None
+    if "value" in rule:
+        return list(rule["value"])
+    count = value_of("num_hidden_layers")
+    if type(count) is not int or not 0 < count <= _MOST_LAYERS:
+        return None
+    if "cycle" in rule:
+        return list(islice(cycle(rule["cycle"]), count))
+    if "window" in rule:
+        begin = (
+            value_of("max_window_layers") if value_of("use_sliding_window") and value_of("sliding_window") else count
+        )
+        return _marked(rule, count, lambda layer: layer >= begin) if type(begin) is int else None
+    size = rule.get("every", rule.get("first"))
+    if "key" in rule and (stated := value_of(rule["key"])) is not None:
+        size = stated
+    if type(size) is not int or size < ("every" in rule):
+        return None
+    if "first" in rule:
+        return _marked(rule, count, lambda layer: layer < size)
+    return _marked(rule, count, lambda layer: (layer + rule["plus"]) % size == 0)
+
+
+_MOST_LAYERS = 10_000
+
+
+def _marked(rule: Mapping[str, Any], count: int, hits: Callable[[int], bool]) -> list[Any]:
+    return [rule["hit" if hits(layer) else "miss"] for layer in range(count)]
