@@ -398,7 +398,7 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
 
 
 def regmean(base, agents, dtype=None, real=None, *, inputs, towards="sum", share=1.0, ridge=0.01, shrink=1.0):
-    """(sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1 where inputs were recorded, and S elsewhere; in float64."""
+    """(sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1 where inputs were recorded, otherwise S; in float64."""
     factor = {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[towards] * share
 
     def formula(name, b, taus):

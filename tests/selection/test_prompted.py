@@ -1,0 +1,103 @@
+"""Searches by agreement: the candidates, the choice, and what is written."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from ramerge.demo.run import copy_models
+from ramerge.demo.tasks import TASKS, prompts
+from tests.commands import ramerge as command
+
+pytestmark = pytest.mark.needs("torch", "transformers", "optuna")
+NAMES = {"code": "add", "tool": "reverse", "memory": "sort"}
+AGENTS = {"code": "coder", "tool": "tool", "memory": "memory"}
+SETTINGS = ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The working folder with the demo's models, and a file of prompts for each agent."""
+    monkeypatch.chdir(tmp_path)
+    copy_models(Path(), lambda _: None)
+    tasks = {task.name: task for task in TASKS}
+    for agent, task in NAMES.items():
+        records = [{"prompt": example.prompt} for example in prompts(tasks[task], "train", 6, 1)]
+        Path(f"{agent}.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    return {agent: f"{agent}.jsonl" for agent in AGENTS}
+
+
+def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str]) -> None:
+    events: list[ramerge.SearchProgress] = []
+    score = ramerge.PromptScore(prompts=asked, settings=SETTINGS)
+    settings = ramerge.SearchSettings(html=False)
+    recipe = {"base": "base", "agents": AGENTS}
+    result = ramerge.search(recipe, "found", score, settings=settings, on_progress=events.append)
+    methods = [point.point["method"] for point in result.points]
+    assert methods == ["task_arithmetic"] * 2 + ["regmean"] * 4 + ["ram+", "core+", "swudi"]
+    whole = [point for point in result.points if point.state == "complete"]
+    assert result.winner.objectives[0].value == min(point.objectives[0].value for point in whole)
+    assert set(result.winner.scores) == set(AGENTS)
+    assert any("no rewards are known" in note for note in result.notes)
+    assert events[0].is_gathering and not events[-1].is_gathering
+    found = ramerge.agreement("base", "found/best", "found/calibration")
+    for name, value in result.winner.scores.items():
+        assert found[name].nll == pytest.approx(value, rel=1e-5)
+    again = ramerge.search(recipe, "found", score, settings=settings)
+    assert (again.best, again.points) == (result.best, result.points)
+    merged = {path: Path("found/best", path).read_bytes() for path in ("model.safetensors",)}
+    ramerge.merge("found/recipe.yaml", "again")
+    assert Path("again/model.safetensors").read_bytes() == merged["model.safetensors"]
+
+
+def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) -> None:
+    Path("r.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 1.0\n")
+    score = ramerge.PromptScore(prompts=asked, settings=replace(SETTINGS, count=2, reward="r.py:compute_score"))
+    result = ramerge.search(
+        {"base": "base", "agents": AGENTS}, "found", score, settings=ramerge.SearchSettings(html=False)
+    )
+    scales = [point.point.get("parameters.scale") for point in result.points]
+    assert scales[:4] == [1.0, 0.8, 1.3, 1.6]
+    assert result.score["rewarded"]
+
+
+def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    words = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    space = ["--vary", "method=task_arithmetic,ram+", "--prompt-count", "4", "--max-new", "12", "--no-html"]
+    done = command("search", "--base", "base", *models, *words, *space, "found")
+    assert done.returncode == 0, done.stderr
+    head, *rows = done.stdout.splitlines()[1:]
+    assert head.split() == ["candidate", "mean", "code", "tool", "memory", "to", "the", "best", "(95", "%)"]
+    assert {row.split()[0] for row in rows[:2]} == {"task_arithmetic", "ram+"}
+    assert "agreement with the agents, not skill" in done.stdout
+    assert (Path("found") / "best" / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (["--prompts", "nobody=code.jsonl"], "nobody"),
+        (
+            ["--prompts", "code=missing.jsonl", "--prompts", "tool=tool.jsonl", "--prompts", "memory=memory.jsonl"],
+            "missing",
+        ),
+        (["--prompts", "code=code.jsonl"], "tool: has no prompts; give --prompts tool=FILE"),
+        ([], "say what scores merges: --prompts NAME=FILE"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: dict[str, str]) -> None:
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    done = command("search", "--base", "base", *models, *words, "found")
+    assert done.returncode == 2 or done.returncode == 1
+    assert problem in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not Path("found/best").exists()
+
+
+def test_without_a_base_there_is_no_model_to_put_weights_into(asked: dict[str, str]) -> None:
+    score = ramerge.PromptScore(prompts={"code": "code.jsonl"}, settings=SETTINGS)
+    with pytest.raises(ramerge.RecipeError, match="need a base"):
+        ramerge.search({"method": "linear", "agents": {"code": "coder"}}, "found", score)
