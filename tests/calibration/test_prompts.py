@@ -1,6 +1,7 @@
 """Prompts and rollouts: which forms are read, what is wrong with others, and what is drawn of many."""
 
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,74 @@ from ramerge.calibration.prompts import Reply, halves, read_prompts
 from ramerge.foundation.errors import InputError
 
 CHAT = [{"role": "user", "content": "2 + 2"}]
+ANSWER = {"role": "assistant", "content": "4"}
+
+# verl, verl/trainer/ppo/ray_trainer.py (_write_generations)
+VERL = {"input": "user\n2 + 2\nassistant\n", "output": "4", "gts": "4", "score": 0.5, "step": 3, "acc": True}
+# TRL, trl/trainer/grpo_trainer.py (log): a column for each reward function, then those of log_extra
+TRL = {
+    "step": 5,
+    "prompt": "user\n2 + 2\nassistant\n",
+    "completion": "4",
+    "accuracy_reward": 1.0,
+    "format_reward": 0.5,
+    "not_applicable": float("nan"),
+    "length": 17,
+    "solution": "4",
+    "advantage": 0.7,
+}
+# SkyRL, skyrl/train/utils/trainer_utils.py (dump_per_dataset_eval_results)
+SKYRL = {
+    "input_prompt": "<s>user 2 + 2",
+    "output_response": "4</s>",
+    "score": [0.0, 0.25, 0.5],
+    "stop_reason": "stop",
+    "env_class": "gsm8k",
+    "env_extras": {"reward_spec": {"method": "rule", "ground_truth": "4"}, "extra_info": {"index": 3}},
+    "data_source": "sum",
+}
+# slime, slime/utils/types.py (Sample.to_dict) and slime/observability/rollout_data_utils.py (save_debug_rollout_data)
+SLIME = {
+    "group_index": 0,
+    "index": 0,
+    "prompt": "<s>user 2 + 2",
+    "tokens": [1, 5, 6, 7, 8, 9, 2],
+    "response": "a tool 4</s>",
+    "response_length": 5,
+    "label": "4",
+    "reward": 1.0,
+    "loss_mask": [1, 0, 0, 1, 1],
+    "status": "completed",
+    "metadata": {"index": 3},
+    "spec_info": {"spec_draft_token_num": 0},
+}
+# verifiers, verifiers/v1/trace.py and graph.py; prime-rl writes them, in src/prime_rl/monitors/file.py
+TRACE = {
+    "task": {"type": "Sum", "data": {"prompt": "2 + 2", "answer": "4"}},
+    "agent": {"name": "solver", "trainable": True},
+    "nodes": [
+        {"message": CHAT[0], "sampled": False, "token_ids": [1, 5], "mask": [False, False]},
+        {"parent": 0, "message": {"role": "assistant"}, "sampled": True, "token_ids": [6], "mask": [True]},
+        {
+            "parent": 1,
+            "message": {"role": "tool", "content": [{"type": "text", "text": "4!"}], "tool_call_id": "a"},
+            "token_ids": [7],
+            "mask": [False],
+        },
+        {"parent": 0, "message": {"role": "user", "content": "a branch"}, "token_ids": [3], "mask": [False]},
+        {"parent": 2, "message": ANSWER, "sampled": True, "token_ids": [8, 9, 2], "mask": [False, True, True]},
+    ],
+    "rewards": {"right": {"score": 1.0, "weight": 0.5}, "short": {"score": 2.0}, "unscored": None},
+    "ok": True,
+}
+# prime-rl; verifiers/v1/episode.py
+EPISODE = {
+    "id": "e",
+    "env": {"id": "sum"},
+    "task": TRACE["task"],
+    "traces": [TRACE, {**TRACE, "agent": {"name": "judge", "trainable": False}}],
+}
+TURNS = ({"role": "assistant", "content": ""}, {"role": "tool", "content": "4!"})
 
 
 def lines(path: Path, *records: Any) -> Path:
@@ -26,8 +95,9 @@ def lines(path: Path, *records: Any) -> Path:
         ({"prompt": "2 + 2 ="}, "2 + 2 =", ()),
         ({"prompt": "2 + 2 =", "reply": "4", "reward": 1}, "2 + 2 =", (Reply("4", 1.0),)),
         ({"prompt": "2 + 2 =", "completion": "4"}, "2 + 2 =", (Reply("4"),)),
-        ({"input": "2 + 2 =", "output": "4", "score": 0.5, "step": 3}, "2 + 2 =", (Reply("4", 0.5),)),
-        ({"input_prompt": "2 + 2 =", "output_response": "", "reward": False}, "2 + 2 =", (Reply("", 0.0),)),
+        ({"question": "2 + 2 =", "response": "", "reward": False}, "2 + 2 =", (Reply("", 0.0),)),
+        # OpenRLHF, openrlhf/cli/batch_inference.py
+        ({"input": "2 + 2 =", "output": "4</s>", "reward": 0.5}, "2 + 2 =", (Reply("4</s>", 0.5),)),
         ({"prompt": CHAT}, None, ()),
         ({"messages": CHAT}, None, ()),
         ({"messages": [*CHAT, {"role": "assistant", "content": "4"}]}, None, (Reply("4"),)),
@@ -36,12 +106,125 @@ def lines(path: Path, *records: Any) -> Path:
             None,
             (Reply("4", 1.0),),
         ),
+        # prime-rl of April to June 2026, which wrote verifiers' RolloutOutput (verifiers/utils/save_utils.py)
+        (
+            {
+                "example_id": 0,
+                "prompt": CHAT,
+                "completion": [ANSWER, {"role": "user", "content": "sure?"}, {"role": "assistant", "content": "yes"}],
+                "reward": 1.0,
+            },
+            None,
+            (Reply("yes", 1.0, (ANSWER, {"role": "user", "content": "sure?"})),),
+        ),
     ],
 )
 def test_forms(record: dict[str, Any], text: str | None, replies: tuple[Reply, ...], tmp_path: Path) -> None:
     (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", record))
     assert (prompt.text, prompt.replies) == (text, replies)
     assert list(prompt.messages) == ([] if text else CHAT)
+
+
+@pytest.mark.parametrize(
+    ("record", "state", "reply", "truth", "index"),
+    [
+        (VERL, "decoded", Reply("4", 0.5), "4", None),
+        (TRL, "decoded", Reply("4", 1.5), None, None),
+        ({**TRL, "accuracy_reward": None, "format_reward": float("nan")}, "decoded", Reply("4"), None, None),
+        (SKYRL, "rendered", Reply("4</s>", 0.75), "4", 3),
+        ({**SKYRL, "score": 1}, "rendered", Reply("4</s>", 1.0), "4", 3),
+        (SLIME, "rendered", Reply("a tool 4</s>", 1.0, ids=(1, 5, 6, 7, 8, 9, 2), start=5), "4", 3),
+        ({**SLIME, "loss_mask": None, "reward": {"score": 0.5, "acc": True}}, "rendered",
+         Reply("a tool 4</s>", 0.5, ids=(1, 5, 6, 7, 8, 9, 2), start=2), "4", 3),
+        ({**SLIME, "tokens": [], "response_length": 0}, "rendered", Reply("a tool 4</s>", 1.0), "4", 3),
+        (EPISODE, "plain", Reply("4", 2.5, TURNS, (1, 5, 6, 7, 8, 9, 2), 5), "4", None),
+        (TRACE, "plain", Reply("4", 2.5, TURNS, (1, 5, 6, 7, 8, 9, 2), 5), "4", None),
+    ],
+)  # fmt: skip
+def test_rollouts_of_trainers(
+    record: dict[str, Any], state: str, reply: Reply, truth: Any, index: Any, tmp_path: Path
+) -> None:
+    (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", record))
+    assert (prompt.state, prompt.replies) == (state, (reply,))
+    assert (prompt.about["ground_truth"], prompt.about["extra_info"].get("index")) == (truth, index)
+    assert prompt.text == record.get("input", record.get("input_prompt", record.get("prompt")))
+    assert list(prompt.messages) == (CHAT if prompt.text is None else [])
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        ({**SLIME, "reward": {"acc": 1.0}}, "reward has no score, but acc"),
+        ({**SLIME, "tokens": [1, -5, 3, 3, 3, 3, 3]}, "tokens must be token ids"),
+        ({**SKYRL, "score": [0.0, None]}, "reward must be a finite number"),
+        ({**VERL, "score": float("nan")}, "reward must be a finite number"),
+        ({**TRACE, "rewards": {"right": "yes"}}, "rewards must be numbers"),
+        (
+            {**TRACE, "nodes": [{"message": {"role": "assistant", "tool_calls": [{"name": "add"}]}, "sampled": True}]},
+            "has calls of tools without token_ids",
+        ),
+    ],
+)
+def test_what_is_wrong_in_rollouts(record: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=problem):
+        read_prompts(lines(tmp_path / "p.jsonl", record))
+
+
+def test_rollouts_that_failed_are_left_out(tmp_path: Path) -> None:
+    failed = [
+        {**SLIME, "status": "aborted", "response": ""},
+        {**EPISODE, "traces": []},
+        {**TRACE, "nodes": [{"message": CHAT[0]}]},
+    ]
+    assert len(read_prompts(lines(tmp_path / "p.jsonl", *failed, VERL))) == 1
+
+
+def test_slime_s_files_are_read_and_their_pickles_are_not_executed(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    torch.save({"rollout_id": 0, "samples": [SLIME, {**SLIME, "reward": 0.0}]}, tmp_path / "0.pt")
+    (prompt,) = read_prompts(tmp_path)
+    assert [reply.reward for reply in prompt.replies] == [1.0, 0.0]
+    torch.save({"rollout_id": 0, "samples": [{**SLIME, "status": Path.cwd}]}, tmp_path / "1.pt")
+    with pytest.raises(InputError, match=r"1\.pt: .*convert it to JSON Lines: torch\.load"):
+        read_prompts(tmp_path)
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "1.pt")
+    with pytest.raises(InputError, match=r"1\.pt: holds no samples of slime"):
+        read_prompts(tmp_path)
+
+
+def test_a_pickle_of_another_trainer_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "global_step_1_training_input.pkl").write_bytes(b"\x80\x04.")
+    with pytest.raises(InputError, match="is a pickle, which is not executed; give JSON Lines"):
+        read_prompts(tmp_path / "global_step_1_training_input.pkl")
+
+
+def test_steps_are_read_in_the_order_of_their_numbers_and_figures_are_not_read(tmp_path: Path) -> None:
+    for step in (10, 2):
+        lines(tmp_path / f"{step}.jsonl", {**VERL, "output": str(step), "step": step})
+    lines(tmp_path / "aggregated_results.jsonl", {"eval/all/avg_score": 0.5})
+    (prompt,) = read_prompts(tmp_path)
+    assert [reply.text for reply in prompt.replies] == ["2", "10"]
+    assert prompt.best.text == "10"  # of equal rewards
+
+
+def test_equal_replies_count_once_and_of_many_the_best_and_newest_stay(tmp_path: Path) -> None:
+    records = [{**VERL, "output": str(place), "score": place % 2} for place in range(200)]
+    (prompt,) = read_prompts(lines(tmp_path / "p.jsonl", *records, *records[-5:]))
+    assert [int(reply.text) for reply in prompt.replies] == list(range(73, 200, 2))
+
+
+def test_gigabytes_would_be_read_in_the_memory_of_what_is_drawn(tmp_path: Path) -> None:
+    with (tmp_path / "p.jsonl").open("w") as file:
+        for place in range(20_000):
+            record = {**VERL, "input": f"{place % 2000} {'prompt ' * 100}", "output": f"{place} {'reply ' * 100}"}
+            file.write(json.dumps(record) + "\n")
+    assert (tmp_path / "p.jsonl").stat().st_size > 25_000_000
+    tracemalloc.start()
+    drawn = read_prompts(tmp_path / "p.jsonl", 4)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert [len(prompt.replies) for prompt in drawn] == [10] * 4
+    assert peak < 1_000_000
 
 
 def test_a_prompt_of_several_records_has_all_their_replies(tmp_path: Path) -> None:
@@ -61,6 +244,11 @@ def test_a_folder_of_rollouts_is_read_in_the_order_of_its_files(tmp_path: Path) 
 def test_parquet(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
+    parquet.write_table(
+        pyarrow.Table.from_pylist([TRL, {**TRL, "completion": "5"}]), tmp_path / "completions_00005.parquet"
+    )
+    (prompt,) = read_prompts(tmp_path / "completions_00005.parquet")
+    assert (prompt.state, prompt.replies) == ("decoded", (Reply("4", 1.5), Reply("5", 1.5)))
     table = pyarrow.table({"prompt": [CHAT, CHAT], "completion": ["4", "5"], "reward": [1.0, 0.0]})
     parquet.write_table(table, tmp_path / "p.parquet")
     (prompt,) = read_prompts(tmp_path / "p.parquet")

@@ -20,6 +20,7 @@ KINDS = (
     "records",
     "analyses",
     "importances",
+    "prompts",
     "pickles",
     "foreign",
     "results",

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import product
 from typing import Any
 
 from ramerge.calibration.jsonl import ChatExample, Example, Text
+
+_MOST_TURNS = 3
 
 
 @dataclass(frozen=True)
@@ -41,20 +46,65 @@ class ExampleEncoder:
                 return rendered
             context, labels = (self._ids(text) for text in rendered)
             labels = self._up_to_end(labels) if example.is_answered else labels
-        elif example.context is None:
-            context, labels = self._opening(example.labels), self._ids(example.labels)
         else:
-            context = [*self._opening(example.context), *self._ids(example.context)]
+            context = (
+                []
+                if example.complete
+                else self._opening(example.labels if example.context is None else example.context)
+            )
+            context += self._ids(example.context or "")
             labels = self._ids(example.labels)
-        encoded = self._cut(example.number, context, labels)
+        return self.cut(example.number, context, labels)
+
+    def cut(self, number: int, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
+        """The example of so many ids as fit, or what is wrong with it."""
+        encoded = self._cut(number, list(context), list(labels))
         return encoded if len(encoded.ids) > encoded.start else "gives no token whose likelihood could be taken"
 
     def prompt(self, example: Example) -> list[int] | str:
         """The ids after which a reply comes, not cut; or what is wrong with the example."""
         if isinstance(example, Text):
-            return [*self._opening(example.labels), *self._ids(example.labels)]
+            return [*([] if example.complete else self._opening(example.labels)), *self._ids(example.labels)]
         rendered = self._rendered(ChatExample(example.number, example.messages))
         return rendered if isinstance(rendered, str) else self._ids(rendered[1])
+
+    def conversation(self, text: str) -> tuple[list[Mapping[str, str]], str] | None:
+        """The messages of a prompt that a trainer has decoded without special tokens.
+
+        The chat template writes them as the same text, once its special tokens are left out.
+
+        Returns:
+            The messages, and what the trainer's template has put before the reply beyond that of the tokenizer, such as
+            empty thoughts; None if the text is no conversation.
+        """
+        for roles, marks in self._shapes:
+            if (between := _between(marks, text)) is None:
+                continue
+            *contents, rest = between
+            messages = _conversation(roles, contents)
+            # marks of white space alone are no evidence that something else may follow them
+            if self._bare(messages) == text.removesuffix(rest) and (not rest or not marks[-1].isspace()):
+                return messages, rest
+        return None
+
+    @cached_property
+    def _shapes(self) -> list[tuple[list[str], list[str]]]:
+        """For conversations of some turns, the longest first: roles, and what the template leaves around contents."""
+        found = []
+        for turns, system in product(range(_MOST_TURNS, 0, -1), (False, True)):
+            roles = [*(["system"] if system else []), *(["user", "assistant"] * turns)[:-1]]
+            contents = [f"content{place}of{len(roles)}" for place in range(len(roles))]
+            marks = re.split("|".join(contents), self._bare(_conversation(roles, contents)))
+            # where only special tokens stand between contents, nothing is left to tell them apart
+            if len(marks) == len(roles) + 1 and all(marks[1:]):
+                found.append((roles, marks))
+        return found
+
+    def _bare(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """A prompt as a trainer decodes it; empty if there is no template, or it refuses the messages."""
+        rendered = self._rendered(ChatExample(0, messages))
+        text = "" if isinstance(rendered, str) else rendered[1]
+        return str(self._tokenizer.decode(self._ids(text), skip_special_tokens=True))
 
     def _ids(self, text: str) -> list[int]:
         return list(self._tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -66,7 +116,8 @@ class ExampleEncoder:
             return whole[:1] if whole[:1] == [self._tokenizer.bos_token_id] else []
         for start in range(len(whole) - len(plain) + 1):
             if whole[start : start + len(plain)] == plain:
-                return whole[:start]
+                # a text that a chat template has written may begin with them
+                return whole[:start] if plain[:start] != whole[:start] else []
         return []
 
     def _rendered(self, chat: ChatExample) -> tuple[str, str] | str:
@@ -113,3 +164,22 @@ class ExampleEncoder:
             context = [*context[:begins], *context[len(context) - room + begins :]]
         ids = (*context, *labels)
         return EncodedExample(number, ids, max(len(context), 1), len(ids) < length)
+
+
+def _between(marks: Sequence[str], text: str) -> list[str] | None:
+    """What stands between the marks in a text, and behind the last; the last mark counts where it stands last."""
+    first, *inner, last = marks
+    if not text.startswith(first):
+        return None
+    found, rest = [], text[len(first) :]
+    for mark in inner:
+        content, is_there, rest = rest.partition(mark)
+        found.append(content)
+        if not is_there:
+            return None
+    content, is_there, rest = rest.rpartition(last)
+    return [*found, content, rest] if is_there else None
+
+
+def _conversation(roles: Sequence[str], contents: Sequence[str]) -> list[Mapping[str, str]]:
+    return [{"role": role, "content": content} for role, content in zip(roles, contents, strict=True)]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from ramerge.calibration.encode import ExampleEncoder
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
-from ramerge.calibration.jsonl import ChatExample, Text
+from ramerge.calibration.jsonl import ChatExample, Example, Text
 from ramerge.calibration.live import LiveModel
-from ramerge.calibration.prompts import Prompt
+from ramerge.calibration.prompts import Prompt, Reply
 from ramerge.foundation.errors import InputError, WeightsError
 
 RewardFunction = Callable[[Prompt, str], float]
@@ -38,6 +39,11 @@ class Speaker:
         """The most tokens of prompt and reply."""
         return self.live.positions or 1 << 20
 
+    @cached_property
+    def encoder(self) -> ExampleEncoder:
+        """Turns prompts and replies into token ids."""
+        return ExampleEncoder(self.tokenizer, self.length)
+
     @property
     def ends(self) -> tuple[int, ...]:
         """The tokens that end a reply."""
@@ -47,12 +53,11 @@ class Speaker:
 
     def given(self, prompt: Prompt) -> Exchange | str:
         """The best of the known replies to a prompt, as token ids; or what is wrong with it."""
-        best = max(prompt.replies, key=lambda reply: -float("inf") if reply.reward is None else reply.reward)
-        if prompt.text is not None:
-            example: Text | ChatExample = Text(0, prompt.text, best.text)
+        best = prompt.best
+        if best.ids:
+            encoded = self.encoder.cut(0, best.ids[: best.start], best.ids[best.start :])
         else:
-            example = ChatExample(0, [*prompt.messages, {"role": "assistant", "content": best.text}])
-        encoded = ExampleEncoder(self.tokenizer, self.length)(example)
+            encoded = self.encoder(self._example(prompt, best))
         if isinstance(encoded, str):
             return encoded
         self.check(encoded.ids)
@@ -60,10 +65,22 @@ class Speaker:
             prompt.place, encoded.ids, encoded.start, best.text, best.reward, False, encoded.truncated, True
         )
 
+    def _example(self, prompt: Prompt, reply: Reply) -> Example:
+        said = {"role": "assistant", "content": reply.text}
+        if prompt.text is None:
+            return ChatExample(0, [*prompt.messages, *reply.turns, said])
+        if prompt.state != "decoded":
+            return Text(0, prompt.text, reply.text, complete=prompt.state == "rendered")
+        if (chat := self.encoder.conversation(prompt.text)) is None:
+            return Text(0, prompt.text, reply.text + (self.tokenizer.eos_token or ""))
+        messages, beginning = chat
+        return ChatExample(0, [*messages, {**said, "content": beginning + reply.text}])
+
     def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
         """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
-        encoder = ExampleEncoder(self.tokenizer, self.length)
-        ids = encoder.prompt(Text(0, None, prompt.text) if prompt.text is not None else ChatExample(0, prompt.messages))
+        ids = self.encoder.prompt(
+            Text(0, None, prompt.text) if prompt.text is not None else ChatExample(0, prompt.messages)
+        )
         if isinstance(ids, str):
             return ids
         if not ids:

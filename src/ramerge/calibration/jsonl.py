@@ -19,11 +19,15 @@ _NOTHING_GIVEN = "has no completion, and labels=given takes the likelihood of on
 
 @dataclass(frozen=True)
 class Text:
-    """A line whose labels are `labels`, after `context`; None where everything counts."""
+    """A line whose labels are `labels`, after `context`; None where everything counts.
+
+    `complete` says that nothing is put in front: the text has all special tokens that the model reads.
+    """
 
     number: int
     context: str | None
     labels: str
+    complete: bool = False
 
 
 @dataclass(frozen=True)

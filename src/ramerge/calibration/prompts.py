@@ -1,33 +1,37 @@
 """Prompts of an agent's task, with or without replies and rewards: JSON Lines, Parquet, or a folder of rollouts.
 
 A record has a prompt, as text or as messages, and may have a reply and its reward. What trainers dump has the same
-under other names: `KEYS` lists them. Several records of one prompt are several replies to it.
+under other names (`rollouts`). Several records of one prompt are several replies to it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.foundation.errors import InputError, reason
+from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
+from ramerge.formats.torchfile.load import load_file
+from ramerge.foundation.errors import CheckpointError, InputError, reason
 from ramerge.foundation.jsontext import JsonLimits, dumped, parse
 from ramerge.foundation.text import shown
 
 Message = Mapping[str, str]
 
-PROMPT_KEYS = ("prompt", "messages", "input", "input_prompt", "question")
-REPLY_KEYS = ("reply", "completion", "response", "output", "output_response")
-REWARD_KEYS = ("reward", "score", "total_reward")
-"""Names of prompt, reply and reward: ours and those of trainers. The first that a record has counts."""
-
-_LIMITS = JsonLimits(size=16_000_000, signs=500_000)
-_SUFFIXES = (".jsonl", ".json", ".ndjson", ".parquet")
+# a line may hold a conversation of 100,000 tokens with their ids and likelihoods
+_LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
 _SHOWN_PROBLEMS = 10
-_MOST_RECORDS = 1_000_000
+_MOST_PROMPTS = 1_000_000
+_MOST_REPLIES = 64
+_CONVERT = (
+    "its pickle is not executed; where slime wrote it, convert it to JSON Lines: "
+    "torch.load(FILE, weights_only=False)['samples'], one object a line"
+)
 
 
 @dataclass(frozen=True)
@@ -37,10 +41,16 @@ class Reply:
     Attributes:
         text: the reply.
         reward: what it earned; None if that is not known.
+        turns: what was said between prompt and reply, by the agent and its tools.
+        ids: token ids of prompt and reply, if the trainer kept them; they count more than any text.
+        start: where the reply begins in them.
     """
 
     text: str
     reward: float | None = None
+    turns: tuple[Message, ...] = ()
+    ids: tuple[int, ...] = ()
+    start: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,8 +61,9 @@ class Prompt:
         place: where it stands: the file, and its line or record.
         text: the prompt; None if it is messages.
         messages: the conversation up to the reply; empty if it is a text.
-        replies: in the order of the records.
+        replies: in the order of the records, without those that are the same; the best and newest of very many.
         about: what a reward function in verl's form gets besides the reply: data source, ground truth, extra info.
+        state: what has become of the special tokens of the text.
     """
 
     place: str
@@ -60,18 +71,26 @@ class Prompt:
     messages: tuple[Message, ...] = ()
     replies: tuple[Reply, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    state: State = "plain"
 
     @property
     def key(self) -> str:
         """Equal for equal prompts."""
         return dumped([self.text, [dict(message) for message in self.messages]], indent=None)
 
+    @property
+    def best(self) -> Reply:
+        """The reply with the highest reward; of equals the last, which trainers write last. There must be one."""
+        return max(reversed(self.replies), key=_worth)
+
 
 def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Prompt]:
     """The prompts of a file, or of all files of a folder; each once, with all replies to it.
 
+    Files are read as a stream: in memory are only the prompts that are drawn.
+
     Args:
-        path: JSON Lines, Parquet, or a folder of such files, as trainers dump rollouts.
+        path: JSON Lines, Parquet, slime's rollouts, or a folder of such files, as trainers dump them.
         most: how many prompts to draw if there are more; None for all.
         seed: of the draw, which depends on the prompts and not on their order.
 
@@ -82,47 +101,93 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
         >>> [prompt.text for prompt in read_prompts(Path("code.jsonl"), 1)]  # doctest: +SKIP
         ['def add(a, b):']
     """
-    found: dict[str, list[Prompt]] = {}
+    draw = _Draw(_MOST_PROMPTS if most is None else most, seed)
     problems: list[str] = []
+    wrong = 0
     for place, record in _records(path):
         try:
-            prompt = _prompt(place, record)
+            for rollout in rollouts_of(record):
+                draw.add(_prompt(place, rollout))
         except ValueError as error:
-            problems.append(f"{place}: {error}")
-            continue
-        found.setdefault(prompt.key, []).append(prompt)
+            wrong += 1
+            if wrong <= _SHOWN_PROBLEMS:
+                problems.append(f"{place}: {error}")
+        if most is None and draw.is_short:
+            raise InputError(f"{path}: holds more than {_MOST_PROMPTS:,} prompts; give a part of them")
     if problems:
-        more = [f"and {len(problems) - _SHOWN_PROBLEMS:,} more"] if len(problems) > _SHOWN_PROBLEMS else []
-        raise InputError(problems[:_SHOWN_PROBLEMS] + more)
-    if not found:
+        raise InputError(problems + ([f"and {wrong - _SHOWN_PROBLEMS:,} more"] if wrong > _SHOWN_PROBLEMS else []))
+    if not draw.found:
         raise InputError(f"{path}: holds no prompts; give JSON Lines or Parquet with prompt or messages")
-    prompts = [replace(same[0], replies=tuple(each for one in same for each in one.replies)) for same in found.values()]
-    if most is None or len(prompts) <= most:
-        return prompts
-    drawn = sorted(prompts, key=lambda prompt: hashlib.sha256(f"{seed}\n{prompt.key}".encode()).digest())[:most]
-    keys = {prompt.key for prompt in drawn}
-    return [prompt for prompt in prompts if prompt.key in keys]
+    return list(draw.found.values())
+
+
+class _Draw:
+    """The prompts with the smallest digests of all that were added, each with its replies, in their order.
+
+    A prompt that is drawn in the end is among the smallest from the first time on, so all its replies are kept.
+    """
+
+    def __init__(self, most: int, seed: int) -> None:
+        self.found: dict[int, Prompt] = {}
+        self.is_short = False
+        self._most, self._seed = most, seed
+        self._largest: list[int] = []
+
+    def add(self, prompt: Prompt) -> None:
+        """Keep a prompt if it is drawn so far; its replies if it was there."""
+        digest = int.from_bytes(hashlib.sha256(f"{self._seed}\n{prompt.key}".encode()).digest(), "big")
+        if (known := self.found.get(digest)) is not None:
+            for reply in prompt.replies:
+                if reply not in known.replies:
+                    known = replace(known, replies=_best((*known.replies, reply)))
+            self.found[digest] = known
+            return
+        heapq.heappush(self._largest, -digest)
+        self.found[digest] = prompt
+        if len(self.found) > self._most:
+            self.is_short = True
+            del self.found[-heapq.heappop(self._largest)]
+
+
+def _best(replies: tuple[Reply, ...]) -> tuple[Reply, ...]:
+    """All but the worst and oldest, if there are too many."""
+    if len(replies) <= _MOST_REPLIES:
+        return replies
+    worst = min(range(len(replies)), key=lambda place: _worth(replies[place]))
+    return replies[:worst] + replies[worst + 1 :]
+
+
+def _worth(reply: Reply) -> float:
+    return -math.inf if reply.reward is None else reply.reward
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        files = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES) if path.is_dir() else [path]
+        files = _files(path) if path.is_dir() else [path]
         if not files:
-            raise InputError(f"{path}: holds no files of rollouts ({', '.join(_SUFFIXES)})")
-        count = 0
+            raise InputError(f"{path}: holds no files of rollouts ({', '.join(_READERS)})")
         for file in files:
             if file.exists() and not file.is_file():
                 raise InputError(f"{file}: is not a regular file; give JSON Lines or Parquet")
-            for item in _rows(file) if file.suffix == ".parquet" else _lines(file):
-                count += 1
-                if count > _MOST_RECORDS:
-                    raise InputError(f"{path}: holds more than {_MOST_RECORDS:,} records; give a part of them")
-                yield item
+            yield from _READERS.get(file.suffix, _lines)(file)
     except OSError as error:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
 
 
+def _files(folder: Path) -> list[Path]:
+    """In the order of their numbers: step 2 before step 10."""
+    found = [each for each in folder.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
+    return sorted(
+        found,
+        key=lambda each: [
+            int(part) if place % 2 else part for place, part in enumerate(re.split("([0-9]+)", str(each)))
+        ],
+    )
+
+
 def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+    if path.suffix == ".pkl":
+        raise InputError(f"{path}: is a pickle, which is not executed; give JSON Lines, such as SkyRL's dumped_evals")
     with path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(_LIMITS.size + 1), b""), 1):
             if not line.strip():
@@ -148,55 +213,61 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{path}: is not Parquet: {str(error).splitlines()[0]}") from error
 
 
-def _prompt(place: str, record: Any) -> Prompt:
+def _samples(path: Path) -> Iterator[tuple[str, Any]]:
+    try:
+        found = load_file(path)
+    except CheckpointError as error:
+        raise InputError(f"{error}; {_CONVERT}") from error
+    samples = found.get("samples") if isinstance(found, dict) else None
+    if not isinstance(samples, list):
+        raise InputError(f"{path}: holds no samples of slime; give what --save-debug-rollout-data writes")
+    for number, sample in enumerate(samples, 1):
+        yield f"{path}: sample {number}", sample
+
+
+_READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
+    ".jsonl": _lines,
+    ".json": _lines,
+    ".ndjson": _lines,
+    ".parquet": _rows,
+    ".pt": _samples,
+}
+
+
+def _prompt(place: str, rollout: Rollout) -> Prompt:
     """Raises `ValueError` with what is wrong."""
-    if not isinstance(record, dict):
-        raise ValueError("must be a JSON object")
-    key = next((key for key in PROMPT_KEYS if record.get(key) is not None), None)
-    if key is None:
-        raise ValueError(f"has no prompt or messages; has {shown(', '.join(map(str, record))) or 'nothing'}")
-    given = record[key]
-    replied = next((record[key] for key in REPLY_KEYS if record.get(key) is not None), None)
-    reward, about = _reward(record), _about(record)
-    if isinstance(given, str):
-        text = _text(key, given)
-        replies = () if replied is None else (Reply(_reply_text(replied), reward),)
-        return Prompt(place, text, (), replies, about)
-    messages = _messages(key, given)
-    if replied is None and messages[-1]["role"] == "assistant":
+    if isinstance(rollout.prompt, str):
+        text, messages = _text("prompt", rollout.prompt), []
+    else:
+        text, messages = None, _messages("the prompt", rollout.prompt)
+    said = rollout.reply
+    if said is None and messages and messages[-1]["role"] == "assistant":
         *messages, last = messages
-        replied = last["content"]
-    if not messages:
-        raise ValueError(f"{key} holds a reply and no prompt")
-    replies = () if replied is None else (Reply(_reply_text(replied), reward),)
-    return Prompt(place, None, tuple(messages), replies, about)
+        said = last["content"]
+    if text is None and not messages:
+        raise ValueError("holds a reply and no prompt")
+    replies = () if said is None else (_reply(said, rollout),)
+    return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
 
 
-def _about(record: Mapping[str, Any]) -> dict[str, Any]:
-    """What verl's data sets say of a prompt."""
-    model, extra = record.get("reward_model"), record.get("extra_info")
-    truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
-    source, more = str(record.get("data_source") or ""), dict(extra) if isinstance(extra, Mapping) else {}
-    return {"data_source": source, "ground_truth": truth, "extra_info": more}
-
-
-def _reward(record: Mapping[str, Any]) -> float | None:
-    value = next((record[key] for key in REWARD_KEYS if record.get(key) is not None), None)
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"reward must be a finite number, not {shown(repr(value))}")
-    return float(value)
-
-
-def _reply_text(value: Any) -> str:
-    if isinstance(value, list) and value:  # a conversation: its last message is the reply
-        value = _messages("completion", value)[-1]["content"]
-    if not isinstance(value, str):
+def _reply(said: Any, rollout: Rollout) -> Reply:
+    turns: list[Message] = []
+    if isinstance(said, list) and said:  # a conversation: its last message is the reply
+        *turns, last = _messages("the reply", said)
+        said = last["content"]
+    if not isinstance(said, str):
         raise ValueError("the reply must be text")
-    return _text("the reply", value, may_be_empty=True)
+    ids = tuple(rollout.ids)
+    if not all(type(token) is int and token >= 0 for token in ids):
+        raise ValueError("tokens must be token ids")
+    text = _text("the reply", said, may_be_empty=True)
+    return Reply(text, _reward(rollout.reward), tuple(turns), ids, rollout.start)
+
+
+def _reward(value: Any) -> float | None:
+    if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
+        raise ValueError(f"reward must be a finite number, not {shown(repr(value))}")
+    return None if value is None else float(value)
 
 
 def _messages(key: str, value: Any) -> list[Message]:

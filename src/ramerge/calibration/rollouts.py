@@ -1,0 +1,215 @@
+"""The forms in which prompts and replies are written: our own, and those in which trainers dump rollouts.
+
+A form is recognized by the keys that its records have, and says where prompt, reply and reward are. Texts come in three
+states. Plain text is what a user has written, and the tokenizer puts its special tokens in front. Rendered text is all
+that the model has read, with special tokens. Decoded text has lost its special tokens (`skip_special_tokens`), those of
+the chat template too, and its replies have lost the token that ends them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import takewhile
+from typing import Any, Literal
+
+from ramerge.foundation.text import shown
+
+Record = Mapping[str, Any]
+State = Literal["plain", "rendered", "decoded"]
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """A prompt and perhaps a reply, as they stand in a record: of any type, to be checked.
+
+    Attributes:
+        prompt: text or messages.
+        reply: text or messages; None if there is none.
+        reward: a number; None if it is not known.
+        state: what has become of the special tokens of texts.
+        about: what a reward function gets: data source, ground truth, extra info.
+        ids: all token ids of prompt and reply; empty if the trainer has not kept them.
+        start: where in `ids` the last words of the model begin.
+    """
+
+    prompt: Any
+    reply: Any = None
+    reward: Any = None
+    state: State = "plain"
+    about: Record = field(default_factory=lambda: _about(None, None, None))
+    ids: Sequence[Any] = ()
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a program writes rollouts.
+
+    Attributes:
+        name: the program.
+        keys: that its records have, and those of the forms after it do not.
+        read: the rollouts of a record; none if it failed. Raises `ValueError` with what is wrong.
+    """
+
+    name: str
+    keys: frozenset[str]
+    read: Callable[[Record], Iterable[Rollout]]
+
+
+def rollouts_of(record: Any) -> Iterable[Rollout]:
+    """The rollouts of a record in any form.
+
+    Raises:
+        ValueError: it has none of the forms.
+
+    Example:
+        >>> [rollout.reply for rollout in rollouts_of({"prompt": "2 + 2 =", "reply": "4"})]
+        ['4']
+    """
+    if not isinstance(record, Mapping):
+        raise ValueError("must be a JSON object")
+    return next(form for form in FORMS if form.keys <= record.keys()).read(record)
+
+
+def _own(record: Record) -> Iterator[Rollout]:
+    prompt = _first(record, "prompt", "messages", "question", "input")
+    if prompt is None:
+        raise ValueError(f"has no prompt or messages; has {shown(', '.join(map(str, record))) or 'nothing'}")
+    reply = _first(record, "reply", "completion", "response", "output")
+    model = record.get("reward_model")
+    truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
+    about = _about(record.get("data_source"), truth, record.get("extra_info"))
+    yield Rollout(prompt, reply, _first(record, "reward", "score"), about=about)
+
+
+def _verl(record: Record) -> Iterator[Rollout]:
+    about = _about(record.get("data_source"), record.get("gts"), record.get("extra_info"))
+    yield Rollout(record["input"], record["output"], record["score"], "decoded", about)
+
+
+def _trl(record: Record) -> Iterator[Rollout]:
+    """A column for each reward function stands behind the completion, as float64; NaN where it does not apply."""
+    columns = list(record)
+    between = columns[columns.index("completion") + 1 : columns.index("advantage")]
+    earned = [record[name] for name in between if isinstance(record[name], float) and not math.isnan(record[name])]
+    yield Rollout(record["prompt"], record["completion"], sum(earned) if earned else None, "decoded")
+
+
+def _skyrl(record: Record) -> Iterator[Rollout]:
+    score = record["score"]
+    extras = _mapping(record.get("env_extras"))
+    about = _about(
+        record.get("data_source"), _mapping(extras.get("reward_spec")).get("ground_truth"), extras.get("extra_info")
+    )
+    reward = sum(score) if isinstance(score, list) and all(isinstance(each, float | int) for each in score) else score
+    yield Rollout(record["input_prompt"], record["output_response"], reward, "rendered", about)
+
+
+def _slime(record: Record) -> Iterator[Rollout]:
+    if record["status"] not in ("completed", "truncated"):
+        return
+    reward, tokens, length = record.get("reward"), record["tokens"], record["response_length"]
+    if isinstance(reward, Mapping):
+        if "score" not in reward:
+            raise ValueError(f"reward has no score, but {shown(', '.join(map(str, reward))) or 'nothing'}")
+        reward = reward["score"]
+    ids: Sequence[Any] = ()
+    start = 0
+    if isinstance(tokens, list) and isinstance(length, int) and 0 < length < len(tokens):
+        mask = record.get("loss_mask")
+        mask = mask if isinstance(mask, list) and len(mask) == length else [1] * length
+        ids, start = _last_words(tokens, [0] * (len(tokens) - length) + mask)
+    about = _about(None, record.get("label"), record.get("metadata"))
+    yield Rollout(record["prompt"], record["response"], reward, "rendered", about, ids, start)
+
+
+def _prime_rl(record: Record) -> Iterator[Rollout]:
+    for trace in _list(record["traces"]):
+        if isinstance(trace, Mapping) and _mapping(trace.get("agent")).get("trainable", True):
+            yield from _trace(trace)
+
+
+def _trace(record: Record) -> Iterator[Rollout]:
+    """A graph of messages, each with the tokens that it adds; the last that the model has said is the reply."""
+    nodes = [_mapping(node) for node in _list(record.get("nodes"))]
+    last = max((place for place, node in enumerate(nodes) if node.get("sampled")), default=None)
+    if last is None:
+        return
+    path = [last]
+    while isinstance(parent := nodes[path[-1]].get("parent"), int) and 0 <= parent < path[-1]:
+        path.append(parent)
+    nodes = [nodes[place] for place in reversed(path)]
+    tokens = [token for node in nodes for token in _list(node.get("token_ids"))]
+    mask = [each for node in nodes for each in _list(node.get("mask"))]
+    ids, start = _last_words(tokens, mask) if len(tokens) == len(mask) else ((), 0)
+    messages = [_mapping(node.get("message")) for node in nodes]
+    if not ids and any(message.get("tool_calls") for message in messages):
+        raise ValueError("has calls of tools without token_ids, and no text shows how the model wrote them")
+    said = [{"role": message.get("role"), "content": _written(message.get("content"))} for message in messages]
+    asked = list(takewhile(lambda message: message["role"] != "assistant", said))
+    data = _mapping(_mapping(record.get("task")).get("data"))
+    rewards = [_weighted(each) for each in _mapping(record.get("rewards")).values() if each is not None]
+    about = _about(None, data.get("answer"), data)
+    yield Rollout(asked, said[len(asked) :], sum(rewards) if rewards else None, "plain", about, ids, start)
+
+
+def _written(content: Any) -> Any:
+    """The text of a message: of its parts if it has some, nothing if it only calls tools."""
+    if isinstance(content, list):
+        return "\n".join(str(_mapping(part).get("text", "")) for part in content)
+    return "" if content is None else content
+
+
+def _weighted(reward: Any) -> float:
+    score, weight = (reward.get("score"), reward.get("weight", 1.0)) if isinstance(reward, Mapping) else (reward, 1.0)
+    if not isinstance(score, int | float) or not isinstance(weight, int | float):
+        raise ValueError("rewards must be numbers, or objects with score and weight")
+    return float(score * weight)
+
+
+def _last_words(ids: Sequence[Any], mask: Sequence[Any]) -> tuple[Sequence[Any], int]:
+    """The ids up to the last that the model has sampled, and where the last run of those begins."""
+    end = len(mask)
+    while end and not mask[end - 1]:
+        end -= 1
+    start = end
+    while start and mask[start - 1]:
+        start -= 1
+    return (ids[:end], start) if start > 0 else ((), 0)
+
+
+def _about(source: Any, truth: Any, extra: Any) -> dict[str, Any]:
+    return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
+
+
+def _first(record: Record, *keys: str) -> Any:
+    return next((record[key] for key in keys if record.get(key) is not None), None)
+
+
+def _mapping(value: Any) -> Record:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+FORMS = tuple(
+    Form(name, frozenset(keys.split()), read)
+    for name, keys, read in (
+        ("verl", "input output score step", _verl),
+        ("TRL", "step prompt completion advantage", _trl),
+        ("SkyRL", "input_prompt output_response score", _skyrl),
+        ("slime", "prompt response status tokens response_length", _slime),
+        ("prime-rl", "traces task", _prime_rl),
+        ("verifiers", "nodes rewards task", _trace),
+        # that of OpenRLHF too: input, output, reward
+        ("ramerge", "", _own),
+    )
+)
+"""All forms; the first whose keys a record has counts."""
+
+NO_ROLLOUTS = frozenset({"aggregated_results.jsonl", "metrics.jsonl"})
+"""Files that SkyRL and prime-rl write among rollouts, which hold figures."""
