@@ -29,6 +29,7 @@ from safetensors.torch import load_file, save_file  # noqa: E402
 from tokenizers import Tokenizer, models, pre_tokenizers, processors  # noqa: E402
 
 from ramerge.calibration import worker  # noqa: E402
+from ramerge.calibration.live import quiet  # noqa: E402
 from ramerge.calibration.names import check_names  # noqa: E402
 
 WORDS = ("<unk>", "<s>", "</s>", "user", "assistant", *(f"w{place}" for place in range(8)))
@@ -82,7 +83,7 @@ def tokenizer(**options: Any) -> Any:
 
 
 def save(folder: Path, model: Any) -> Path:
-    with worker._quiet():
+    with quiet():
         model.save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
@@ -156,7 +157,7 @@ def sequence(line: dict[str, str]) -> tuple[list[int], int]:
 
 def reference(folder: Path, lines: Sequence[dict[str, str]]) -> dict[str, NDArray[np.float64]]:
     """The empirical Fisher in float64, one `autograd.grad` an example, under all names of the model's parameters."""
-    with worker._quiet():
+    with quiet():
         net = transformers.AutoModelForCausalLM.from_pretrained(folder, attn_implementation="eager").double().eval()
     if hasattr(net, "set_experts_implementation"):
         net.set_experts_implementation("eager")  # the others cannot compute in float64
@@ -185,7 +186,7 @@ def assert_close(actual: NDArray[np.float32], expected: NDArray[np.float64]) -> 
 def test_the_heads_fisher_is_the_closed_form(model: Path, data: Path, tmp_path: Path) -> None:
     """F[k, j] = mean over examples of (sum over labels of (1[y = k] - p_k) h_j)^2."""
     record = fisher(model, data, tmp_path / "out", settings=ramerge.FisherSettings(device="cpu"))
-    with worker._quiet():
+    with quiet():
         net = transformers.AutoModelForCausalLM.from_pretrained(model).double().eval()
     head = net.lm_head.weight.detach().numpy()
     expected, likelihood, labels = np.zeros_like(head), 0.0, 0
@@ -724,7 +725,7 @@ def test_a_tokenizer_of_another_model(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_name_that_holds_other_values_is_refused(zero: Path) -> None:
-    with worker._quiet():
+    with quiet():
         net = transformers.AutoModelForCausalLM.from_pretrained(zero)
     checkpoint = open_checkpoint(zero)
     assert check_names(net, checkpoint) == frozenset()
@@ -755,13 +756,13 @@ def test_inputs_that_change_meanwhile_are_refused(zero: Path, data: Path, tmp_pa
 def test_data_that_shrinks_meanwhile_is_refused(
     zero: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    original = worker._load_model
+    original = worker.load_model
 
     def load(*arguments: Any) -> Any:
         jsonl_file(data, LINES[:1])
         return original(*arguments)
 
-    monkeypatch.setattr(worker, "_load_model", load)
+    monkeypatch.setattr(worker, "load_model", load)
     with pytest.raises(CheckpointError, match=r"data\.jsonl: has changed"):
         fisher(zero, data, tmp_path / "out", settings=ramerge.FisherSettings(device="cpu"))
     assert names_in(tmp_path) == ["data.jsonl"]
