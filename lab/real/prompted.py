@@ -282,7 +282,7 @@ def main() -> None:
         return
     reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
     settings = ramerge.CalibrationSettings(
-        count=32, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
+        count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
     )
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in TASKS.items()}

@@ -147,7 +147,7 @@ class CalibrationSettings:
 
     Example:
         >>> ramerge.CalibrationSettings(count=16).rows
-        512
+        256
     """
 
     count: int = field(
@@ -155,7 +155,7 @@ class CalibrationSettings:
         metadata=about("--prompt-count", "prompts", "Prompts of each agent that are drawn, by seed.", "N", kind=int),
     )
     rows: int = field(
-        default=512,
+        default=256,
         metadata=about(
             "--rows", "prompts", "Tokens of each agent whose inputs are recorded at most, drawn by seed.", "N", kind=int
         ),
@@ -281,7 +281,7 @@ class CalibrationRecord:
     Example:
         >>> record = ramerge.calibrate("base", {"code": "coder"}, {"code": "c.jsonl"}, "out")["code"]  # doctest: +SKIP
         >>> record.rows  # doctest: +SKIP
-        512
+        256
     """
 
     ramerge_version: str
