@@ -57,6 +57,7 @@ FULL_PATHS = {
     "tests/e2e/test_faults.py": "a compiler, many processes",
     "tests/calibration/test_fisher.py": "torch",
     "tests/calibration/test_calibrate.py": "torch",
+    "tests/calibration/test_rollouts.py": "torch",
     "tests/e2e/test_kills.py": "Ray",
     "tests/e2e/test_launchers.py": "torch, Ray",
     "tests/e2e/test_rivals.py": "an S3 server, many processes",

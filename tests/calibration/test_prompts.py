@@ -179,8 +179,10 @@ def test_rollouts_that_failed_are_left_out(tmp_path: Path) -> None:
     assert len(read_prompts(lines(tmp_path / "p.jsonl", *failed, VERL))) == 1
 
 
+@pytest.mark.needs("torch")
 def test_slime_s_files_are_read_and_their_pickles_are_not_executed(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     torch.save({"rollout_id": 0, "samples": [SLIME, {**SLIME, "reward": 0.0}]}, tmp_path / "0.pt")
     (prompt,) = read_prompts(tmp_path)
     assert [reply.reward for reply in prompt.replies] == [1.0, 0.0]
@@ -241,9 +243,11 @@ def test_a_folder_of_rollouts_is_read_in_the_order_of_its_files(tmp_path: Path) 
     assert [prompt.text for prompt in read_prompts(tmp_path)] == ["a", "b"]
 
 
+@pytest.mark.needs("pyarrow")
 def test_parquet(tmp_path: Path) -> None:
-    pyarrow = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+    from pyarrow import parquet
+
     parquet.write_table(
         pyarrow.Table.from_pylist([TRL, {**TRL, "completion": "5"}]), tmp_path / "completions_00005.parquet"
     )

@@ -53,6 +53,7 @@ NOT_RUN = re.compile(r"# (needs|takes) \w+")
 THEIRS = {
     "--no-deps": "pip",
     "--max-model-len": "vLLM",
+    "--save-debug-rollout-data": "slime",
     "--dtype": "vLLM",
     "--port": "transformers",
     "--save-hf": "slime",

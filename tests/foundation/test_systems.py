@@ -60,8 +60,10 @@ def files(folder: Path) -> dict[str, bytes]:
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[object]:
     home, numbers = tmp_path_factory.mktemp("models"), np.random.default_rng(3)
+    base = numbers.standard_normal((300, 700))
     for name in ("base", "one", "two"):
-        drawn = numbers.standard_normal((300, 700)).astype(np.float32).view(np.uint32) >> 16
+        moved = 0.0 if name == "base" else 0.1 * numbers.standard_normal(base.shape)
+        drawn = (base + moved).astype(np.float32).view(np.uint32) >> 16
         write_checkpoint(home / name, {f"w{k}": Stored("BF16", drawn.astype(np.uint16)) for k in range(4)}, shards=2)
     return ["--base", home / "base", "--agent", f"a={home / 'one'}", "--agent", f"b={home / 'two'}"]
 

@@ -40,7 +40,7 @@ class PromptScore:
 
     Example:
         >>> score = ramerge.PromptScore(prompts={"code": "code.jsonl", "tool": "tool.jsonl"})
-        >>> score.settings.prompts
+        >>> score.settings.count
         32
     """
 
