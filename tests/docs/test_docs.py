@@ -54,6 +54,8 @@ THEIRS = {
     "--no-deps": "pip",
     "--max-model-len": "vLLM",
     "--save-debug-rollout-data": "slime",
+    "--no-monitors": "prime-rl",
+    "--output_path": "OpenRLHF",
     "--dtype": "vLLM",
     "--port": "transformers",
     "--save-hf": "slime",
