@@ -252,7 +252,7 @@ def gather(
 
 @dataclass(frozen=True)
 class _Gathering:
-    """What all agents have in common."""
+    """The gathering of several agents with one model."""
 
     base: LiveBase
     out: Path

@@ -1,4 +1,4 @@
-"""What is gathered of one agent: its replies to its prompts, and the inputs of its layers. Imports torch."""
+"""Gathers the replies of one agent to its prompts, and the inputs of its layers. Imports torch."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         site.parts = [rows[torch.from_numpy(np.sort(chosen[: self._most]))]]
 
     def result(self, weights: NDArray[np.float32], tokens: int) -> RecordedInputs:
-        """What was recorded.
+        """Stack what was recorded.
 
         Args:
             weights: how much each chosen position counts, over all sequences; they add up to 1.
@@ -162,7 +162,7 @@ def _kept(rows: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class RecordedInputs:
-    """What was recorded of a model.
+    """Recorded inputs of a model.
 
     Attributes:
         rows: by name, bfloat16 tensors of shape (n, d).

@@ -36,7 +36,7 @@ _CONVERT = (
 
 @dataclass(frozen=True)
 class Reply:
-    """What an agent said.
+    """A reply of an agent.
 
     Attributes:
         text: the reply.

@@ -13,7 +13,7 @@ from ramerge.foundation.errors import WeightsError
 from ramerge.kernels.convert import convert
 from ramerge.kernels.formats import FORMATS
 from ramerge.kernels.piece import words_of
-from ramerge.methods.base import Rows
+from ramerge.methods.base import RecordedRows
 from ramerge.planning.model import Recorded
 from ramerge.tensors.reader import Reader
 from ramerge.tensors.tensor import Tensor
@@ -28,7 +28,7 @@ class Operators:
     def __init__(self, most: int) -> None:
         self._most = most
         self._lock = threading.Lock()
-        self._slots: dict[Hashable, _Slot] = {}
+        self._slots: dict[Hashable, _Kept] = {}
 
     def __reduce__(self) -> tuple[type[Operators], tuple[int]]:
         return Operators, (self._most,)
@@ -36,7 +36,7 @@ class Operators:
     def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """The operator of a key; the first thread that asks makes it, and others that ask for it wait."""
         with self._lock:
-            slot = self._slots.pop(key, None) or _Slot()
+            slot = self._slots.pop(key, None) or _Kept()
             self._slots[key] = slot  # the end is what was used last
             while len(self._slots) > self._most:
                 del self._slots[next(iter(self._slots))]
@@ -46,13 +46,13 @@ class Operators:
             return slot.value
 
 
-class _Slot:
+class _Kept:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.value: Any = None
 
 
-def read_rows(reader: Reader, recorded: Recorded) -> Rows:
+def read_rows(reader: Reader, recorded: Recorded) -> RecordedRows:
     """Read what was recorded of an agent at the input of a layer.
 
     Raises:
@@ -65,7 +65,7 @@ def read_rows(reader: Reader, recorded: Recorded) -> Rows:
             f"{recorded.inputs.path}: recorded inputs {recorded.inputs.name!r} are NaN, Inf or have a negative weight; "
             "run `ramerge calibrate` again"
         )
-    return Rows(inputs, weights)
+    return RecordedRows(inputs, weights)
 
 
 def _numbers(reader: Reader, tensor: Tensor) -> NDArray[np.float64]:

@@ -280,8 +280,8 @@ SIDE_INPUTS = (IMPORTANCE, INPUTS)
 
 
 @dataclass(frozen=True)
-class Rows:
-    """What was recorded of one agent at the input of a linear layer.
+class RecordedRows:
+    """Recorded inputs of a linear layer of one agent.
 
     Attributes:
         inputs: one row for each token, shape (n, d), float64.
@@ -370,7 +370,7 @@ class Method:
     needs_base: bool = True
     takes_base: bool = False
     side: SideInput | None = None
-    operator: Callable[[Layer, Sequence[Rows], Any], Any] | None = None
+    operator: Callable[[Layer, Sequence[RecordedRows], Any], Any] | None = None
     statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = lambda _parameters, _agents: ()
     reported: Callable[[Any, Agents], Statistic | None] = lambda _parameters, _agents: None
     report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = lambda _parameters, _results, agents: [

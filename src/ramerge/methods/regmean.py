@@ -23,7 +23,7 @@ from pydantic import Field
 
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.spectral import Array
-from ramerge.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, Results, Rows
+from ramerge.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.matrices import WIDENED
@@ -86,7 +86,7 @@ class RowOperator:
         return (np.concatenate(differences, 1) @ self.inverse @ self.rows).astype(prior.dtype)
 
 
-def operator(layer: Layer, recorded: Sequence[Rows], parameters: RegMeanParameters) -> Operator | None:
+def operator(layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
     """What is made once of the recorded inputs of a weight; None if they are all 0."""
     weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
     width = layer.shape[1]
