@@ -61,7 +61,7 @@ def test_an_agent_of_which_most_is_bad_is_one_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "method", some([name for name, method in METHODS.items() if not method.needs_importance], fast=REPRESENTATIVES)
+    "method", some([name for name, method in METHODS.items() if method.side is None], fast=REPRESENTATIVES)
 )
 def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path) -> None:
     name, place = "model.layers.1.weight", 5

@@ -230,8 +230,10 @@ def test_how_many_agents(method: str, agents: int, message: str, tmp_path: Path)
 @pytest.mark.full  # kernels of all these methods
 @pytest.mark.parametrize(("method", "parameters"), [*TASK_VECTORS.items(), *MODELS.items()])
 def test_large_tensors_in_any_blocks(method: str, parameters: dict[str, Any], tmp_path: Path) -> None:
+    base = rng(0).normal(size=(401, 500))
     for seed, name in enumerate(["base", "a", "b"]):
-        tensors = {"model.layers.0.w": floats(rng(seed).normal(size=(401, 500)), "BF16")}
+        moved = rng(seed).normal(size=base.shape) if seed else 0.0
+        tensors = {"model.layers.0.w": floats(base + moved, "BF16")}
         write_checkpoint(tmp_path / name, tensors)
     source = recipe(tmp_path, ["a", "b"], method, parameters=parameters)
     run(tmp_path, source, "one", block=1 << 20, workers=1)

@@ -210,7 +210,10 @@ def test_a_search_without_any_score_makes_way_for_another(tmp_path: Path) -> Non
 
 
 def test_a_changed_file_of_a_score_is_said_in_words(tmp_path: Path) -> None:
-    changes = (({"digest": "a" * 64}, "its file has changed"), ({"data": {"x": "b" * 64}}, "data: x is new"))
+    changes = (
+        ({"digest": "a" * 64}, "its file, or a module that it imports from its folder, has changed"),
+        ({"data": {"x": "b" * 64}}, "data: x is new"),
+    )
     for score, wanted in changes:
         folder = Folder(tmp_path / str(len(wanted)))
         (folder.root / "trials").mkdir(parents=True)

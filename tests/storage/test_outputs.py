@@ -520,10 +520,10 @@ def test_few_files_are_on_the_stage(
 
     monkeypatch.setattr(BucketUpload, "put", slowly)
     rng = np.random.default_rng(0)
+    base = rng.normal(0, 0.02, (30, 100, 60))
     for name in ("base", "code"):
-        tensors = {
-            f"model.layers.{layer}.weight": floats(rng.normal(0, 0.02, (100, 60)), "BF16") for layer in range(30)
-        }
+        moved = 0.0 if name == "base" else rng.normal(0, 0.01, base.shape)
+        tensors = {f"model.layers.{layer}.weight": floats(one, "BF16") for layer, one in enumerate(base + moved)}
         write_checkpoint(stage.parent / name, tensors)
     source = {"method": "ram", "base": str(stage.parent / "base"), "agents": {"code": str(stage.parent / "code")}}
     kills.merge(source | {"shard_size": "37KB"}, f"s3://{BUCKET}/few", block=200)
