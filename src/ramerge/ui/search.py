@@ -33,7 +33,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     info = "NAME=FILE for each agent, a file or folder below the roots"
     prompts = gr.Textbox(_lines(agents_in(desk.start, desk.roots), {}), lines=3, label="Prompts", info=info)
     with gr.Row():
-        info = "--prompt-count: of each agent, drawn by seed; half of them score"
+        info = "--prompt-count: of each agent; half of them score"
         count = gr.Number(_USUAL.count, precision=0, minimum=2, label="Number of prompts", info=info)
         info = "--max-new: at most, where prompts come without replies"
         longest = gr.Number(_USUAL.max_new, precision=0, minimum=1, label="Tokens of a reply", info=info)
