@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import os
 import socket
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 
 import ramerge
 from ramerge.demo.run import AGENTS, copy_models
+from ramerge.demo.tasks import TASKS, prompts
 from tests.checkpoints import floats, write_checkpoint, write_simple
 from tests.evaluation.server import Answer, completion, serving
 from tests.storage.hub import TOKEN, standing_in
@@ -24,7 +26,7 @@ for library in ("gradio", "altair", "vl_convert", "playwright", "axe_playwright_
     pytest.importorskip(library)
 pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on the path")
 
-TABS = ("Agents", "Look", "Choose", "Run", "Compare", "Share")
+TABS = ("Agents", "Look", "Search", "Choose", "Run", "Compare", "Share")
 DEMO = "Use the demo's agents"
 TASK = """
 from inspect_ai import Task, task
@@ -192,6 +194,44 @@ def test_look_shows_what_rl_changed(opened: Visit) -> None:
     opened.wait("figure", has_text="How large the updates are")
 
 
+@pytest.mark.needs("torch", "transformers")
+def test_prompts_of_each_agent_find_the_best_merge(opened: Visit, root: Path) -> None:
+    from playwright.sync_api import expect
+
+    page = opened.page
+    for task in TASKS[:2]:
+        lines = [json.dumps({"prompt": example.prompt}) for example in prompts(task, "test", 4, 0)]
+        (root / f"{task.name}.jsonl").write_text("\n".join(lines))
+    opened.pick("Base model", "models/base")
+    opened.pick("Agents", "models/coder")
+    opened.tab("Search")
+    lines = page.get_by_label("Prompts NAME=FILE")
+    expect(lines).to_have_value("coder=", timeout=30_000)
+    lines.fill("coder=add.jsonl")
+    opened.tab("Agents")
+    opened.pick("Agents", "models/tool")
+    opened.tab("Search")
+    expect(lines).to_have_value("coder=add.jsonl\ntool=", timeout=30_000)
+    page.get_by_label("Number of prompts").fill("4")
+    page.get_by_label("Tokens of a reply").fill("12")
+    page.get_by_label("Folder of the search").fill("found")
+    lines.fill("coder=add.jsonl\ntool=nothing.jsonl")
+    page.keyboard.press("Tab")
+    opened.wait(".warnings", has_text="prompts of tool: 'nothing.jsonl': there is no such file")
+    lines.fill("coder=add.jsonl\ntool=reverse.jsonl")
+    page.keyboard.press("Tab")
+    # the command stands before the click
+    shown = "--prompts coder=add.jsonl --prompts tool=reverse.jsonl --prompt-count 4 --max-new 12 found"
+    opened.wait("pre", has_text=shown)
+    opened.click("Find the best merge")
+    table = opened.wait("table.plain", seconds=120, has_text="to the best (95 %)")
+    assert table.locator("thead th").all_inner_texts()[:4] == ["candidate", "mean", "coder", "tool"]
+    assert table.locator("tbody tr").count() >= 8
+    assert table.locator("tbody tr").first.inner_text().endswith("best")
+    opened.wait("li", has_text="checkpoint in found/best")
+    assert (root / "found" / "best" / "model.safetensors").is_file()
+
+
 def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:
     opened.click(DEMO)
     opened.wait("table.plain", has_text="safetensors files")
@@ -332,6 +372,8 @@ def test_an_upload_begins_once_it_is_confirmed(browser: Any, tmp_path: Path) -> 
 
 
 def test_hostile_names_headers_and_recipes_are_text(opened: Visit, root: Path) -> None:
+    from playwright.sync_api import expect
+
     random = np.random.default_rng(0)
     folder = root / "strange"
     names = (f"model.layers.0.{HOSTILE}.weight", "model.layers.0.mlp.up_proj.weight")
@@ -349,6 +391,8 @@ def test_hostile_names_headers_and_recipes_are_text(opened: Visit, root: Path) -
     opened.wait("pre", has_text="ramerge plan --method ram+")
     opened.tab("Agents")
     opened.wait("tbody th", has_text=f"{HOSTILE}one")
+    opened.tab("Search")
+    expect(page.get_by_label("Prompts NAME=FILE")).to_have_value(f"{HOSTILE}one=\n{HOSTILE}two=", timeout=30_000)
     opened.tab("Look")
     opened.click("Analyze")
     opened.wait("dl.advice")
@@ -452,7 +496,7 @@ def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, a
                 opened.click("Analyze")
                 opened.wait("dl.advice")
             if name == "Compare":
-                for closed in ("Score on benchmarks", "Show a search", "Ask side by side"):
+                for closed in ("Score on benchmarks", "Ask side by side"):
                     opened.page.get_by_role("button", name=closed).click()
             for scheme in ("light", "dark"):
                 opened.page.emulate_media(color_scheme=scheme)

@@ -1,4 +1,4 @@
-"""What the tab Compare shows: retentions with the worst in red, searches, and answers of an endpoint as text."""
+"""What the tab Compare shows: retentions with the worst in red, and answers of an endpoint as text."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ import shlex
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-import ramerge
-from ramerge.demo.run import AGENTS
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.roles import GivenRoles
-from ramerge.foundation.errors import EndpointError, EvaluationError, RecipeError
-from ramerge.selection.results import read_search
+from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.ui import ask, compare
 
 
@@ -53,24 +49,6 @@ def test_rewards_of_the_demo_become_retentions() -> None:
     table = compare._demo_table(rewards, ["merged"])
     assert table.cells.value[:3].tolist() == [100.0] * 3
     assert "Specialists: add (add), reverse (reverse), sort (sort)." in table.notes
-
-
-def test_a_search_is_read_again_and_shown(tmp_path: Path) -> None:
-    source = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
-
-    def score(folder: Path) -> dict[str, list[float]]:
-        r = json.loads((folder / "ramerge.json").read_text())["parameters"]["r"]
-        return {"up": [r, r + 1], "down": [1 - r, 2 - r]}
-
-    settings = ramerge.SearchSettings(html=False, objectives=("up", "down"))
-    result = ramerge.search(source, tmp_path / "found", score, vary={"parameters.r": [0, 0.5]}, settings=settings)
-    again = read_search(tmp_path / "found" / "search.json")
-    assert json.dumps(again.to_dict()) == json.dumps(result.to_dict())
-    html = compare.search_view(again)
-    assert re.search(r"Pareto front: points \d, \d", html) and html.count("<svg") == 3
-    (tmp_path / "found" / "search.json").write_text('{"schema": "ramerge.search/1"}')
-    with pytest.raises(RecipeError, match="is not a valid search"):
-        read_search(tmp_path / "found" / "search.json")
 
 
 class _Endpoint(BaseHTTPRequestHandler):

@@ -10,7 +10,8 @@ import pytest
 
 from ramerge.demo.run import AGENTS
 from ramerge.engine.record import read_record
-from ramerge.ui.jobs import DONE, FAILED, STOPPED, Job, JobQueue, command_line
+from ramerge.ui import views
+from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue, command_line
 from tests.checkpoints import write_simple
 
 MODELS = ["--base", str(AGENTS / "base"), "--agent", f"add={AGENTS / 'add'}", "--agent", f"sort={AGENTS / 'sort'}"]
@@ -36,6 +37,16 @@ def test_an_error_is_what_the_command_says(tmp_path: Path) -> None:
     assert job.state == FAILED
     assert any("unknown method '<b>nothing</b>'" in line for line in job.lines)
     assert not (tmp_path / "merged").exists()
+
+
+def test_progress_says_what_is_counted(tmp_path: Path) -> None:
+    job = Job("search", ["search"], tmp_path, state=RUNNING)
+    for event, said in (
+        ({"stage": "search", "done": 3, "total": 9, "unit": "points"}, "search 3 of 9 points"),
+        ({"stage": "merging", "done": 5_000_000, "total": 9_000_000, "unit": "bytes"}, "merging 5.0 MB of 9.0 MB"),
+    ):
+        job.progress = event
+        assert f"<span>{said}</span>" in views.progress(job)
 
 
 def test_an_analysis_gives_figures_and_its_numbers(tmp_path: Path) -> None:

@@ -105,6 +105,7 @@ def test_a_visitor_merges_and_leaves_nothing(browser: Any, tmp_path: Path) -> No
                 other.tab("Run")
                 other.page.wait_for_timeout(1000)
                 assert other.page.locator("tr", has_text="merged").count() == 0
+            assert opened.page.get_by_role("tab", name="Search").count() == 0
             opened.tab("Compare")
             assert opened.page.get_by_role("button", name="Ask side by side").count() == 0
             opened.tab("Share")

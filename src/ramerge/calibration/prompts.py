@@ -163,7 +163,7 @@ def _worth(reply: Reply) -> float:
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        files = _files(path) if path.is_dir() else [path]
+        files = files_of(path)
         if not files:
             raise InputError(f"{path}: holds no files of rollouts ({', '.join(_READERS)})")
         for file in files:
@@ -174,9 +174,11 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{path}: cannot be read: {reason(error)}") from error
 
 
-def _files(folder: Path) -> list[Path]:
-    """In the order of their numbers: step 2 before step 10."""
-    found = [each for each in folder.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
+def files_of(path: Path) -> list[Path]:
+    """The file itself, or the files of a folder of rollouts in the order of their numbers: step 2 before step 10."""
+    if not path.is_dir():
+        return [path]
+    found = [each for each in path.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
     return sorted(
         found,
         key=lambda each: [

@@ -18,14 +18,19 @@ _MOST_FAILURES = 3
 
 def summary(result: SearchResult, out: Path) -> list[str]:
     """The best points, how sure the first place is, and where everything is. Notes are printed as warnings."""
-    if BY_AGREEMENT in result.score and len(result.objectives) == 1:
-        return [*_agreements(result), *_failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
-    return [*ranking(result), *findings(result), *_failures(result), _where(result, out)]
+    if _by_agreement(result):
+        (head, rows), (unit, best) = ranking_rows(result), findings(result)
+        shown_rows = table(head, rows[:_MOST_CANDIDATES])
+        return [unit, *shown_rows, best, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
+    return [*ranking(result), *findings(result), *failures(result), _where(result, out)]
 
 
-def _agreements(result: SearchResult) -> list[str]:
-    """A table of candidates with their agreement by task, the best first, and what it says of the best."""
-    points = [point for point in result.ranked if point.state != "failed"]
+def _by_agreement(result: SearchResult) -> bool:
+    return BY_AGREEMENT in result.score and len(result.objectives) == 1
+
+
+def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
+    """Candidates with their agreement by task."""
     names = list(result.winner.scores)
     rows = [
         [
@@ -38,14 +43,19 @@ def _agreements(result: SearchResult) -> list[str]:
             if point.behind
             else "best",
         ]
-        for point in points[:_MOST_CANDIDATES]
+        for point in result.ranked
+        if point.state != "failed"
     ]
+    return ["candidate", "mean", *names, "to the best (95 %)"], rows
+
+
+def _agreement_findings(result: SearchResult) -> list[str]:
+    """What the figures are, and what they say of the best."""
     best = spelled(result.winner.point, short=True)
-    level = [point for point in points if point.number in result.level]
-    unsure = f"; {len(level)} others cannot be told apart from it with these prompts" if level else ""
+    others = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'}"
+    unsure = f"; {others} cannot be told apart from it with these prompts" if result.level else ""
     return [
         "agreement: negative log-likelihood per token of the agents' own replies; lower is closer to the agents",
-        *table(["candidate", "mean", *names, "to the best (95 %)"], rows),
         f"best: {best}{unsure}. This is agreement with the agents, not skill: score the best few on your own tasks",
     ]
 
@@ -59,6 +69,8 @@ def ranking(result: SearchResult) -> list[str]:
 
 def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     """The titles of the columns, and a row for each point that did not fail, the best first."""
+    if _by_agreement(result):
+        return _agreement_rows(result)
     points = [point for point in result.ranked if point.state != "failed"]
     keys = list(dict.fromkeys(key for point in points for key in point.point))
     several = len(result.objectives) > 1
@@ -87,6 +99,8 @@ def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:
 
 def findings(result: SearchResult) -> list[str]:
     """What the search says, in sentences."""
+    if _by_agreement(result):
+        return _agreement_findings(result)
     best = result.winner
     lines = [f"best: point {best.number}: {spelled(best.point)}"]
     for place, objective in enumerate(result.objectives):
@@ -112,7 +126,8 @@ def _of_objective(result: SearchResult, place: int, objective: Objective) -> str
     )
 
 
-def _failures(result: SearchResult) -> list[str]:
+def failures(result: SearchResult) -> list[str]:
+    """The first points that failed, and why."""
     failed = [point for point in result.points if point.state == "failed"]
     lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
     return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]

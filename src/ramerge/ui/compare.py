@@ -1,4 +1,4 @@
-"""The tab Compare: what merges have kept of each agent's skill, and a search's Pareto front."""
+"""The tab Compare: what merges have kept of each agent's skill."""
 
 from __future__ import annotations
 
@@ -19,10 +19,7 @@ from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table
 from ramerge.foundation.errors import EvaluationError
 from ramerge.foundation.extras import install, missing
-from ramerge.selection.report.charts import figures_of
-from ramerge.selection.results import SearchResult, read_search
 from ramerge.selection.serving import SERVERS
-from ramerge.selection.text import findings, ranking_rows
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import agents_in
@@ -65,7 +62,6 @@ def build(desk: Desk, recipe: gr.Code) -> None:
             )
         _evaluation(desk, recipe, server, endpoint, outputs)
         ask.build(desk, recipe, server, endpoint)
-    _search(desk)
 
 
 # --- retention --------------------------------------------------------------------------------------------------------
@@ -156,29 +152,3 @@ def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, lis
     words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *chosen]
     given = GivenRoles(specialists=pairs("--specialist", tuple(specialists or [])))
     return retention_table(merging.retention(read(desk.roots.path(folder)), given)), words
-
-
-# --- a search ---------------------------------------------------------------------------------------------------------
-
-
-def _search(desk: Desk) -> None:
-    """The points of a search, and its Pareto front."""
-    with gr.Accordion("Show a search", open=False):
-        folder = gr.Textbox("", label="Folder of a search", info="what ramerge search has written", max_lines=1)
-        look = gr.Button("Show the search")
-        found = html("Search")
-        command = text_place("Command line")
-
-    def show(text: str) -> tuple[str, str]:
-        result = read_search(desk.roots.path(f"{text}/search.json"))
-        words = ["search", "RECIPE", text, "--vary", "KEY=VALUE,VALUE", "--score", "FILE.py:FUNCTION"]
-        return search_view(result), desk.command(words)
-
-    look.click(told(show), folder, [found, command], **PRIVATE)
-
-
-def search_view(result: SearchResult) -> str:
-    """What a search found: sentences, points, and figures."""
-    head, rows = ranking_rows(result)
-    drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
-    return views.block(views.listing(findings(result)), views.table("Points", head, rows), views.figures(drawn))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import gradio as gr
 
 from ramerge.foundation.version import __version__
-from ramerge.ui import agents, choose, compare, look, run, share
+from ramerge.ui import agents, choose, compare, look, run, search, share
 from ramerge.ui.desk import PRIVATE, Desk
 
 _FONTS = {"font": ["system-ui", "sans-serif"], "font_mono": ["ui-monospace", "monospace"]}
@@ -25,6 +25,9 @@ def build_page(desk: Desk) -> gr.Blocks:
                 models = agents.build(desk, page, recipe)
             with gr.Tab("Look", id="look"):
                 look.build(desk, recipe)
+            if not desk.public:
+                with gr.Tab("Search", id="search"):
+                    search.build(desk, recipe)
             with gr.Tab("Choose", id="choose"):
                 choose.build(desk, page, recipe, models)
             with gr.Tab("Run", id="run"):

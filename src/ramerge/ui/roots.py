@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramerge.calibration.prompts import files_of
 from ramerge.formats.registry import by_priority
 from ramerge.foundation.errors import RamergeError, RecipeError, reason
 from ramerge.foundation.systems import NO_LINK
@@ -87,8 +88,38 @@ class Roots:
         path = self.path(text)
         if not Path(os.path.realpath(path)).is_relative_to(self.home) or path == self.home:
             raise RecipeError(f"{quoted(text)}: outputs are folders in {self.home}; give the name of one")
-        name = str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
+        name = self._short(path)
         return f"./{name}" if name.startswith("-") else name
+
+    def prompts(self, given: Mapping[str, str]) -> dict[str, str]:
+        """The names of prompts by agent: each a file, or a folder of files of which none leads out.
+
+        Raises:
+            RecipeError: some are missing or outside of the roots; all problems are listed.
+        """
+        found, problems = {}, []
+        for agent, text in given.items():
+            try:
+                found[agent] = self._prompts(text)
+            except RecipeError as error:
+                problems += [f"prompts of {agent}: {problem}" for problem in error.problems]
+        if problems:
+            raise RecipeError(problems)
+        return found
+
+    def _prompts(self, text: str) -> str:
+        if not text:
+            raise RecipeError("name a file of them, or a folder of rollouts")
+        path = self.path(text)
+        if not path.exists():
+            raise RecipeError(f"{quoted(text)}: there is no such file or folder in {self.home}")
+        for file in files_of(path):
+            self.path(str(file))
+        return self._short(path)
+
+    def _short(self, path: Path) -> str:
+        """A path as commands take it, which run in the first root."""
+        return str(path.relative_to(self.home)) if path.is_relative_to(self.home) else str(path)
 
     def check(self, document: Document) -> None:
         """Refuse a recipe that names files outside of the roots.

@@ -122,7 +122,9 @@ def progress(job: Job | None) -> str:
     # without a value, the bar shows that there is something to wait for
     value = "" if job.state == RUNNING and not total else f'value="{share:.4f}"'
     stage = str(event.get("stage", job.state)) if job.active else job.state
-    amount = f"{decimal(done)} of {decimal(total)}" if event.get("unit") == "bytes" and job.active else ""
+    unit = str(event.get("unit", ""))
+    counted = f"{decimal(done)} of {decimal(total)}" if unit == "bytes" else f"{done:,} of {total:,} {unit}"
+    amount = counted if total and job.active else ""
     bar = f'<progress {value} max="1" aria-label="{safe(job.title)}"></progress>'
     said = listing(job.lines[-8:], "warnings" if job.state == FAILED else "notes")
     return block(f'<p class="state">{bar} <span>{safe(stage)} {safe(amount)}</span></p>', said)

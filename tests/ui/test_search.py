@@ -1,0 +1,88 @@
+"""The tab Search: the command that it runs, and what it shows of a search."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import ramerge
+from ramerge.demo.run import AGENTS
+from ramerge.foundation.errors import RecipeError
+from ramerge.selection.commands import search as command
+from ramerge.selection.results import read_search
+from ramerge.ui.desk import Desk
+from ramerge.ui.roots import Roots
+from ramerge.ui.search import search_view, search_words
+
+SOURCE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
+RECIPE = json.dumps(SOURCE | {"method": "regmean", "parameters": {"ridge": 3}})
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    """A page with prompts of two agents, and some that lie outside."""
+    home = tmp_path / "home"
+    (home / "rollouts").mkdir(parents=True)
+    for place in (home / "add.jsonl", home / "rollouts" / "0.jsonl", tmp_path / "outside.jsonl"):
+        place.write_text('{"prompt": "347+586="}\n')
+    return Desk(Roots((home.resolve(), AGENTS.resolve())))
+
+
+def words(desk: Desk, add: str, sort: str, folder: str = "found") -> list[str]:
+    return search_words(desk, RECIPE, f"add= {add} \n\n sort={sort}\n", 4, 12, folder)
+
+
+def test_the_command_is_that_of_a_search_by_prompts(desk: Desk) -> None:
+    given = words(desk, "add.jsonl", str(desk.roots.home / "rollouts"))
+    assert shlex.join(given) == (
+        f"search --base {AGENTS}/base --agent add={AGENTS}/add --agent sort={AGENTS}/sort --prompts add=add.jsonl "
+        "--prompts sort=rollouts --prompt-count 4 --max-new 12 found"
+    )
+    command.make_context("search", given[1:])  # every flag is one
+
+
+def test_prompts_are_below_the_roots_and_there(desk: Desk) -> None:
+    with pytest.raises(RecipeError) as refused:
+        words(desk, "nothing.jsonl", "")
+    assert refused.value.problems == (
+        f"prompts of add: 'nothing.jsonl': there is no such file or folder in {desk.roots.home}",
+        "prompts of sort: name a file of them, or a folder of rollouts",
+    )
+    (desk.roots.home / "link.jsonl").symlink_to(desk.roots.home.parent / "outside.jsonl")
+    (desk.roots.home / "rollouts" / "1.jsonl").symlink_to(desk.roots.home.parent / "outside.jsonl")
+    for outside in ("../outside.jsonl", "link.jsonl", "rollouts", "/etc/passwd", "~"):
+        with pytest.raises(RecipeError, match=r"prompts of sort: .* not in a folder that this page may read"):
+            words(desk, "add.jsonl", outside)
+
+
+@pytest.mark.parametrize("folder", ["", "..", "/tmp/x", "s3://bucket/search"])
+def test_a_search_is_written_below_the_first_root(folder: str, desk: Desk) -> None:
+    with pytest.raises(RecipeError):
+        words(desk, "add.jsonl", "add.jsonl", folder)
+
+
+def test_a_search_is_read_again_and_shown(tmp_path: Path) -> None:
+    def score(folder: Path) -> dict[str, list[float]]:
+        r = json.loads((folder / "ramerge.json").read_text())["parameters"]["r"]
+        return {"up": [r, r + 1], "down": [1 - r, 2 - r]}
+
+    settings = ramerge.SearchSettings(html=False, objectives=("up", "down"))
+    result = ramerge.search(SOURCE, tmp_path / "found", score, vary={"parameters.r": [0, 0.5]}, settings=settings)
+    again = read_search(tmp_path / "found" / "search.json")
+    assert json.dumps(again.to_dict()) == json.dumps(result.to_dict())
+    html = search_view(again, "found")
+    assert "checkpoint in found/best" in html
+    assert re.search(r"Pareto front: points \d, \d", html) and html.count("<svg") == 3
+    # by agreement, candidates stand in the place of points
+    agreed = replace(again, score={"agreement": {}}, objectives=again.objectives[:1])
+    html = search_view(agreed, "found")
+    assert "agreement: negative log-likelihood" in html
+    assert re.findall(r"<th[^>]*>([^<]+)</th>", html)[:5] == ["candidate", "mean", "up", "down", "to the best (95 %)"]
+    (tmp_path / "found" / "search.json").write_text('{"schema": "ramerge.search/1"}')
+    with pytest.raises(RecipeError, match="is not a valid search"):
+        read_search(tmp_path / "found" / "search.json")
