@@ -18,6 +18,7 @@ from ramerge.methods.base import INPUTS
 from ramerge.options import Options
 from ramerge.recipe.checks import models_of
 from ramerge.recipe.document import Document
+from ramerge.selection.folder import search_folder
 from ramerge.selection.results import BY_AGREEMENT
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, of_items
 
@@ -98,9 +99,10 @@ def prompted(
     agents = {name: agent.plain for name, agent in models.agents.items()}
     settings = replace(score.settings, hold_out=True)
     asked = prompts_of(agents, score.prompts, settings)
-    live = stack.enter_context(LiveBase(models.base, settings, options))
     folder = out / CALIBRATION
-    records = gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
+    with search_folder(out):  # nothing is gathered where no search may be
+        live = stack.enter_context(LiveBase(models.base, settings, options))
+        records = gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
     values = {key: value for key, value in recipe.values.items() if key not in ("parameters", "preset", "rules")}
     inputs = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
     made = replace(recipe, values={**values, "method": _METHOD, "agents": _joined(recipe.values["agents"], inputs)})

@@ -394,7 +394,9 @@ class _Search:
         return test, []
 
     def _apart(self, validation: Scores) -> str | None:
-        if self._scorer.splits and self._scorer.has_test:
+        if not self._scorer.has_test:
+            return None
+        if self._scorer.splits:
             return "the score's own items for validation and test"
         if all(measure.items is not None for measure in validation.values()):
             return "every second item is for the test"
