@@ -166,8 +166,7 @@ class Experiment:
 
     def rewards(self, tasks: Sequence[str]) -> dict[str, str]:
         """Of the model as it is: by task one digit a prompt, in quarters."""
-        plan = self.live.plan_of(self.live.base)
-        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(plan), TOKENS)
+        speaker = Speaker("model", self.live.live, self.live.tokenizer_of(self.live.base), TOKENS)
         found = {}
         for name in tasks:
             ids = [speaker.asked(prompt) for prompt in self.asked[name]]

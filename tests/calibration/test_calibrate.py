@@ -158,7 +158,7 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     assert not (tmp_path / "out/add").exists()
     assert ramerge.calibrate(*arguments, settings=settings)["add"].prompts == 6
     assert calls == [2, 2, 2, 2]
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["add"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "add"]
 
 
 def test_a_kept_reply_of_other_prompts_is_not_taken(asked: dict[str, Path], tmp_path: Path) -> None:
@@ -270,7 +270,7 @@ def test_bad_arguments(
 def test_one_prompt_is_too_few_to_hold_any_out(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n')
     settings = replace(SETTINGS, hold_out=True)
-    with pytest.raises(ramerge.InputError, match="holds one prompt; two are needed"):
+    with pytest.raises(ramerge.InputError, match="gives one prompt; two are needed"):
         ramerge.calibrate(
             BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=settings
         )
@@ -362,3 +362,92 @@ def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
         assert found.rows[found.places[name][0]].shape[1] == (8 if "down" in name else 16)
         assert found.places[name.replace("gate", "up")] == found.places[name.replace("up", "gate")] or "down" in name
     assert "model.layers.0.mlp.gate.weight" in found.places
+
+
+@pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", ".hidden", "n" * 200])
+def test_names_that_lead_out_of_the_folder_are_refused(name: str, asked: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(ramerge.RecipeError, match="cannot name a folder"):
+        ramerge.calibrate(BASE, {name: MODELS["add"]}, {name: asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_folder_of_a_model_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    shutil.copytree(AGENTS / "add", tmp_path / "model")
+    before = sorted(path.name for path in (tmp_path / "model").iterdir())
+    with pytest.raises(ramerge.PlanError, match="is the folder of a model"):
+        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "model", settings=SETTINGS)
+    assert sorted(path.name for path in (tmp_path / "model").iterdir()) == before
+
+
+def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(asked: dict[str, Path], tmp_path: Path) -> None:
+    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "one", settings=SETTINGS)
+    first = read_exchanges(tmp_path / "one/add/replies.jsonl")
+    record = json.loads((tmp_path / "one/add/calibration.json").read_text())
+    (tmp_path / "two").mkdir()
+    journal = json.dumps({"fingerprint": record["fingerprint"]}) + "\n" + to_lines(first)[:-30]
+    (tmp_path / "two/.add.replies.jsonl").write_text(journal)
+    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "two", settings=SETTINGS)
+    assert read_exchanges(tmp_path / "two/add/replies.jsonl") == first
+
+
+def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    from ramerge.engine.recorded import digest_of
+    from ramerge.formats.open import open_checkpoint
+    from ramerge.tensors.reader import Files, Reader
+
+    def digest() -> str:
+        opened = open_checkpoint(tmp_path / "add")
+        with Files(opened.files) as files:
+            return digest_of(list(opened.tensors.values()), Reader(files))
+
+    shutil.copytree(AGENTS / "add", tmp_path / "add")
+    found = {digest()}
+    tensors = load_file(tmp_path / "add/model.safetensors")
+    for name in tensors:
+        changed = {**tensors, name: tensors[name].clone()}
+        changed[name].view(-1)[-1] += 1
+        save_file(changed, tmp_path / "add/model.safetensors")
+        found.add(digest())
+    assert len(found) == 1 + len(tensors)
+
+
+def test_a_reward_that_is_not_a_number_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "r.py").write_text("def compute_score(**about):\n    return float('nan')\n")
+    settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
+    with pytest.raises(ramerge.InputError, match="must be a finite number"):
+        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
+    with pytest.raises(ramerge.RecipeError, match="right_at: nan must be a finite number"):
+        ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=replace(SETTINGS, right_at=float("nan")))
+
+
+def test_an_edited_reward_function_scores_again(asked: dict[str, Path], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
+    for reward in (1.0, 0.5):
+        (tmp_path / "r.py").write_text(f"def compute_score(**about):\n    return {reward}\n")
+        options = ramerge.Options(overwrite=True)
+        arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
+        ramerge.calibrate(*arguments, settings=settings, options=options)
+        assert {each.reward for each in read_exchanges(tmp_path / "out/add/replies.jsonl")} == {reward}
+
+
+def test_the_agent_s_own_chat_template_is_used(tmp_path: Path) -> None:
+    shutil.copytree(AGENTS / "add", tmp_path / "chat")
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    config = json.loads((tmp_path / "chat/tokenizer_config.json").read_text())
+    (tmp_path / "chat/tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
+    (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "347+586="}]}\n')
+    agents = {"add": str(tmp_path / "chat")}
+    ramerge.calibrate(BASE, agents, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
+    (reply,) = read_exchanges(tmp_path / "out/add/replies.jsonl")
+    assert reply.text == "933"
+
+
+def test_replies_of_another_base_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    path = tmp_path / "out/add/replies.jsonl"
+    replies = read_exchanges(path)
+    path.write_text(to_lines([replace(replies[0], ids=(99_999, *replies[0].ids[1:]))]))
+    with pytest.raises(ramerge.InputError, match="does not fit the model"):
+        ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)

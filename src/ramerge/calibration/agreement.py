@@ -20,7 +20,7 @@ from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, ratio
-from ramerge.foundation.errors import InputError, WeightsError
+from ramerge.foundation.errors import InputError, RecipeError, WeightsError
 from ramerge.options import Options
 
 if TYPE_CHECKING:
@@ -136,6 +136,11 @@ def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[
 
 
 def _one(live: LiveModel, name: str, exchange: Exchange) -> tuple[float, float]:
+    if max(exchange.ids) >= live.vocabulary or len(exchange.ids) > (live.positions or len(exchange.ids)):
+        raise InputError(
+            f"{exchange.place}: the reply of {name} does not fit the model: it has {len(exchange.ids):,} tokens up to "
+            f"{max(exchange.ids):,}; run `ramerge calibrate` again with this base"
+        )
     losses = live.negative_log_likelihoods(exchange.ids, exchange.start)
     total = float(losses.sum())
     if not np.isfinite(total):
@@ -177,6 +182,8 @@ def agreement(
         >>> ramerge.agreement("base", "merged", "calibration")["code"].nll  # doctest: +SKIP
         0.063
     """
+    if problems := settings.problems():
+        raise RecipeError(problems)
     require_extras()
     replies = replies_of(Path(calibration), right_at=settings.right_at)
     with LiveBase(base, settings, options) as live:

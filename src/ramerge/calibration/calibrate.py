@@ -12,6 +12,9 @@ interrupted run are kept in OUT until the folder is complete, so that no prompt 
 from __future__ import annotations
 
 import hashlib
+import math
+import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,15 +30,16 @@ from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.engine.recorded import digest_of
-from ramerge.evaluation.functions import in_words, load
+from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.formats.recorded import PLACES
-from ramerge.foundation.errors import InputError, PlanError, RecipeError
+from ramerge.foundation.errors import InputError, PlanError, RecipeError, StoppedError
 from ramerge.foundation.extras import install, missing
+from ramerge.foundation.files import lock
 from ramerge.foundation.jsontext import RECORD, dumped
 from ramerge.foundation.jsontext import read as read_json
 from ramerge.foundation.limits import read_limits
 from ramerge.foundation.progress import Listener, Progress, silence
-from ramerge.foundation.text import unknown
+from ramerge.foundation.text import quoted, unknown
 from ramerge.foundation.version import __version__
 from ramerge.options import Options
 from ramerge.output.build import build_output
@@ -52,6 +56,7 @@ RECORD_FILE = "calibration.json"
 _INPUTS_FILE = "inputs.safetensors"
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 _LIBRARIES = ("torch", "transformers")
+_FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
 _TINY = 5_000_000  # parameters
 
 
@@ -99,6 +104,7 @@ def calibrate(
     if problems := settings.problems():
         raise RecipeError(problems)
     require_extras()
+    reward_of(settings.reward)  # a wrong one shows before anything is loaded
     asked = prompts_of(agents, prompts, settings)
     with LiveBase(base, settings, options) as live:
         return gather(live, agents, asked, Path(out), settings, options, on_progress or silence)
@@ -114,6 +120,12 @@ def prompts_of(
         InputError: they cannot be read, or are too few.
     """
     names = list(agents)
+    if unfit := [name for name in names if not _FOLDER.fullmatch(name)]:
+        raise RecipeError(
+            f"agent {quoted(name)}: cannot name a folder; give a name of letters, digits, '.', '_' and '-' that "
+            "does not begin with '.'"
+            for name in unfit
+        )
     wrong = [f"--prompts {name}: {unknown('agent', name, names)}" for name in prompts if name not in names]
     wrong += [f"{name}: has no prompts; give --prompts {name}=FILE" for name in names if name not in prompts]
     if wrong:
@@ -122,7 +134,7 @@ def prompts_of(
     least = 2 if settings.hold_out else 1
     if few := [name for name, each in found.items() if len(each) < least]:
         raise InputError(
-            f"{prompts[name]}: holds one prompt; two are needed, one for statistics and one to score on" for name in few
+            f"{prompts[name]}: gives one prompt; two are needed, one for statistics and one to score on" for name in few
         )
     return found
 
@@ -192,13 +204,14 @@ class LiveBase:
         Raises:
             PlanError: it does not fit the base; all problems are listed.
         """
-        recipe = {"method": "passthrough", "agents": {"model": model}}
-        if model != self.base:
-            recipe["base"] = self.base
-        made = ramerge.plan(recipe, options=self.options)
+        made = ramerge.plan(self._recipe_of(model), options=self.options)
         if made.problems:
             raise PlanError(made.problems)
         return made.details
+
+    def _recipe_of(self, model: Any) -> dict[str, Any]:
+        base = {"base": self.base} if model != self.base else {}
+        return {"method": "passthrough", "agents": {"model": model}, **base}
 
     def put(self, recipe: Any) -> None:
         """Put the weights of a merge into the model.
@@ -215,13 +228,16 @@ class LiveBase:
         self.put(plan.recipe)
         return plan
 
-    def tokenizer_of(self, plan: MergePlan) -> Any:
-        """The tokenizer that goes with a model, from the files that a merge would copy.
+    def tokenizer_of(self, model: Any) -> Any:
+        """The tokenizer that goes with a model: its own, or the base's if it has none.
 
         Raises:
             CheckpointError: transformers cannot load it.
         """
         module: Any = import_module("ramerge.calibration.live")
+        plan = ramerge.plan({**self._recipe_of(model), "companions": "model"}, options=self.options).details
+        if plan.problems or not any(name.startswith("tokenizer") for name in plan.companions):
+            plan = self.plan_of(self.base)
         with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
             for name, source in plan.companions.items():
                 target = Path(folder, name)
@@ -262,7 +278,22 @@ class _Gathering:
 
     def all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
         """Gather agent by agent."""
+        if any(self.out.glob("*.safetensors")):
+            raise PlanError(f"{self.out}: is the folder of a model; name another folder for the calibration")
         self.out.mkdir(parents=True, exist_ok=True)
+        try:
+            descriptor = lock(self.out / ".lock", wait=False)
+        except BlockingIOError as error:
+            raise PlanError(f"{self.out}: another calibration runs there") from error
+        try:
+            return self._all(agents, prompts)
+        except StoppedError as stop:
+            stop.kept = f"replies so far are kept in {self.out}, and the same command resumes from there"
+            raise
+        finally:
+            os.close(descriptor)
+
+    def _all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
         total, done, records = 2 * sum(map(len, prompts.values())), 0, {}
 
         def advance(count: int) -> None:
@@ -281,39 +312,40 @@ class _Gathering:
         """Gather an agent, unless its folder is there and fits."""
         plan = self.base.plan_of(model)
         with Files(plan.files) as files:
-            digest = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
-        fingerprint = self._fingerprint(digest, prompts)
+            weights = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
+        fingerprint = self._fingerprint(weights, prompts)
         folder = self.out / name
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint:
             advance(2 * len(prompts))
             return kept
-        if folder.exists() and kept is None:
+        is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, RECORD_FILE))
+        if folder.exists() and not is_ours:
             raise PlanError(f"{folder}: exists and is no calibration; remove it, or choose another folder")
-        if kept is not None and not self.options.overwrite:
+        if is_ours and not self.options.overwrite:
             raise PlanError(
                 f"{folder}: was gathered with another model, other prompts or other settings; use --overwrite, or "
                 "choose another folder"
             )
         began = time.monotonic()
         plan = self.base.put_model(model)
-        replies = self._replies(name, plan, prompts, fingerprint, advance)
+        replies = self._replies(name, model, prompts, fingerprint, advance)
         if self.settings.source == "base":
             self.base.put_model(self.base.base)
-        recorded = self._recorded(name, plan, replies, advance)
-        record = self._record(name, digest, fingerprint, replies, recorded, time.monotonic() - began)
-        _write(folder, digest, record, replies, recorded, overwrite=self.options.overwrite)
+        recorded = self._recorded(name, model, plan, replies, advance)
+        record = self._record(name, weights, fingerprint, replies, recorded, time.monotonic() - began)
+        _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
         self._journal(name).unlink(missing_ok=True)
         return record
 
-    def _speaker(self, name: str, plan: MergePlan) -> Speaker:
+    def _speaker(self, name: str, model: Any) -> Speaker:
         module: Any = import_module("ramerge.calibration.gather")
-        speaker: Speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(plan), self.settings.max_new)
+        speaker: Speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), self.settings.max_new)
         return speaker
 
     def _replies(
         self,
         name: str,
-        plan: MergePlan,
+        model: Any,
         prompts: Sequence[Prompt],
         fingerprint: str,
         advance: Callable[[int], None],
@@ -322,17 +354,17 @@ class _Gathering:
         journal = self._journal(name)
         known = _known(journal, fingerprint)
         advance(len(known))
-        with journal.open("a", encoding="utf-8") as file:
-            if not known:
-                file.truncate(0)
-                file.write(dumped({"fingerprint": fingerprint}, indent=None) + "\n")
+        # written anew: a run that was killed may have left half a line
+        with journal.open("w", encoding="utf-8") as file:
+            file.write(dumped({"fingerprint": fingerprint}, indent=None) + "\n" + to_lines(known.values()))
+            file.flush()
 
             def keep(replies: Sequence[Exchange]) -> None:
                 file.write(to_lines(replies))
                 file.flush()
                 advance(len(replies))
 
-            speaker = self._speaker(name, plan)
+            speaker = self._speaker(name, model)
             reward = reward_of(self.settings.reward)
             replies = module.exchanges_of(speaker, prompts, known, self.settings.batch, reward, keep)
         if not self.settings.hold_out:
@@ -342,13 +374,13 @@ class _Gathering:
         return [replace(each, held_out=each.key not in keys) for each in replies]
 
     def _recorded(
-        self, name: str, plan: MergePlan, replies: Sequence[Exchange], advance: Callable[[int], None]
+        self, name: str, model: Any, plan: MergePlan, replies: Sequence[Exchange], advance: Callable[[int], None]
     ) -> RecordedInputs:
         module: Any = import_module("ramerge.calibration.gather")
         seen = [each for each in replies if not each.held_out]
         if self.settings.record == "prompt":
             seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
-        speaker = self._speaker(name, plan)
+        speaker = self._speaker(name, model)
         recorded: RecordedInputs = module.record_inputs(
             speaker,
             seen,
@@ -363,10 +395,13 @@ class _Gathering:
     def _journal(self, name: str) -> Path:
         return self.out / f".{name}.{REPLIES}"
 
-    def _fingerprint(self, digest: str, prompts: Sequence[Prompt]) -> str:
+    def _fingerprint(self, weights: str, prompts: Sequence[Prompt]) -> str:
         said = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
         settings = {**asdict(self.settings), "device": "", "batch": 0, "right_at": None}
-        return hashlib.sha256(repr((1, digest, said, sorted(settings.items()))).encode()).hexdigest()
+        settings["reward"] = (
+            digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
+        )
+        return hashlib.sha256(repr((2, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _record(
         self,
@@ -439,7 +474,10 @@ def reward_of(spec: str) -> RewardFunction | None:
         try:
             returned = function(solution_str=text, **prompt.about)
             value = returned.get("score", returned.get("reward")) if isinstance(returned, Mapping) else returned
-            return float(value)
+            found = float(value)
+            if not math.isfinite(found):
+                raise ValueError(f"the reward is {found}, and must be a finite number")
+            return found
         except Exception as error:  # the user's code
             raise InputError(f"{prompt.place}: --reward {spec}: {in_words(error)}") from error
 

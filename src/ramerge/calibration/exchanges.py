@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from ramerge.foundation.errors import InputError, reason
 from ramerge.foundation.jsontext import JsonLimits, parse
 
 REPLIES = "replies.jsonl"
+_MOST_ID = 1 << 31
 _LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
 
 
@@ -83,7 +85,12 @@ def read_exchanges(path: Path, content: bytes | None = None, *, partial: bool = 
 
 
 def _exchange(values: Mapping[str, Any]) -> Exchange:
-    ids = tuple(values["ids"])
-    if not ids or not all(isinstance(each, int) and each >= 0 for each in ids) or not 0 < values["start"] <= len(ids):
+    found = Exchange(**{**values, "ids": tuple(values["ids"])})
+    whole = all(type(each) is int and 0 <= each < _MOST_ID for each in (*found.ids, found.start))
+    if not whole or not 0 < found.start < len(found.ids):
         raise ValueError("ids")
-    return Exchange(**{**values, "ids": ids})
+    if found.reward is not None and not (isinstance(found.reward, int | float) and math.isfinite(found.reward)):
+        raise ValueError("reward")
+    if not all(isinstance(each, str) for each in (found.place, found.text, found.key)):
+        raise ValueError("text")
+    return found

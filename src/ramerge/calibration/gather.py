@@ -151,7 +151,7 @@ def exchanges_of(
             if isinstance(made, str):
                 problems.append(f"{prompt.place}: {made}")
             else:
-                found[prompt.key] = _rewarded(made, prompt, reward)
+                found[prompt.key] = replace(_rewarded(made, prompt, reward), key=prompt.key)
         elif isinstance(ids := speaker.asked(prompt), str):
             problems.append(f"{prompt.place}: {ids}")
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -246,6 +247,8 @@ class CalibrationSettings:
             )
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
         ]
+        if self.right_at is not None and not math.isfinite(self.right_at):
+            found.append(f"right_at: {self.right_at!r} must be a finite number")
         found += [
             f"{name}: {value!r} must be one of {', '.join(values)}"
             for name, value, values in (

@@ -15,12 +15,13 @@ from ramerge.planning.model import MergePlan
 from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Tensor
 
-_TENSORS = 32
-_ELEMENTS = 1 << 10
+_TENSORS = 4096
+_PIECES, _ELEMENTS = 4, 128
+"""Of at most so many tensors, so many pieces of so many elements are read, evenly spread."""
 
 
 def digest_of(tensors: Sequence[Tensor], reader: Reader) -> str:
-    """A digest of names, shapes, dtypes and samples of the matrices of a model.
+    """A digest of names, shapes, dtypes and samples of the floating-point tensors of a model.
 
     Args:
         tensors: of the model; the order does not matter.
@@ -29,13 +30,16 @@ def digest_of(tensors: Sequence[Tensor], reader: Reader) -> str:
     Raises:
         CheckpointError: a file cannot be read.
     """
-    matrices = sorted((one for one in tensors if one.is_float and len(one.shape) == 2), key=lambda one: one.name)
-    digest = hashlib.sha256(repr([(one.name, one.shape, one.usual_dtype) for one in matrices]).encode())
-    for tensor in matrices[:: max(len(matrices) // _TENSORS, 1)]:
+    floats = sorted((one for one in tensors if one.is_float and one.elements), key=lambda one: one.name)
+    digest = hashlib.sha256(repr([(one.name, one.shape, one.usual_dtype) for one in floats]).encode())
+    for tensor in floats[:: -(-len(floats) // _TENSORS) or 1]:
         count = min(tensor.elements, _ELEMENTS)
-        sample = np.zeros(count * itemsize(tensor.dtype), np.uint8)
-        reader.read(tensor, 0, count, sample)
-        digest.update(sample.tobytes())
+        for piece in range(_PIECES):
+            # two elements of a 16-bit format share a word
+            start = (tensor.elements - count) * piece // (_PIECES - 1) // 2 * 2
+            sample = np.zeros(count * itemsize(tensor.dtype), np.uint8)
+            reader.read(tensor, start, start + count, sample)
+            digest.update(sample.tobytes())
     return digest.hexdigest()
 
 

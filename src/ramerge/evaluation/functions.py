@@ -68,7 +68,9 @@ def digest(module: ModuleType) -> str:
     found = hashlib.sha256(own.read_bytes())
     loaded = {Path(name).resolve() for each in [*sys.modules.values()] if (name := getattr(each, "__file__", None))}
     for path in sorted(loaded - {own}):
-        if path.is_relative_to(own.parent) and "site-packages" not in path.parts and path.suffix == ".py":
+        # some modules, such as one of torch, name a file that is not there
+        own_module = path.is_relative_to(own.parent) and "site-packages" not in path.parts and path.suffix == ".py"
+        if own_module and path.is_file():
             found.update(f"\0{path.relative_to(own.parent)}\0".encode("utf-8", "surrogateescape") + path.read_bytes())
     return found.hexdigest()
 

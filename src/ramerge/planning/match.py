@@ -99,7 +99,7 @@ def match_inputs(
             problems.append(f"{recorded.directory}: recorded inputs of {key!r} must be floating point")
         else:
             found[key] = Recorded(inputs, weights)
-    if places and not found and not problems:
+    if not found and not problems and any(len(one.shape) == 2 and one.elements for one in wanted.values()):
         problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
     for problem in problems:
         findings.problem(problem, name)

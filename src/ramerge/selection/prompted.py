@@ -10,7 +10,7 @@ from typing import Any
 
 from ramerge.api import plan
 from ramerge.calibration.agreement import ReplySet, likelihoods, replies_of
-from ramerge.calibration.calibrate import LiveBase, gather, prompts_of, require_extras
+from ramerge.calibration.calibrate import LiveBase, gather, prompts_of, require_extras, reward_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.progress import Listener
@@ -98,6 +98,9 @@ def prompted(
         raise RecipeError("prompts: need a base, whose model gets the weights of agents and merges; give --base")
     agents = {name: agent.plain for name, agent in models.agents.items()}
     settings = replace(score.settings, hold_out=True)
+    if problems := settings.problems():
+        raise RecipeError(problems)
+    reward_of(settings.reward)  # a wrong one shows before anything is loaded
     asked = prompts_of(agents, score.prompts, settings)
     folder = out / CALIBRATION
     with search_folder(out):  # nothing is gathered where no search may be
