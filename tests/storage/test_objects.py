@@ -40,7 +40,7 @@ def weights(folder: Path) -> dict[str, bytes]:
 def write_adapter(folder: Path) -> None:
     """A LoRA adapter for the base of `write_simple`."""
     folder.mkdir()
-    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 2}')
+    (folder / "adapter_config.json").write_text('{"peft_type": "LORA", "lora_alpha": 2, "r": 2}')
     module = "base_model.model.model.layers.0.lora_"
     rng = np.random.default_rng(5)
     factors = {

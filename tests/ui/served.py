@@ -76,7 +76,7 @@ class Visit:
         """Open a tab."""
         self.click(name, "tab")
 
-    def wait(self, selector: str, seconds: float = 30, **more: Any) -> Any:
+    def wait(self, selector: str, seconds: float = 120, **more: Any) -> Any:
         """What can be seen of a selector, once it can."""
         found = self.page.locator(f"{selector}:visible", **more).first
         found.wait_for(timeout=1000 * seconds)
