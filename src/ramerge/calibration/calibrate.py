@@ -354,7 +354,7 @@ class _Gathering:
         journal = self._journal(name)
         known = _known(journal, fingerprint)
         advance(len(known))
-        # written anew: a run that was killed may have left half a line
+        # written again: a run that was killed may have left half a line
         with journal.open("w", encoding="utf-8") as file:
             file.write(dumped({"fingerprint": fingerprint}, indent=None) + "\n" + to_lines(known.values()))
             file.flush()
