@@ -68,6 +68,8 @@ FULL_PATHS = {
     "tests/ui/test_compare.py": "Gradio, Optuna",
     "tests/ui/test_controls.py": "Gradio",
     "tests/ui/test_guard.py": "Gradio",
+    "tests/ui/test_jobs.py": "Gradio",
+    "tests/ui/test_search.py": "Gradio",
     "tests/ui/test_look.py": "Gradio",
     "tests/ui/test_share.py": "Gradio, obstore",
     "tests/ui/test_space.py": "Gradio, a browser",
