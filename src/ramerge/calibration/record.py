@@ -144,7 +144,7 @@ class FisherRecord:
 @documented
 @dataclass(frozen=True, kw_only=True)
 class CalibrationSettings:
-    """What is gathered of each agent on its prompts.
+    """Settings of a calibration: prompts, recorded tokens, replies, and where the model runs.
 
     Example:
         >>> ramerge.CalibrationSettings(count=16).rows
@@ -263,7 +263,7 @@ class CalibrationSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRecord:
-    """What was gathered of an agent.
+    """Record of a calibration of one agent.
 
     Attributes:
         agent: its name.
