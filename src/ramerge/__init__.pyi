@@ -3,6 +3,7 @@ from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
 from .calibration.agreement import Agreement, agreement
+from .calibration.cached import Ranking, rank, recorded_inputs
 from .calibration.calibrate import calibrate
 from .calibration.estimate import fisher
 from .calibration.record import CalibrationRecord, CalibrationSettings, FisherRecord, FisherSettings
@@ -29,7 +30,6 @@ from .foundation.progress import Progress
 from .foundation.version import __version__
 from .options import Options, Ray, Upload
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
-from .selection.prompted import PromptScore
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
 from .selection.search import search
@@ -62,8 +62,8 @@ __all__ = [
     "Plan",
     "PlanError",
     "Progress",
-    "PromptScore",
     "RamergeError",
+    "Ranking",
     "Ray",
     "RayError",
     "Recipe",
@@ -93,8 +93,10 @@ __all__ = [
     "fisher",
     "merge",
     "plan",
+    "rank",
     "read_recipe",
     "recommend",
+    "recorded_inputs",
     "search",
     "sweep",
 ]

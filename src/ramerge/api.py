@@ -17,6 +17,8 @@ from ramerge.engine.sinks import MergedTensor
 from ramerge.engine.stream import TensorStream
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.progress import Listener, silence
+from ramerge.methods.base import INPUTS
+from ramerge.methods.registry import METHODS
 from ramerge.options import Options
 from ramerge.output.build import discard, tidy
 from ramerge.output.targets import OutputTarget, output_target
@@ -27,6 +29,7 @@ from ramerge.planning.model import MergePlan as MergePlan
 from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document, document_of
 from ramerge.recipe.model import AUTO, Recipe
+from ramerge.recipe.other_method import DEFAULT_METHOD
 from ramerge.recipe.points import Point, make_points
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -224,9 +227,10 @@ def plan(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Plan | SweepPlan:
-    """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only, except for the method `auto`.
+    """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only, with two exceptions.
 
-    `auto` is replaced by the method that `recommend` names for these agents, whose weights are read for that.
+    The method `auto` is replaced by the one that `recommend` names for these agents, whose weights are read for that.
+    Where the recipe has prompts and its method needs recorded inputs, these are gathered first (`recorded_inputs`).
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
@@ -236,7 +240,7 @@ def plan(
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
         as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
         options: how the merge will be carried out.
-        on_progress: called with a `Progress` while weights are read for `auto`.
+        on_progress: called with a `Progress` while weights are read for `auto`, or inputs are gathered.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail. `plan.merge(out)` carries it out, and
@@ -255,6 +259,8 @@ def plan(
         document = document.with_values({"allow.outside_links": True}, "--")
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options, on_progress)
+    if document.values.get("prompts"):
+        document = with_recorded_inputs(document, options, on_progress)
     try:
         points = make_points(document, vary)
     except RecipeError as error:
@@ -283,6 +289,27 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
     note = f"auto: {told}, because {'; '.join(found.reasons)}; `ramerge recommend` shows the evidence"
     return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
+
+
+def with_recorded_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+    """A recipe without its prompts. If its method takes recorded inputs, the agents get those that prompts give.
+
+    Raises:
+        RamergeError: prompts or models are wrong; see `recorded_inputs`.
+    """
+    rest = replace(document, values={key: value for key, value in document.values.items() if key != "prompts"})
+    name = str(document.values.get("method", DEFAULT_METHOD))
+    if name in METHODS and METHODS[name].side is not INPUTS:
+        told = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
+        return replace(rest, notes=[*document.notes, told])
+    import ramerge  # gathering is no part of the core, and is found by its public name
+
+    folders = ramerge.recorded_inputs(document, options=options, on_progress=on_progress)
+    made = rest.with_values({})
+    for agent, folder in folders.items():
+        made.set(("agents", agent, INPUTS.key), str(folder), f"--prompts {agent}")
+        made.notes.append(f"prompts: inputs of {agent} are kept in {folder}")
+    return made
 
 
 def _made(

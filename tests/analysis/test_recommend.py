@@ -50,7 +50,7 @@ def test_the_command_says_what_to_try_and_why() -> None:
     assert told.exit_code == 0, told.output
     assert "try first: ramerge merge --base" in told.output
     kinds = [line.partition(":")[0] for line in told.stdout.splitlines()]
-    assert kinds == ["try first", "why", "confidence", "compare"]
+    assert kinds == ["try first", "why", "confidence", "better", "compare"]
     assert "why: the agents are sparse (densities add 34.1%" in told.stdout
     assert CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--quiet"]).stdout == told.stdout
     shown = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--evidence"]).stdout

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,13 @@ MODELS = {task.name: str(AGENTS / task.name) for task in TASKS}
 SETTINGS = ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
 
 
+def calibrate(
+    base: str, agents: Mapping[str, Any], prompts: Mapping[str, Any], out: Any, **how: Any
+) -> dict[str, ramerge.CalibrationRecord]:
+    """`ramerge.calibrate` of a recipe with these models and prompts."""
+    return ramerge.calibrate({"base": base, "agents": dict(agents), "prompts": dict(prompts)}, out, **how)
+
+
 @pytest.fixture
 def asked(tmp_path: Path) -> dict[str, Path]:
     """A file of prompts for each agent."""
@@ -49,9 +56,7 @@ def numbers(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
 
 def test_inputs_are_those_of_the_layers(asked: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, rows=10_000)
-    record = ramerge.calibrate(
-        BASE, {"sort": MODELS["sort"]}, {"sort": asked["sort"]}, tmp_path / "out", settings=settings
-    )
+    record = calibrate(BASE, {"sort": MODELS["sort"]}, {"sort": asked["sort"]}, tmp_path / "out", settings=settings)
     tensors, places = numbers(tmp_path / "out/sort")
     assert record["sort"].layers == len(places) == 28  # seven in each of four layers
     model = LiveModel(Path(MODELS["sort"]), torch.device("cpu"), "float32").model
@@ -88,7 +93,7 @@ def test_a_common_beginning_is_recorded_once_with_its_count(most: int) -> None:
 
 def test_batches_and_what_else_is_asked_change_nothing(asked: dict[str, Path], tmp_path: Path) -> None:
     for batch in (1, 5):
-        ramerge.calibrate(
+        calibrate(
             BASE,
             {"add": MODELS["add"]},
             {"add": asked["add"]},
@@ -103,7 +108,7 @@ def test_batches_and_what_else_is_asked_change_nothing(asked: dict[str, Path], t
 
 def test_the_correction_beats_the_sum_on_what_the_agents_say(asked: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, hold_out=True)
-    ramerge.calibrate(BASE, MODELS, asked, tmp_path / "out", settings=settings)
+    calibrate(BASE, MODELS, asked, tmp_path / "out", settings=settings)
     agents = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in MODELS.items()}
     ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
     ramerge.merge({"method": "linear", "base": BASE, "agents": MODELS}, tmp_path / "mean")
@@ -116,26 +121,26 @@ def test_the_correction_beats_the_sum_on_what_the_agents_say(asked: dict[str, Pa
 def test_adapters_and_deltas_are_read_as_a_merge_reads_them(asked: dict[str, Path], tmp_path: Path) -> None:
     ramerge.delta(BASE, MODELS["add"], tmp_path / "delta")
     agents = {"add": MODELS["add"], "again": {"delta": str(tmp_path / "delta")}}
-    ramerge.calibrate(BASE, agents, dict.fromkeys(agents, asked["add"]), tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, agents, dict.fromkeys(agents, asked["add"]), tmp_path / "out", settings=SETTINGS)
     left, right = (numbers(tmp_path / "out" / name)[0] for name in agents)
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
 def test_what_fits_is_kept_and_what_does_not_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
     agents, place = {"add": MODELS["add"]}, tmp_path / "out"
-    first = ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
-    assert ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS) == first
+    first = calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
+    assert calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS) == first
     other = replace(SETTINGS, rows=5)
     with pytest.raises(ramerge.PlanError, match="other settings; use --overwrite"):
-        ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=other)
-    again = ramerge.calibrate(
+        calibrate(BASE, agents, {"add": asked["add"]}, place, settings=other)
+    again = calibrate(
         BASE, agents, {"add": asked["add"]}, place, settings=other, options=ramerge.Options(overwrite=True)
     )
     assert again["add"].rows == 5
     shutil.rmtree(place / "add")
     (place / "add").mkdir()
     with pytest.raises(ramerge.PlanError, match="exists and is no calibration"):
-        ramerge.calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
+        calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
 
 
 def test_an_interrupted_run_asks_no_prompt_twice(
@@ -154,9 +159,9 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     settings = replace(SETTINGS, batch=2)
     arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
-        ramerge.calibrate(*arguments, settings=settings)
+        calibrate(*arguments, settings=settings)
     assert not (tmp_path / "out/add").exists()
-    assert ramerge.calibrate(*arguments, settings=settings)["add"].prompts == 6
+    assert calibrate(*arguments, settings=settings)["add"].prompts == 6
     assert calls == [2, 2, 2, 2]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "add"]
 
@@ -166,7 +171,7 @@ def test_a_kept_reply_of_other_prompts_is_not_taken(asked: dict[str, Path], tmp_
     (tmp_path / "out/.add.replies.jsonl").write_text(
         '{"fingerprint": "other"}\n' + to_lines([Exchange("x", (1, 2), 1, "no", key="k")])
     )
-    record = ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
     assert record["add"].prompts == 6
     assert all(each.text != "no" for each in read_exchanges(tmp_path / "out/add/replies.jsonl"))
 
@@ -180,7 +185,7 @@ def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Pa
     path = tmp_path / "rollouts.jsonl"
     path.write_text("".join(json.dumps(record) + "\n" for record in records))
     settings = replace(SETTINGS, hold_out=True)
-    record = ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=settings)["add"]
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=settings)["add"]
     assert (record.generated, record.rewarded, record.held_out) == (0, 4, 2)
     replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert [each.text for each in replies] == ["211", "322", "433", "544"]
@@ -216,17 +221,17 @@ def test_a_reward_function_scores_generated_replies(asked: dict[str, Path], tmp_
         "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return len(solution_str)\n"
     )
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
-    record = ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
     assert record["add"].rewarded == 6
     replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert [each.reward for each in replies] == [len(each.text) for each in replies]
     bad = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:nothing")
     with pytest.raises(ramerge.RecipeError, match="has no function 'nothing'"):
-        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "bad", settings=bad)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "bad", settings=bad)
 
 
 def test_inputs_of_another_model_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
-    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"sort": {"model": MODELS["sort"], "inputs": str(tmp_path / "out/add")}}
     agents |= {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
     with pytest.raises(ramerge.WeightsError, match="recorded of another model than sort or the base") as caught:
@@ -238,7 +243,7 @@ def test_inputs_of_another_model_are_refused(asked: dict[str, Path], tmp_path: P
 def test_the_base_s_inputs_are_taken_for_every_agent(asked: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, source="base")
     agents = {name: MODELS[name] for name in ("add", "sort")}
-    ramerge.calibrate(BASE, agents, {name: asked[name] for name in agents}, tmp_path / "out", settings=settings)
+    calibrate(BASE, agents, {name: asked[name] for name in agents}, tmp_path / "out", settings=settings)
     recipe = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in agents.items()}
     ramerge.merge({"method": "regmean", "base": BASE, "agents": recipe}, tmp_path / "merged")
 
@@ -262,25 +267,19 @@ def test_bad_arguments(
 ) -> None:
     files = dict.fromkeys(change.get("prompts", {"add": ""}), asked["add"])
     with pytest.raises(error, match=problem):
-        ramerge.calibrate(
-            BASE, {"add": MODELS["add"]}, files, tmp_path / "out", settings=change.get("settings", SETTINGS)
-        )
+        calibrate(BASE, {"add": MODELS["add"]}, files, tmp_path / "out", settings=change.get("settings", SETTINGS))
 
 
 def test_one_prompt_is_too_few_to_hold_any_out(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"prompt": "1+1="}\n')
     settings = replace(SETTINGS, hold_out=True)
     with pytest.raises(ramerge.InputError, match="gives one prompt; two are needed"):
-        ramerge.calibrate(
-            BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=settings
-        )
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=settings)
 
 
 def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(json.dumps({"prompt": "1+1=" * 40}) + "\n")
-    record = ramerge.calibrate(
-        BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS
-    )
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
     (reply,) = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert reply.truncated
     assert len(reply.ids) <= 64
@@ -290,9 +289,7 @@ def test_prompts_longer_than_the_model_s_context_are_cut_and_counted(tmp_path: P
 def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "1+1="}]}\n')
     with pytest.raises(ramerge.InputError, match="has no chat template; use prompt"):
-        ramerge.calibrate(
-            BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS
-        )
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
 
 
 def test_a_model_that_transformers_cannot_load_is_named(asked: dict[str, Path], tmp_path: Path) -> None:
@@ -301,7 +298,7 @@ def test_a_model_that_transformers_cannot_load_is_named(asked: dict[str, Path], 
         config = json.loads((tmp_path / name / "config.json").read_text())
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": "of-tomorrow"}))
     with pytest.raises(ramerge.CheckpointError, match="cannot load a causal language model"):
-        ramerge.calibrate(
+        calibrate(
             tmp_path / "base",
             {"add": str(tmp_path / "add")},
             {"add": asked["add"]},
@@ -323,7 +320,7 @@ def test_weights_that_are_not_finite_are_found(
     with pytest.raises(
         ramerge.WeightsError, match=r"inputs of 'model\.layers\.1\.mlp\.down_proj\.weight' and .* are NaN or Inf"
     ):
-        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out/add").exists()
 
 
@@ -332,7 +329,7 @@ def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatc
         calibration, "missing", lambda modules, **about: [f"needs {', '.join(modules)}: {about['install']}"]
     )
     with pytest.raises(ramerge.RecipeError, match="needs torch, transformers: pip install"):
-        ramerge.calibrate(BASE, {}, {}, "out")
+        calibrate(BASE, {}, {}, "out")
 
 
 def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
@@ -367,7 +364,7 @@ def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", ".hidden", "n" * 200])
 def test_names_that_lead_out_of_the_folder_are_refused(name: str, asked: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ramerge.RecipeError, match="cannot name a folder"):
-        ramerge.calibrate(BASE, {name: MODELS["add"]}, {name: asked["add"]}, tmp_path / "out", settings=SETTINGS)
+        calibrate(BASE, {name: MODELS["add"]}, {name: asked["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out").exists()
 
 
@@ -375,18 +372,18 @@ def test_the_folder_of_a_model_is_refused(asked: dict[str, Path], tmp_path: Path
     shutil.copytree(AGENTS / "add", tmp_path / "model")
     before = sorted(path.name for path in (tmp_path / "model").iterdir())
     with pytest.raises(ramerge.PlanError, match="is the folder of a model"):
-        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "model", settings=SETTINGS)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "model", settings=SETTINGS)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == before
 
 
 def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(asked: dict[str, Path], tmp_path: Path) -> None:
-    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "one", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "one", settings=SETTINGS)
     first = read_exchanges(tmp_path / "one/add/replies.jsonl")
     record = json.loads((tmp_path / "one/add/calibration.json").read_text())
     (tmp_path / "two").mkdir()
     journal = json.dumps({"fingerprint": record["fingerprint"]}) + "\n" + to_lines(first)[:-30]
     (tmp_path / "two/.add.replies.jsonl").write_text(journal)
-    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "two", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "two", settings=SETTINGS)
     assert read_exchanges(tmp_path / "two/add/replies.jsonl") == first
 
 
@@ -417,7 +414,7 @@ def test_a_reward_that_is_not_a_number_is_refused(asked: dict[str, Path], tmp_pa
     (tmp_path / "r.py").write_text("def compute_score(**about):\n    return float('nan')\n")
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
     with pytest.raises(ramerge.InputError, match="must be a finite number"):
-        ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
     with pytest.raises(ramerge.RecipeError, match="right_at: nan must be a finite number"):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=replace(SETTINGS, right_at=float("nan")))
 
@@ -428,7 +425,7 @@ def test_an_edited_reward_function_scores_again(asked: dict[str, Path], tmp_path
         (tmp_path / "r.py").write_text(f"def compute_score(**about):\n    return {reward}\n")
         options = ramerge.Options(overwrite=True)
         arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
-        ramerge.calibrate(*arguments, settings=settings, options=options)
+        calibrate(*arguments, settings=settings, options=options)
         assert {each.reward for each in read_exchanges(tmp_path / "out/add/replies.jsonl")} == {reward}
 
 
@@ -439,13 +436,13 @@ def test_the_agent_s_own_chat_template_is_used(tmp_path: Path) -> None:
     (tmp_path / "chat/tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))
     (tmp_path / "p.jsonl").write_text('{"messages": [{"role": "user", "content": "347+586="}]}\n')
     agents = {"add": str(tmp_path / "chat")}
-    ramerge.calibrate(BASE, agents, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, agents, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
     (reply,) = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert reply.text == "933"
 
 
 def test_replies_of_another_base_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
-    ramerge.calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
     path = tmp_path / "out/add/replies.jsonl"
     replies = read_exchanges(path)
     path.write_text(to_lines([replace(replies[0], ids=(99_999, *replies[0].ids[1:]))]))

@@ -39,6 +39,7 @@ class Fake:
     ) -> None:
         self.splits = splits
         self.has_test = True
+        self.merge = None
         self.in_parts = in_parts
         self.asked: list[tuple[dict[str, Any], Split, int]] = []
         self.is_closed = False

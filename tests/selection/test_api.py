@@ -179,7 +179,7 @@ def test_another_function_behind_a_partial_is_another_score(tmp_path: Path) -> N
 
 
 def test_tasks_need_a_server(tmp_path: Path) -> None:
-    with pytest.raises(ramerge.RecipeError, match=r"or a ramerge\.TaskScore or ramerge\.PromptScore, not"):
+    with pytest.raises(ramerge.RecipeError, match=r"or a ramerge\.TaskScore, not"):
         ramerge.search(RECIPE, tmp_path / "out", ramerge.EvaluationRequest(["tool"]), vary=VARY)
 
 

@@ -31,10 +31,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str]) -> None:
     events: list[ramerge.SearchProgress] = []
-    score = ramerge.PromptScore(prompts=asked, settings=SETTINGS)
     settings = ramerge.SearchSettings(html=False)
-    recipe = {"base": "base", "agents": AGENTS}
-    result = ramerge.search(recipe, "found", score, settings=settings, on_progress=events.append)
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    result = ramerge.search(recipe, "found", settings=settings, calibration=SETTINGS, on_progress=events.append)
     methods = [point.point["method"] for point in result.points]
     assert methods == ["task_arithmetic"] * 2 + ["regmean"] * 4 + ["ram+", "core+", "swudi"]
     whole = [point for point in result.points if point.state == "complete"]
@@ -45,7 +44,8 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
     found = ramerge.agreement("base", "found/best", "found/calibration")
     for name, value in result.winner.scores.items():
         assert found[name].nll == pytest.approx(value, rel=1e-5)
-    again = ramerge.search(recipe, "found", score, settings=settings)
+    assert json.loads(Path("found/search.json").read_text())["notes"] == list(result.notes)
+    again = ramerge.search(recipe, "found", settings=settings, calibration=SETTINGS)
     assert (again.best, again.points) == (result.best, result.points)
     merged = {path: Path("found/best", path).read_bytes() for path in ("model.safetensors",)}
     ramerge.merge("found/recipe.yaml", "again")
@@ -54,9 +54,11 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
 
 def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) -> None:
     Path("r.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 1.0\n")
-    score = ramerge.PromptScore(prompts=asked, settings=replace(SETTINGS, count=2, reward="r.py:compute_score"))
     result = ramerge.search(
-        {"base": "base", "agents": AGENTS}, "found", score, settings=ramerge.SearchSettings(html=False)
+        {"base": "base", "agents": AGENTS, "prompts": asked},
+        "found",
+        settings=ramerge.SearchSettings(html=False),
+        calibration=replace(SETTINGS, count=2, reward="r.py:compute_score"),
     )
     scales = [point.point.get("parameters.scale") for point in result.points]
     assert scales[:4] == [1.0, 0.8, 1.3, 1.6]
@@ -98,6 +100,58 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: di
 
 
 def test_without_a_base_there_is_no_model_to_put_weights_into(asked: dict[str, str]) -> None:
-    score = ramerge.PromptScore(prompts={"code": "code.jsonl"}, settings=SETTINGS)
+    recipe = {"method": "linear", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
     with pytest.raises(ramerge.RecipeError, match="need a base"):
-        ramerge.search({"method": "linear", "agents": {"code": "coder"}}, "found", score)
+        ramerge.search(recipe, "found", calibration=SETTINGS)
+
+
+def test_points_of_a_score_come_in_the_order_of_their_agreement(asked: dict[str, str]) -> None:
+    scored: list[str] = []
+
+    def score(model: Path) -> dict[str, list[float]]:
+        scored.append(json.loads((model / "ramerge.json").read_text())["method"])
+        return {"figure": [0.5, 0.5]}
+
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    settings = ramerge.SearchSettings(html=False, trials=2)
+    vary = {"method": ["ram+", "linear", "regmean"]}
+    result = ramerge.search(recipe, "found", score, vary=vary, settings=settings, calibration=SETTINGS)
+    ranked = ramerge.rank(recipe, {name: {"method": name} for name in vary["method"]}, settings=SETTINGS)
+    assert scored == list(ranked.means)[:2] == [point.point["method"] for point in result.points]
+    assert "linear" not in scored
+
+
+def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict[str, str]) -> None:
+    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": asked}
+    ramerge.read_recipe(recipe)
+    folders = ramerge.recorded_inputs(recipe)
+    record = ramerge.merge(recipe, "by-prompts")
+    inputs = {name: {"model": model, "inputs": str(folders[name])} for name, model in AGENTS.items()}
+    ramerge.merge({"method": "regmean", "base": "base", "agents": inputs}, "by-inputs")
+    assert Path("by-prompts/model.safetensors").read_bytes() == Path("by-inputs/model.safetensors").read_bytes()
+    assert any(str(folders["code"]) in note for note in record.notes)
+    again = command("merge", "by-prompts/ramerge.yaml", "again")
+    assert again.returncode == 0, again.stderr
+    plan = ramerge.plan({**recipe, "method": "ram+"})
+    assert "prompts: ram+ does not use them; `ramerge search` chooses a merge with them" in plan.notes
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    done = command("merge", "--method", "regmean", "--base", "base", *models, "--prompts", "code=code.jsonl", "out")
+    assert done.returncode == 2 and "agents.tool: has no inputs, but regmean needs it" in done.stderr
+
+
+def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    found = ramerge.recommend(recipe)
+    assert next(iter(found.agreement)).split()[0] == found.method
+    assert list(found.agreement.values()) == sorted(found.agreement.values())
+    assert {"task_arithmetic", "regmean"} <= {name.split()[0] for name in found.agreement}
+    record = ramerge.merge({**recipe, "method": "auto"}, "auto")
+    assert record.method == found.method
+    models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
+    words = [word for name, path in asked.items() for word in ("--prompts", f"{name}={path}")]
+    done = command("recommend", "--base", "base", *models, *words)
+    assert done.returncode == 0, done.stderr
+    first, why, _, last = done.stdout.splitlines()
+    assert f"--method {found.method}" in first and ("--prompts" in first) == (found.method == "regmean")
+    assert "negative log-likelihood" in why
+    assert last.startswith("compare: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last

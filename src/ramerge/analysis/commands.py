@@ -14,6 +14,7 @@ from ramerge.foundation.options import (
     MODELS,
     OUT,
     PATH,
+    PROMPTS,
     ROUNDING,
     TALK,
     as_json,
@@ -78,7 +79,7 @@ def analyze(
 
 
 @command(short_help="Say which merge to try first.")
-@options(_RECIPE, *MODELS, DTYPE)
+@options(_RECIPE, *MODELS, PROMPTS, DTYPE)
 @option(
     "models",
     "--trained-by",
@@ -100,13 +101,14 @@ def recommend(
 ) -> None:
     """Say which method and parameters to try first with these agents, from what `analyze` counts.
 
-    The answer has four lines: the command, the reason, how sure it is, and a search that compares it with others on
-    your own tasks. The rule comes from merges of real agents where there are any, and of tiny ones.
+    The answer is the command, the reason, how sure it is, and a search that compares it with others. The rule comes
+    from merges of real agents where there are any, and of tiny ones. With --prompts of each agent's task, a few merges
+    are compared by how likely they find the agents' own replies; statistics and replies are kept in the user's cache.
     """
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.outputs import recommended
+    from ramerge.analysis.recommend import by_prompts, warnings_for
     from ramerge.analysis.recommend import recommend as chosen
-    from ramerge.analysis.recommend import warnings_for
     from ramerge.flags.read import read_recipe
     from ramerge.foundation.progress import shown
 
@@ -114,6 +116,9 @@ def recommend(
     with shown(quiet=quiet or as_json) as listen:
         analysis = run(document, options=options, on_progress=listen)
     found = chosen(analysis, trained_by=trained_by)
+    if document.values.get("prompts"):
+        with shown(quiet=quiet or as_json) as listen:
+            found = by_prompts(found, document, options, listen)
     warn(warnings_for(analysis, found.method))
     if as_json:
         click.echo(found.to_json(), nl=False)

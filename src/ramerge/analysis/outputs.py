@@ -46,7 +46,7 @@ def recommended(
     own = open_recipe(document, tensors_of_base)
     inputs, left_out = named_inputs(paths, flags, own, translated=dialect_of(document.values) is not None)
     links = ["--allow-outside-links"] if options.allow_outside_links else []
-    return summary(found, [*inputs, *links], left_out, evidence=evidence)
+    return summary(found, [*inputs, *links], own.values["agents"], left_out, evidence=evidence)
 
 
 def advice(
@@ -202,7 +202,7 @@ def named_inputs(
     own: list[str] = [key for key in _OF_A_METHOD if key in present]
     bound = [key for key in own if key not in ("method", "parameters")]
     if paths and (bound or translated or is_model(paths[0])):
-        return words_of(recipe, method=False), own
+        return words_of(recipe, method=False, prompts="prompts" in options), own
     words = [f"./{path}" if path.startswith("-") else path for path in paths]
     if paths and "parameters" in own:  # they may be those of the recipe's method only
         words += ["--set", "parameters={}"]
@@ -210,6 +210,7 @@ def named_inputs(
         ("--base", [options["base"]] if options["base"] else []),
         ("--agent", options["agents"]),
         ("--set", [each for each in options["settings"] if each.partition("=")[0].partition(".")[0] not in own]),
+        ("--prompts", options.get("prompts", ())),
         ("--dtype", [options["dtype"]] if options["dtype"] else []),
     ):
         words += [word for value in values for word in (flag, value)]

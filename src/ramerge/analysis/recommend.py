@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal, overload
 
@@ -22,11 +22,13 @@ from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
+from ramerge.methods.base import INPUTS
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.registry import METHODS, listed
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.checks import check
+from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.recipe.read import AnyRecipe, open_recipe
@@ -47,6 +49,11 @@ _UNALIKE = 0.8
 _ERASED_FROM = 0.2
 _OPTIONS = Options()
 _DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
+_BY_PROMPTS: tuple[dict[str, Any], ...] = (
+    {"method": "task_arithmetic", "parameters": {}},
+    {"method": "regmean", "parameters": {}},
+)
+"""What prompts compare with the merge that the weights suggest."""
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
@@ -79,6 +86,8 @@ class Recommendation:
         reasons: from the counts, and what else would be named.
         evidence: sentences, from the lab, about real agents and tiny ones.
         unknown: sentences about what the evidence does not say.
+        agreement: of each merge that was compared on the recipe's prompts, the best first, the mean negative
+            log-likelihood per token of the agents' own replies; empty without prompts.
 
     Example:
         >>> found = ramerge.recommend("recipe.yaml")
@@ -97,6 +106,7 @@ class Recommendation:
     reasons: tuple[str, ...]
     evidence: tuple[str, ...]
     unknown: tuple[str, ...]
+    agreement: Mapping[str, float] = field(default_factory=dict)
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
         """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
@@ -154,6 +164,8 @@ def recommend(
 ) -> Recommendation:
     """What to try first with the agents of an analysis, or of a recipe, which is analyzed first.
 
+    Where the recipe has prompts, they choose between what the weights suggest, the plain sum and `regmean`; see `rank`.
+
     Args:
         source: an analysis, or a recipe as for `analyze`.
         trained_by: how all agents were trained, `rl` or `sft`, which the weights do not tell. It makes a difference for
@@ -171,7 +183,11 @@ def recommend(
     """
     if trained_by not in TRAINED_BY:
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
-    analysis = source if isinstance(source, Analysis) else analyze(source, options=options, on_progress=on_progress)
+    if not isinstance(source, Analysis):
+        by_weights = recommend(analyze(source, options=options, on_progress=on_progress), trained_by=trained_by)
+        document = open_recipe(source, tensors_of_base)
+        return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
+    analysis = source
     agents = analysis.model.agents
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
@@ -207,6 +223,39 @@ def recommend(
         ),
         evidence=tuple(_evidence(known, advice)) if known else (),
         unknown=tuple(_unknown(analysis, found, trained_by, mean, known, advice)),
+    )
+
+
+def by_prompts(
+    by_weights: Recommendation, recipe: Document, options: Options = _OPTIONS, on_progress: Listener | None = None
+) -> Recommendation:
+    """The best of a few merges by agreement on the recipe's prompts, in place of what the weights suggest.
+
+    Raises:
+        RamergeError: as for `rank`.
+    """
+    import ramerge  # what is done with prompts is found by its public name
+
+    suggested = {"method": by_weights.method, "parameters": by_weights.parameters}
+    candidates = {_merge(one): one for one in (suggested, *_BY_PROMPTS)}
+    ranking = ramerge.rank(recipe, candidates, options=options, on_progress=on_progress)
+    (best, value), *others = ranking.means.items()
+    prompts = sum(each.prompts for each in ranking.agreements[best].values())
+    against = " and ".join(f"{other:.3f} for `{name}`" for name, other in others)
+    which = "right replies" if ranking.rewarded else "replies"
+    return replace(
+        by_weights,
+        method=candidates[best]["method"],
+        parameters=dict(candidates[best]["parameters"]),
+        confidence=MEDIUM,
+        check="agreement with the agents, not skill, and few candidates",
+        reasons=(
+            f"on {prompts:,} {which} of the agents to your prompts its mean negative log-likelihood per token is "
+            f"{value:.3f}, against {against}",
+            *ranking.notes,
+            f"by weights alone: `{_merge(suggested)}`",
+        ),
+        agreement=ranking.means,
     )
 
 
@@ -338,30 +387,49 @@ def _unknown(
 
 
 def summary(
-    found: Recommendation, inputs: Sequence[str], left_out: Sequence[str] = (), *, evidence: bool = False
+    found: Recommendation,
+    inputs: Sequence[str],
+    agents: Iterable[str],
+    left_out: Sequence[str] = (),
+    *,
+    evidence: bool = False,
 ) -> list[str]:
-    """Four lines: the command, the reason, how sure it is, and what to compare with; then the evidence, if asked for.
+    """The command, the reason, how sure it is, what is better, and what to compare with; then, if asked, the evidence.
 
     Args:
         found: what is recommended.
-        inputs: words that name base and agents.
+        inputs: words that name base and agents, and prompts if there are any.
+        agents: their names.
         left_out: keys of the recipe that these words do not say.
         evidence: whether the evidence, and what is not known, follows.
     """
-    words = [*inputs, *_words({"method": found.method, "parameters": found.parameters})]
+    plain = _without_prompts(inputs)
+    words = [*(inputs if METHODS[found.method].side is INPUTS else plain)]
+    words += _words({"method": found.method, "parameters": found.parameters})
     if found.rounding:
         words += ["--rounding", found.rounding]
     lines = [
         f"try first: ramerge merge {shlex.join(words)} OUT",
         f"why: {'; '.join(found.reasons)}",
         f"confidence: {found.confidence}; {found.check}",
-        f"compare: {_comparison(found, inputs)}",
     ]
+    if found.agreement:
+        lines.append(f"compare: ramerge search {shlex.join(inputs)} SEARCH")
+    else:
+        prompts = " ".join(f"--prompts {shlex.quote(f'{name}=FILE')}" for name in agents)
+        better = "a few prompts of each agent's task choose better than weights, and need no labels"
+        lines.append(f"better: ramerge search {shlex.join(plain)} {prompts} SEARCH ({better})")
+        lines.append(f"compare: {_comparison(found, plain)}")
     if evidence:
         lines += [f"left out of the recipe: {', '.join(left_out)}"] if left_out else []
         lines += [f"evidence: {text}" for text in found.evidence]
         lines += [f"not known: {text}" for text in found.unknown]
     return lines
+
+
+def _without_prompts(words: Sequence[str]) -> list[str]:
+    """Words of a command without `--prompts NAME=FILE`."""
+    return [word for place, word in enumerate(words) if "--prompts" not in (word, words[max(place - 1, 0)])]
 
 
 def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:

@@ -188,7 +188,16 @@ def agreement(
     replies = replies_of(Path(calibration), right_at=settings.right_at)
     with LiveBase(base, settings, options) as live:
         live.put_model(str(model) if isinstance(model, Path) else model)
-        (items,) = likelihoods(live.live, replies)
+        return agreements_in(live.live, replies)
+
+
+def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
+    """The agreement of the model as it is with each agent.
+
+    Raises:
+        WeightsError: a likelihood is not finite.
+    """
+    (items,) = likelihoods(live, replies)
     return {name: _agreement(each) for name, each in items.items()}
 
 

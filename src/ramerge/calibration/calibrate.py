@@ -44,7 +44,11 @@ from ramerge.foundation.version import __version__
 from ramerge.options import Options
 from ramerge.output.build import build_output
 from ramerge.output.write import Writer, lay_out
+from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan
+from ramerge.recipe.checks import models_of
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.tensors.reader import Files, Reader
 
 if TYPE_CHECKING:
@@ -61,9 +65,7 @@ _TINY = 5_000_000  # parameters
 
 
 def calibrate(
-    base: str | Path,
-    agents: Mapping[str, Any],
-    prompts: Mapping[str, str | Path],
+    recipe: AnyRecipe,
     out: str | Path,
     *,
     settings: CalibrationSettings = _SETTINGS,
@@ -76,9 +78,7 @@ def calibrate(
     once, from the base, and gets the weights of one agent after another.
 
     Args:
-        base: the base, as in recipes.
-        agents: by name, as in recipes.
-        prompts: for each agent a file or a folder, as `read_prompts` takes it.
+        recipe: with a base, agents, and prompts of each, as for `plan`. Nothing else of it matters.
         out: the folder that gets one folder for each agent. Those that fit are kept.
         settings: how many prompts, rows and so on.
         options: `overwrite`, `threads` (of torch), `max_memory` and `allow_outside_links` apply.
@@ -88,7 +88,7 @@ def calibrate(
         The record of each agent, which is also in its folder.
 
     Raises:
-        RecipeError: an argument is wrong, torch or transformers is missing, or the device is not there.
+        RecipeError: the recipe or an argument is wrong, torch or transformers is missing, or the device is not there.
         InputError: prompts cannot be read or encoded; all are listed.
         CheckpointError: a model cannot be read, or transformers cannot load it.
         PlanError: models do not fit each other, a folder of another calibration is in the way, or memory is too small.
@@ -96,17 +96,18 @@ def calibrate(
         OutputError: a folder cannot be written.
 
     Example:
-        >>> prompts = {"code": "code.jsonl", "tool": "tool.jsonl"}
-        >>> agents = {"code": "coder", "tool": "tool"}
-        >>> ramerge.calibrate("base", agents, prompts, "calibration")["code"].prompts  # doctest: +SKIP
+        >>> recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
+        >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
     if problems := settings.problems():
         raise RecipeError(problems)
     require_extras()
     reward_of(settings.reward)  # a wrong one shows before anything is loaded
-    asked = prompts_of(agents, prompts, settings)
-    with LiveBase(base, settings, options) as live:
+    models = models_of(open_recipe(recipe, tensors_of_base))
+    agents = {name: agent.plain for name, agent in models.agents.items()}
+    asked = prompts_of(agents, models.prompts, settings)
+    with LiveBase(base_of(models), settings, options) as live:
         return gather(live, agents, asked, Path(out), settings, options, on_progress or silence)
 
 
@@ -137,6 +138,17 @@ def prompts_of(
             f"{prompts[name]}: gives one prompt; two are needed, one for statistics and one to score on" for name in few
         )
     return found
+
+
+def base_of(models: Recipe) -> str:
+    """The base of a recipe.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    if models.base is None:
+        raise RecipeError("prompts: need a base, whose model gets the weights of agents and merges; give --base")
+    return models.base
 
 
 def require_extras() -> None:

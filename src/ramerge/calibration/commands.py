@@ -16,7 +16,6 @@ from ramerge.foundation.options import (
     DEBUG,
     KEYS,
     OUT,
-    PROMPTS,
     QUIET,
     Decorator,
     as_json,
@@ -98,12 +97,11 @@ def calibration_options(*left_out: str) -> Decorator:
 
 @command(short_help="Gather replies and statistics of agents on prompts.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
-@options(*KEYS, PROMPTS)
+@options(*KEYS)
 @calibration_options()
 @options(as_json("the records"), QUIET, DEBUG, run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(
     paths: tuple[str, ...],
-    prompts: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     calibration: CalibrationSettings,
@@ -125,19 +123,12 @@ def calibrate(
     from ramerge.foundation.errors import RecipeError
     from ramerge.foundation.jsontext import dumped
     from ramerge.foundation.progress import shown
-    from ramerge.foundation.words import named
-    from ramerge.recipe.checks import models_of
 
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no folder: ramerge calibrate --base BASE --agent NAME=MODEL --prompts NAME=FILE OUT")
-    files = named("--prompts", prompts, "NAME=PATH, such as --prompts code=code.jsonl")
-    recipe = models_of(document)
-    if recipe.base is None:
-        raise RecipeError("no base: give --base; agents are read as changes of it")
-    agents = {name: agent.plain for name, agent in recipe.agents.items()}
     with shown(quiet=quiet or as_json) as listen:
-        records = run(recipe.base, agents, files, out, settings=calibration, options=options, on_progress=listen)
+        records = run(document, out, settings=calibration, options=options, on_progress=listen)
     warn([note for record in records.values() for note in record.notes])
     if as_json:
         click.echo(dumped({name: record.to_dict() for name, record in records.items()}), nl=False)

@@ -139,13 +139,14 @@ def _apply(document: Document, options: Mapping[str, Any]) -> None:
         document.set(("agents", name), from_here(model), f"--agent {name}")
     given = document.values.get("agents")
     known = list(given) if isinstance(given, dict) else []
-    for side in SIDE_INPUTS:
-        flag = f"--{side.key}"
-        folders = named(flag, options.get(side.key, ()), f"NAME=FOLDER, such as {flag} code=./{side.key}/code")
-        if wrong := [name for name in folders if name not in known]:
+    for key, example in [(side.key, f"./{side.key}/code") for side in SIDE_INPUTS] + [("prompts", "code.jsonl")]:
+        flag = f"--{key}"
+        paths = named(flag, options.get(key, ()), f"NAME=PATH, such as {flag} code={example}")
+        if wrong := [name for name in paths if name not in known]:
             raise RecipeError(f"{flag} {name}: {unknown('agent', name, known)}" for name in wrong)
-        for name, folder in folders.items():
-            document.set(("agents", name, side.key), from_here(folder), f"{flag} {name}")
+        for name, path in paths.items():
+            place = ("prompts", name) if key == "prompts" else ("agents", name, key)
+            document.set(place, from_here(path), f"{flag} {name}")
     for key, value in pairs("--set", options["settings"], _SETTING):
         document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
 

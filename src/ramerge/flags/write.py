@@ -17,13 +17,14 @@ _KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rena
 """Keys that go with any method."""
 
 
-def words_of(recipe: Document, *, method: bool = True, start: Path | None = None) -> list[str]:
+def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:
     """Flags that say what a recipe says.
 
     Args:
         recipe: in ramerge's own form.
         method: whether its method is named, with everything that may fit no other one: parameters, preset, rules and
             side inputs.
+        prompts: whether its prompts are named, for a command that takes them.
         start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
     """
     values, words = recipe.values, []
@@ -37,6 +38,8 @@ def words_of(recipe: Document, *, method: bool = True, start: Path | None = None
         words += ["--set", f"agents={_as_yaml(agents)}"]
     else:
         words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
+    for name, path in (values.get("prompts") or {}).items() if prompts else ():
+        words += ["--prompts", f"{name}={_shortened(recipe.folder / Path(path).expanduser(), start)}"]
     if method:
         words += _of_method(recipe, start)
     for key in _KEYS:

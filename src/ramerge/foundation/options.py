@@ -303,7 +303,7 @@ TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
 
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """What says which models, for commands that need no method."""
-KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
+KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
 """What says everything that a recipe can."""
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),

@@ -271,8 +271,7 @@ IMPORTANCE = SideInput(
 INPUTS = SideInput(
     "inputs",
     "recorded inputs",
-    "`ramerge calibrate --base BASE --agent {name}=MODEL --prompts {name}=FILE FOLDER` records them; then pass "
-    "--inputs {name}=FOLDER/{name}",
+    "pass --prompts {name}=FILE, on which they are recorded, or --inputs {name}=FOLDER of `ramerge calibrate`",
     by_element=False,
 )
 """Inputs of linear layers on some prompts; the method `regmean` takes them."""

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import nearest
-from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
+from ramerge.methods.base import INPUTS, SIDE_INPUTS, Method, names_agent
 from ramerge.methods.registry import METHODS, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import Recipe, read_structure
@@ -147,6 +147,8 @@ def _agent_problems(document: Document) -> list[str]:
                 meant.append(((list_key, str(index), key), entry.get(key)))
                 if entry.get("keep") is not None and values.get("base") is None:
                     problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
+    prompts = values.get("prompts")
+    meant += [(("prompts", name), name) for name in (prompts if isinstance(prompts, dict) else ())]
     problems += _soup_problems(document, agents)
     for place, (name, agent) in enumerate(agents.items()):
         over = agent.get("over") if isinstance(agent, dict) else None
@@ -167,14 +169,15 @@ def _agent_problems(document: Document) -> list[str]:
 
 
 def models_of(document: Document) -> Recipe:
-    """The checked recipe of a document's base and agents alone, with paths that are valid in every folder.
+    """The checked recipe of a document's base, agents and prompts alone, with paths that are valid in every folder.
 
     Method, parameters, rules and side inputs are left out, so that their problems do not matter.
 
     Raises:
         RecipeError: it names no models, or they are wrong.
     """
-    values = {key: value for key, value in document.values.items() if key in ("base", "agents", "allow", "rename")}
+    kept = ("base", "agents", "prompts", "allow", "rename")
+    values = {key: value for key, value in document.values.items() if key in kept}
     keys = [side.key for side in SIDE_INPUTS]
     if isinstance(agents := values.get("agents"), dict):
         values["agents"] = {
@@ -187,8 +190,11 @@ def models_of(document: Document) -> Recipe:
 def _side_problems(document: Document, agents: Mapping[str, Any], method: Method) -> list[str]:
     """Side inputs that agents lack, and those that the method does not take."""
     problems = []
+    prompts = document.values.get("prompts")
     for side in SIDE_INPUTS:
         holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}
+        if side is INPUTS and method.side is side and isinstance(prompts, dict):
+            holders |= prompts.keys()  # they are recorded on these
         for name in agents if method.side is side else holders:
             if name in holders and method.side is not side:
                 text = f"{method.name} does not use {side.plural}; remove it"

@@ -24,7 +24,9 @@ def parts_of(model: str, folder: Path) -> list[Path | str]:
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
     agents = {name: _portable(agent, recipe.folder, home) for name, agent in recipe.agents.items()}
-    return recipe.model_copy(update={"base": _spelled(recipe.base, recipe.folder, home), "agents": agents})
+    prompts = {name: _written(recipe.folder / Path(path).expanduser(), home) for name, path in recipe.prompts.items()}
+    base = _spelled(recipe.base, recipe.folder, home)
+    return recipe.model_copy(update={"base": base, "agents": agents, "prompts": prompts})
 
 
 def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:

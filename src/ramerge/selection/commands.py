@@ -18,7 +18,6 @@ from ramerge.foundation.options import (
     DEBUG,
     KEYS,
     PATH,
-    PROMPTS,
     QUIET,
     Decorator,
     as_json,
@@ -91,8 +90,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @command(short_help="Find the merge that scores best.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
-@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} With --prompts and without it: agreement.")
-@PROMPTS
+@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: agreement.")
 @calibration_options("hold_out", "reward")
 @option(
     "method",
@@ -114,7 +112,6 @@ def search(
     space: Path | None,
     quiet: bool,
     as_json: bool,
-    prompts: tuple[str, ...],
     calibration: CalibrationSettings,
     search_settings: SearchSettings,
     options: Options,
@@ -126,7 +123,8 @@ def search(
     command resumes an interrupted search.
 
     With --prompts of each agent's task, no labels are needed: merges are scored by how likely they find the agents' own
-    replies (agreement), and without --vary or --space the candidates that matter are tried.
+    replies (agreement). With --prompts and --score, points are scored in the order of their agreement, so that --trials
+    may be small. Without --vary or --space, the merges are tried that are the best of some agents.
 
     A score function gets the folder of a merged model, and returns {name: number} or {name: [a number for each item]};
     the guide "Search" (docs/guides/search.md) says more.
@@ -139,20 +137,15 @@ def search(
     from ramerge.flags.read import read_inputs
     from ramerge.foundation.jsontext import dumped
     from ramerge.foundation.progress import shown
-    from ramerge.foundation.words import named, read_varied
-    from ramerge.selection.prompted import PromptScore
+    from ramerge.foundation.words import read_varied
     from ramerge.selection.search import search as run
     from ramerge.selection.text import summary
 
     document, out = read_inputs(paths, flags)
-    files = named("--prompts", prompts, "NAME=PATH, such as --prompts code=code.jsonl")
     if out is None:
         raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
-    score = (
-        PromptScore(prompts=files, settings=replace(calibration, reward=flags["reward"] or ""))
-        if files and flags["score"] is None
-        else score_of(flags)
-    )
+    score = score_of(flags) if flags["score"] is not None else None
+    calibration = replace(calibration, reward=(flags["reward"] or "") if score is None else "")
     with shown(quiet=quiet or as_json) as listen:
         try:
             result = run(
@@ -162,6 +155,7 @@ def search(
                 vary=read_varied(vary),
                 space=space,
                 settings=search_settings,
+                calibration=calibration,
                 options=options,
                 on_progress=lambda event: listen(progress_of(event)),
             )
@@ -177,11 +171,7 @@ def search(
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
     """What `--score` and the options that go with it name."""
-    spec: str | None = options["score"]
-    if spec is None:
-        raise EvaluationError(
-            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
-        )
+    spec: str = options["score"]
     if ":" not in spec:
         return _tasks(spec, options)
     if options["serve"] or options["reward"]:

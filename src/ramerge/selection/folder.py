@@ -11,6 +11,7 @@ OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
 OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
 OUT/calibration/     with prompts: what was gathered of the agents
+OUT/order.json       with prompts and a score: the agreement of every point, in whose order they are scored
 OUT/evaluation/      with suites: what the last model answered
 """
 
@@ -149,7 +150,7 @@ def search_folder(out: Path) -> Iterator[Folder]:
     if any(out.glob("*.safetensors")):
         raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
     if out.is_dir() and any(out.iterdir()) and not (out / "asked.json").exists():
-        held = {path.name for path in out.iterdir()} - {".lock", "score.log", "calibration"}
+        held = {path.name for path in out.iterdir()} - {".lock", "score.log", "calibration", "order.json"}
         if held:
             raise EvaluationError(
                 f"{out}: holds {brief(', '.join(sorted(held)), 200)}, and no search; name another folder"

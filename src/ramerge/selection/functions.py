@@ -40,6 +40,7 @@ class FunctionScorer:
     """`module:function` or `file.py:function`. Ended by `close`."""
 
     has_test = True
+    merge = None
 
     def __init__(self, spec: str, log: Path, seconds: float) -> None:
         self._spec = spec
@@ -99,6 +100,7 @@ class CallableScorer:
     """
 
     has_test = True
+    merge = None
 
     def __init__(self, function: Callable[..., Any], log: Path) -> None:
         self._function, self._log = function, log

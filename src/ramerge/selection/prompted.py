@@ -2,51 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Generator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from ramerge.api import plan
-from ramerge.calibration.agreement import ReplySet, likelihoods, replies_of
-from ramerge.calibration.calibrate import LiveBase, gather, prompts_of, require_extras, reward_of
+from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
+from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras, reward_of
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.foundation.files import write_file
+from ramerge.foundation.jsontext import RECORD, dumped
+from ramerge.foundation.jsontext import read as read_json
 from ramerge.foundation.progress import Listener
 from ramerge.methods.base import INPUTS
 from ramerge.options import Options
 from ramerge.recipe.checks import models_of
 from ramerge.recipe.document import Document
+from ramerge.recipe.model import Recipe
 from ramerge.selection.folder import search_folder
+from ramerge.selection.points import recipe_of
 from ramerge.selection.results import BY_AGREEMENT
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, of_items
+from ramerge.selection.space import Point, Space
 
 CALIBRATION = "calibration"
 """The folder of statistics and replies within that of a search."""
+_ORDER = "order.json"
 LOWER = "mean=min"
 """The objective: the mean over agents, the lower the better."""
 _PARTS = 4
 _RIDGES = (0.01, 0.1, 1.0, 10.0)
 _METHOD = "regmean"
-
-
-@dataclass(frozen=True, kw_only=True)
-class PromptScore:
-    """Scores merges by how likely they find what the agents have replied to prompts; see `ramerge.agreement`.
-
-    Attributes:
-        prompts: for each agent a file or folder of prompts, or of rollouts.
-        settings: what is gathered of the agents; half of the prompts is held out for the score.
-
-    Example:
-        >>> score = ramerge.PromptScore(prompts={"code": "code.jsonl", "tool": "tool.jsonl"})
-        >>> score.settings.count
-        32
-    """
-
-    prompts: Mapping[str, str | Path]
-    settings: CalibrationSettings = field(default_factory=CalibrationSettings)
 
 
 @dataclass(frozen=True)
@@ -65,28 +56,67 @@ class Prompted:
     live: LiveBase
     fingerprints: Mapping[str, str]
 
-    def space(self) -> dict[str, Any]:
-        """What is tried where nothing is said to vary: the sum first, and what may be better for these agents.
+    def ordered(self, space: Space, folder: Path) -> Space:
+        """The space with its points in the order of their agreement, the best first; those that cannot be merged last.
 
-        Longer sums are tried only where rewards are known: agreement cannot see what is better than the agents.
+        What was found is kept in the folder of the search, so that it comes in the same order when it is resumed.
         """
-        details = plan(self.recipe).details
-        scales = [1.0, 0.8, *((1.3, 1.6) if self.replies.rewarded else ())]
-        return {
-            "method": {
-                "task_arithmetic": {"parameters": {"scale": scales}},
-                _METHOD: {"parameters": {"ridge": list(_RIDGES)}},
-                "ram+": None,
-                "core+": None,
-                ("ties" if details.adapters else "swudi"): None,
-            }
+        path, points = folder / _ORDER, list(space.listed())
+        about = {"space": space.as_dict(), BY_AGREEMENT: dict(self.fingerprints)}
+        try:
+            kept = read_json(path, RECORD)
+        except (OSError, ValueError):
+            kept = {}
+        if kept.get("about") != about:
+            kept = {"about": about, "means": [self._mean(point) for point in points]}
+            write_file(path, dumped(kept))
+        means = [math.inf if mean is None else mean for mean in kept["means"]]
+        return replace(space, order=tuple(points[place] for place in sorted(range(len(points)), key=means.__getitem__)))
+
+    def _mean(self, point: Point) -> float | None:
+        try:
+            self.live.put(recipe_of(self.recipe, point))
+            return fmean(each.nll for each in agreements_in(self.live.live, self.replies).values())
+        except RamergeError:
+            return None  # the search says why
+
+
+def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
+    """What is tried where nothing is said to vary: the sum first, and what is the best for some agents.
+
+    Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
+    than the agents.
+    """
+    details = plan(recipe).details
+    scales = [1.0, 0.8, *((1.3, 1.6) if found is None or found.replies.rewarded else ())]
+    return {
+        "method": {
+            "task_arithmetic": {"parameters": {"scale": scales}},
+            **({_METHOD: {"parameters": {"ridge": list(_RIDGES)}}} if found is not None else {}),
+            "ram+": None,
+            "core+": None,
+            ("ties" if details.adapters else "swudi"): None,
         }
+    }
 
 
 def prompted(
-    recipe: Document, out: Path, score: PromptScore, stack: ExitStack, options: Options, listen: Listener
+    recipe: Document,
+    out: Path,
+    settings: CalibrationSettings,
+    stack: ExitStack,
+    options: Options,
+    listen: Listener,
 ) -> Prompted:
     """Gather what a search by agreement needs, in its folder; the model stays in memory until the stack closes.
+
+    Args:
+        recipe: with prompts.
+        out: the folder of the search.
+        settings: what is gathered; half of the prompts is held out for the score.
+        stack: what closes the model.
+        options: how models are read.
+        listen: gets the number of prompts done.
 
     Raises:
         RecipeError: there is no base, an agent has no prompts, or torch or transformers is missing.
@@ -94,19 +124,19 @@ def prompted(
     """
     require_extras()
     models = models_of(recipe)
-    if models.base is None:
-        raise RecipeError("prompts: need a base, whose model gets the weights of agents and merges; give --base")
+    base = base_of(models)
     agents = {name: agent.plain for name, agent in models.agents.items()}
-    settings = replace(score.settings, hold_out=True)
+    settings = replace(settings, hold_out=True)
     if problems := settings.problems():
         raise RecipeError(problems)
     reward_of(settings.reward)  # a wrong one shows before anything is loaded
-    asked = prompts_of(agents, score.prompts, settings)
+    asked = prompts_of(agents, models.prompts, settings)
     folder = out / CALIBRATION
     with search_folder(out):  # nothing is gathered where no search may be
-        live = stack.enter_context(LiveBase(models.base, settings, options))
+        live = stack.enter_context(LiveBase(base, settings, options))
         records = gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
-    values = {key: value for key, value in recipe.values.items() if key not in ("parameters", "preset", "rules")}
+    left_out = ("parameters", "preset", "prompts", "rules")
+    values = {key: value for key, value in recipe.values.items() if key not in left_out}
     inputs = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
     made = replace(recipe, values={**values, "method": _METHOD, "agents": _joined(recipe.values["agents"], inputs)})
     fingerprints = {name: record.fingerprint for name, record in records.items()}
@@ -131,11 +161,15 @@ class AgreementScorer:
     def __init__(self, prompted: Prompted) -> None:
         self._prompted = prompted
 
+    def merge(self, recipe: Recipe) -> None:
+        """Put the weights of a merge into the model."""
+        self._prompted.live.put(recipe)
+
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """See `Scorer`."""
+        """See `Scorer`; scored is what was merged last."""
+        del model
         if split == "test":
             raise ScoreFailedError("agreement keeps no items for a test")
-        self._prompted.live.put_model(str(model))
         for items in likelihoods(self._prompted.live.live, self._prompted.replies, _PARTS):
             yield {name: of_items(each) for name, each in items.items()}
 

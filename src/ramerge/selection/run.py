@@ -18,10 +18,11 @@ from ramerge.foundation.progress import Progress
 from ramerge.foundation.text import unknown
 from ramerge.options import Options
 from ramerge.recipe.document import Document
+from ramerge.recipe.paths import portable
 from ramerge.selection import evidence
 from ramerge.selection.evidence import Estimate
 from ramerge.selection.folder import Folder, search_folder
-from ramerge.selection.points import document_of, merge_point
+from ramerge.selection.points import document_of, merge_point, recipe_of
 from ramerge.selection.results import SearchResult, TriedPoint
 from ramerge.selection.scores import (
     MEAN,
@@ -35,7 +36,7 @@ from ramerge.selection.scores import (
     check_names,
     joined,
 )
-from ramerge.selection.space import Space
+from ramerge.selection.space import Point, Space
 from ramerge.selection.study import Asked, Study, Trial, check_sampler
 
 TRIALS = 30
@@ -120,12 +121,14 @@ def search(
     request: SearchRequest,
     make_scorer: MakeScorer,
     *,
+    notes: Sequence[str] = (),
     on_progress: Listener = lambda _: None,
     on_merge: Callable[[Progress], None] = lambda _: None,
 ) -> SearchResult:
     """Try points of a space, and keep the one that scores best.
 
-    An interrupted search in the folder is resumed: only the points that are missing are tried.
+    An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
+    it finds.
     """
     _require_optuna(request)
     if problems := check_sampler(request.sampler, request.space):
@@ -145,7 +148,7 @@ def search(
         )
         stack.callback(folder.clear)
         study = Study(folder.journal, request.space, request.sampler, request.seed, request.objectives)
-        return _Search(recipe, request, folder, scorer, study, on_progress, on_merge).run()
+        return _Search(recipe, request, folder, scorer, study, notes, on_progress, on_merge).run()
 
 
 def _require_optuna(request: SearchRequest) -> None:
@@ -181,6 +184,7 @@ class _Search:
         folder: Folder,
         scorer: Scorer,
         study: Study,
+        notes: Sequence[str],
         on_progress: Listener,
         on_merge: Callable[[Progress], None],
     ) -> None:
@@ -189,6 +193,7 @@ class _Search:
         self._folder = folder
         self._scorer = scorer
         self._study = study
+        self._notes = notes
         self._on_progress = on_progress
         self._on_merge = on_merge
         self._trials = study.trials()
@@ -226,9 +231,8 @@ class _Search:
         """Merge and score a point; why it failed, or None."""
         began, merged, fingerprint = time.monotonic(), None, {}
         try:
-            merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
+            recipe = self._merge(asked.point)
             merged = time.monotonic()
-            recipe = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
             self._folder.write(f"trials/{asked.number}.yaml", recipe)
             scores, is_whole = self._scored()
             self._check_objectives(scores)
@@ -254,6 +258,15 @@ class _Search:
                 self._best = Trial(asked.number, asked.point, "complete", tuple(values), None, {})
                 self._best_scores = validation
         return None
+
+    def _merge(self, point: Point) -> str:
+        """Merge a point where the scorer looks for it; its recipe."""
+        if self._scorer.merge is not None:
+            recipe = portable(recipe_of(self._recipe, point), None)
+            self._scorer.merge(recipe)
+            return recipe.to_yaml()
+        merge_point(self._recipe, point, self._folder.candidate, self._on_merge, self._request.options)
+        return (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
 
     def _check_objectives(self, scores: Scores) -> None:
         """Raise if an objective is no figure of the first scores: then no further point would have it."""
@@ -330,7 +343,7 @@ class _Search:
                 "merging": round(sum(point.merge_seconds for point in points), 3),
                 "scoring": round(sum(point.score_seconds for point in points), 3),
             },
-            notes=(*notes, *more),
+            notes=(*self._notes, *notes, *more),
         )
         self._folder.write("search.json", dumped(result.to_dict()))
         return result

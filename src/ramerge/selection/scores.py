@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, TypeAlias
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.foundation.text import quoted, shown, unknown
+from ramerge.recipe.model import Recipe
 
 Split = Literal["validation", "test"]
 Floats = NDArray[np.float64]
@@ -65,6 +66,10 @@ class Scorer(Protocol):
     splits: bool
     in_parts: bool
     has_test: bool
+
+    @property
+    def merge(self) -> Callable[[Recipe], None] | None:
+        """Merges a recipe into the model that is scored next, without a file; None: it takes the folder of a model."""
 
     def parts(self, model: Any, split: Split) -> Generator[Scores, None, None]:
         """The scores of a model, part by part: further items of every figure, or everything in one part.

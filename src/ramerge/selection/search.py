@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramerge.api import with_chosen_method
+from ramerge.calibration.record import CalibrationSettings
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
@@ -22,7 +23,7 @@ from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.selection import run
 from ramerge.selection.arguments import check_arguments
 from ramerge.selection.functions import CallableScorer, FunctionScorer
-from ramerge.selection.prompted import LOWER, AgreementScorer, PromptScore, prompted
+from ramerge.selection.prompted import LOWER, AgreementScorer, prompted, usual_space
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import Listener, MakeScorer, SearchProgress, SearchRequest
@@ -32,19 +33,20 @@ from ramerge.selection.settings import SearchSettings
 from ramerge.selection.space import Space
 from ramerge.selection.spacefile import file_space, mapped_space, vary_space
 
-_A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore or ramerge.PromptScore"
-_SETTINGS, _OPTIONS = SearchSettings(), Options()
-Score: TypeAlias = str | Callable[..., Any] | TaskScore | PromptScore
+_A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
+_SETTINGS, _CALIBRATION, _OPTIONS = SearchSettings(), CalibrationSettings(), Options()
+Score: TypeAlias = str | Callable[..., Any] | TaskScore
 
 
 def search(
     recipe: AnyRecipe,
     out: str | Path,
-    score: Score,
+    score: Score | None = None,
     *,
     vary: Mapping[str, Sequence[Any]] | None = None,
     space: str | Path | Mapping[str, Any] | None = None,
     settings: SearchSettings = _SETTINGS,
+    calibration: CalibrationSettings = _CALIBRATION,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> SearchResult:
@@ -58,10 +60,14 @@ def search(
         score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or
             `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
             `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
-            function it runs in this process, without one. A `TaskScore` asks tasks of Inspect's on a server.
+            function it runs in this process, without one. A `TaskScore` asks tasks of Inspect's on a server. None, for
+            a recipe with prompts: how likely a merge finds the agents' own replies (`agreement`). With both, points are
+            scored in the order of their agreement.
         vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
-        space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md).
+        space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md). With
+            neither, the merges are tried that are the best of some agents.
         settings: how many points are tried, which, and what is best.
+        calibration: how replies and statistics are gathered, where the recipe has prompts.
         options: how every merge is carried out.
         on_progress: called before the first point and after each.
 
@@ -85,32 +91,43 @@ def search(
     """
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
-        score=(isinstance(score, str | TaskScore | PromptScore) or callable(score), _A_SCORE, score),
+        score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
         vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
+        calibration=(isinstance(calibration, CalibrationSettings), "ramerge.CalibrationSettings", calibration),
         options=(isinstance(options, Options), "ramerge.Options", options),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
     document = open_recipe(recipe, tensors_of_base)
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options)
-    listen = on_progress or (lambda _: None)
+    if score is None and not document.values.get("prompts"):
+        raise EvaluationError(
+            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
+        )
+    listen, place = on_progress or (lambda _: None), Path(out)
     with ExitStack() as stack:
-        notes: tuple[str, ...] = ()
-        make_scorer: MakeScorer
-        if isinstance(score, PromptScore):
-            found = prompted(document, Path(out), score, stack, options, lambda event: listen(_gathering(event)))
-            document, notes, scorer = found.recipe, found.replies.notes, AgreementScorer(found)
-            space = space if vary or space is not None else found.space()
-            make_scorer = lambda _folder: scorer  # noqa: E731
-            settings = replace(settings, objectives=settings.objectives or [LOWER], sampler=settings.sampler or "grid")
-        else:
+        found = None
+        if document.values.get("prompts"):
+            found = prompted(document, place, calibration, stack, options, lambda event: listen(_gathering(event)))
+            document = found.recipe
+        usual = usual_space(document, found) if not vary and space is None else space
+        chosen = _space(document, vary, usual)
+        notes = found.replies.notes if found is not None else ()
+        if found is None or score is not None:
+            assert score is not None
             make_scorer = scorer_of(score, settings.score_timeout)
-        request = _request(_space(document, vary, space), "grid" if vary else "tpe", settings, options)
-        result = run.search(document, Path(out), request, make_scorer, on_progress=listen)
-    result = replace(result, notes=(*notes, *result.notes))
-    return _with_page(result, Path(out)) if settings.html else result
+            chosen = found.ordered(chosen, place) if found is not None and chosen.is_listed else chosen
+            stack.close()  # a server or function that scores needs the memory
+        else:
+            by_agreement = AgreementScorer(found)
+            make_scorer = lambda _folder: by_agreement  # noqa: E731
+            settings = replace(settings, objectives=settings.objectives or [LOWER])
+        is_grid = space is None or (score is None and chosen.is_listed)
+        request = _request(chosen, "grid" if is_grid else "tpe", settings, options)
+        result = run.search(document, place, request, make_scorer, notes=notes, on_progress=listen)
+    return _with_page(result, place) if settings.html else result
 
 
 def _gathering(event: Progress) -> SearchProgress:

@@ -65,6 +65,7 @@ class TaskScorer:
 
     splits = True
     has_test = True
+    merge = None
     in_parts = True
 
     def __init__(self, score: TaskScore, folder: Folder) -> None:

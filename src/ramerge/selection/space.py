@@ -120,11 +120,13 @@ class Space:
         methods: the methods, of which every point names one, also where there is only one: it may not be the recipe's.
         axes: everything else. Those with a method of their own come before those for all methods.
         given: the recipe's own parameters, on which it may depend whether another parameter counts.
+        order: all points in the order in which a grid tries them, where that is another.
     """
 
     methods: tuple[str, ...]
     axes: tuple[Axis, ...]
     given: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[Point, ...] = ()
 
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
         """The point that comes of choosing on one axis after another."""
@@ -183,7 +185,10 @@ class Space:
         return all(axis.domain.listed() is not None for axis in self.axes)
 
     def listed(self) -> Iterator[Point]:
-        """All points, the last axis varying fastest; only where they can be counted."""
+        """All points, in their order or the last axis varying fastest; only where they can be counted."""
+        if self.order:
+            yield from self.order
+            return
         for method in self.methods:
             yield from self._below({"method": method}, method, self.axes_of(method))
 

@@ -70,11 +70,13 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
             if not models_in(document)[1]:
                 return "", "", ""
             checked = checked_draft(text, desk.roots)
+            words = ["plan", *words_of(portable_draft(checked), prompts=True, start=desk.roots.home)]
+            if checked.prompts:  # whose plan may ask every agent first, which takes minutes
+                return "", "", desk.command(words)
             made = make_plan(checked, options=desk.options)
         except RamergeError as error:
             return views.block(views.listing(error.problems, "warnings")), "", ""
         found = [*made.problems, *made.warnings, *made.forecast]
-        words = ["plan", *words_of(portable_draft(checked), start=desk.roots.home)]
         return (
             views.block(views.listing(found, "warnings")),
             views.copyable("Plan", made.explain()),

@@ -118,7 +118,7 @@ def _advice(analysis: Analysis, document: Document, desk: Desk) -> list[str]:
     if len(analysis.model.agents) < 2:
         return []
     words = words_of(document, method=False, start=desk.roots.home)
-    return summary(recommend(analysis), words, evidence=True)
+    return summary(recommend(analysis), words, document.values["agents"], evidence=True)
 
 
 def _tensors(values: Values | None, words: str) -> str:

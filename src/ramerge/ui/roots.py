@@ -137,6 +137,12 @@ class Roots:
                     self._check_model(str(part))
                 except RamergeError as error:
                     problems += error.problems
+        prompts = document.values.get("prompts")
+        for path in prompts.values() if isinstance(prompts, Mapping) else ():
+            try:
+                self._prompts(str(path))
+            except RamergeError as error:
+                problems += error.problems
         allow = document.values.get("allow")
         if isinstance(allow, Mapping) and allow.get("outside_links"):
             problems.append("allow.outside_links: links out of a model's folder are not followed by this page")

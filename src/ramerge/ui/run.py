@@ -28,7 +28,7 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
     recipe = checked_draft(text, desk.roots)
     remote = is_remote(place)
     desk.planned(recipe, out=place if remote else None, public=public, as_delta=kind == DELTA)
-    words = ["merge", *words_of(portable_draft(recipe), start=desk.roots.home)]
+    words = ["merge", *words_of(portable_draft(recipe), prompts=True, start=desk.roots.home)]
     words += ["--as-delta"] * (kind == DELTA) + ["--overwrite"] * overwrite + ["--public"] * public + [place]
     return desk.job(place, words, out=None if remote else desk.roots.home / place)
 

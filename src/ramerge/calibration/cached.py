@@ -1,0 +1,177 @@
+"""Calibrations of recipes with prompts, kept in the user's cache: a merge gathers once what it needs of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ramerge.calibration.agreement import Agreement, agreements_in, replies_of
+from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras, reward_of
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.foundation import store
+from ramerge.foundation.errors import OutputError, RecipeError, reason
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.progress import Listener, silence
+from ramerge.options import Options
+from ramerge.planning.inputs import tensors_of_base
+from ramerge.recipe.checks import check, models_of
+from ramerge.recipe.model import Recipe
+from ramerge.recipe.read import AnyRecipe, open_recipe
+
+_SETTINGS, _OPTIONS = CalibrationSettings(), Options()
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Merges by agreement.
+
+    Attributes:
+        agreements: for each merge the agreement with each agent; the merge with the lowest mean over agents first.
+        rewarded: whether only replies that earned their reward count.
+        notes: what the user should know.
+
+    Example:
+        >>> ramerge.Ranking({}, False, ()).rewarded
+        False
+    """
+
+    agreements: Mapping[str, Mapping[str, Agreement]]
+    rewarded: bool
+    notes: tuple[str, ...]
+
+    @property
+    def means(self) -> dict[str, float]:
+        """For each merge the mean over agents, in nats per token."""
+        return {name: fmean(each.nll for each in found.values()) for name, found in self.agreements.items()}
+
+
+def recorded_inputs(
+    recipe: AnyRecipe,
+    *,
+    settings: CalibrationSettings = _SETTINGS,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
+) -> dict[str, Path]:
+    """Record the inputs of a recipe's agents on its prompts, unless the user's cache has them already.
+
+    `merge`, `plan` and `sweep` do so by themselves where a recipe has prompts. Half of the prompts is held out, so that
+    `rank` can score merges on them. What was not used for 90 days is removed from the cache.
+
+    Args:
+        recipe: with a base, agents and prompts, as for `plan`.
+        settings: as for `calibrate`.
+        options: as for `calibrate`; `overwrite` does not matter.
+        on_progress: called with the number of prompts done, as `calibrate`.
+
+    Returns:
+        For each agent its folder, as a recipe's `inputs` takes it. Agents that have inputs already are left out.
+
+    Raises:
+        RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
+        RamergeError: as for `calibrate`.
+
+    Example:
+        >>> recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
+        >>> ramerge.recorded_inputs(recipe)["code"].name  # doctest: +SKIP
+        'code'
+    """
+    document = open_recipe(recipe, tensors_of_base)
+    models = models_of(document)
+    given = document.values["agents"]
+    names = [name for name in models.agents if not (isinstance(given[name], Mapping) and given[name].get("inputs"))]
+    if not names:
+        return {}
+    with _gathered(models, names, settings, options, on_progress or silence) as (_, folder):
+        return {name: folder / name for name in names}
+
+
+def rank(
+    recipe: AnyRecipe,
+    merges: Mapping[str, Mapping[str, Any]],
+    *,
+    settings: CalibrationSettings = _SETTINGS,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
+) -> Ranking:
+    """Score some merges of a recipe's agents by agreement on its prompts; nothing is written but the cache.
+
+    Args:
+        recipe: with a base, agents and prompts, as for `plan`.
+        merges: by any name, the values of a recipe that differ, such as `{"method": "ties"}`. Recorded inputs are there
+            for methods that need them.
+        settings: as for `calibrate`.
+        options: how prompts are gathered and merges carried out.
+        on_progress: called with the number of prompts done, as `calibrate`.
+
+    Raises:
+        RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
+        RamergeError: as for `calibrate` and `plan`.
+
+    Example:
+        >>> recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
+        >>> merges = {"sum": {"method": "task_arithmetic"}, "regmean": {"method": "regmean"}}
+        >>> list(ramerge.rank(recipe, merges).means)  # doctest: +SKIP
+        ['regmean', 'sum']
+    """
+    models = models_of(open_recipe(recipe, tensors_of_base))
+    names = list(models.agents)
+    found = {}
+    with _gathered(models, names, settings, options, on_progress or silence) as (live, folder):
+        replies = replies_of(folder, names, settings.right_at)
+        start = _with_inputs(models, folder)
+        for name, values in merges.items():
+            live.put(start.with_(**values))
+            found[name] = agreements_in(live.live, replies)
+    ranked = Ranking(found, replies.rewarded, replies.notes)
+    return replace(ranked, agreements={name: found[name] for name in sorted(found, key=ranked.means.__getitem__)})
+
+
+@contextmanager
+def _gathered(
+    models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options, listen: Listener
+) -> Iterator[tuple[LiveBase, Path]]:
+    """The model, and the folder in the cache with what was gathered of some agents of a recipe."""
+    settings = replace(settings, hold_out=True)
+    if problems := settings.problems():
+        raise RecipeError(problems)
+    require_extras()
+    reward_of(settings.reward)  # a wrong one shows before anything is loaded
+    prompts = {name: path for name, path in models.prompts.items() if name in names}
+    asked = prompts_of(names, prompts, settings)
+    agents = {name: models.agents[name].plain for name in names}
+    base = base_of(models)
+    folder = _folder({"base": base, "agents": agents, "prompts": prompts, **asdict(settings)})
+    with LiveBase(base, settings, options) as live:
+        gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
+        yield live, folder
+
+
+def _folder(about: Mapping[str, Any]) -> Path:
+    """The folder of a calibration in the cache, which has now been used."""
+    home = store.folder("calibrations")
+    if home is None:
+        raise RecipeError("prompts: there is no cache folder; set RAMERGE_CACHE, or run `ramerge calibrate` first")
+    folder = home / hashlib.sha256(dumped(about).encode()).hexdigest()
+    try:
+        store.make(home)
+        store.sweep(home)
+        folder.mkdir(exist_ok=True)
+        os.utime(folder)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be written: {reason(error)}") from error
+    return folder
+
+
+def _with_inputs(models: Recipe, folder: Path) -> Recipe:
+    """A recipe whose agents have recorded inputs; another method leaves them out."""
+    document = models.as_document().with_values({"method": "regmean"})
+    document.values.pop("prompts", None)
+    for name in models.agents:
+        document.set(("agents", name, "inputs"), str(folder / name), f"prompts.{name}")
+    return check(document)
