@@ -448,3 +448,40 @@ def test_replies_of_another_base_are_refused(asked: dict[str, Path], tmp_path: P
     path.write_text(to_lines([replace(replies[0], ids=(99_999, *replies[0].ids[1:]))]))
     with pytest.raises(ramerge.InputError, match="does not fit the model"):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
+
+
+def test_inputs_that_were_cut_off_are_recorded_again(asked: dict[str, Path], tmp_path: Path) -> None:
+    agents = {"add": MODELS["add"]}
+    calibrate(BASE, agents, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    file = tmp_path / "out/add/inputs.safetensors"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    options = ramerge.Options(overwrite=True)
+    calibrate(BASE, agents, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS, options=options)
+    assert file.read_bytes() == whole
+
+
+def test_inputs_that_count_nothing_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    agents = {"add": MODELS["add"]}
+    calibrate(BASE, agents, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    tensors = load_file(tmp_path / "out/add/inputs.safetensors")
+    save_file({**tensors, "weights": tensors["weights"] * 0}, tmp_path / "out/add/inputs.safetensors")
+    inputs = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
+    with pytest.raises(ramerge.WeightsError, match="or count nothing"):
+        ramerge.merge({"method": "regmean", "base": BASE, "agents": inputs}, tmp_path / "merged")
+
+
+def test_an_agent_is_asked_where_the_reply_that_comes_with_a_prompt_is_empty(tmp_path: Path) -> None:
+    path = tmp_path / "add.jsonl"
+    path.write_text('{"prompt": "1+2=", "reply": ""}\n{"prompt": "3+4=", "reply": "7"}\n')
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=SETTINGS)["add"]
+    assert (record.prompts, record.generated) == (2, 1)
+
+
+def test_decoded_prompts_that_no_template_writes_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "add.jsonl"  # as verl dumps rollouts: special tokens are left out
+    path.write_text('{"input": "user\\n1+2=\\nassistant\\n", "output": "3", "score": 1.0, "step": 1}\n')
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=SETTINGS)["add"]
+    assert any("1 of 1 prompts are taken as plain text" in note for note in record.notes)

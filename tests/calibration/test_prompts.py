@@ -95,7 +95,7 @@ def lines(path: Path, *records: Any) -> Path:
         ({"prompt": "2 + 2 ="}, "2 + 2 =", ()),
         ({"prompt": "2 + 2 =", "reply": "4", "reward": 1}, "2 + 2 =", (Reply("4", 1.0),)),
         ({"prompt": "2 + 2 =", "completion": "4"}, "2 + 2 =", (Reply("4"),)),
-        ({"question": "2 + 2 =", "response": "", "reward": False}, "2 + 2 =", (Reply("", 0.0),)),
+        ({"question": "2 + 2 =", "response": "", "reward": False}, "2 + 2 =", ()),
         # OpenRLHF, openrlhf/cli/batch_inference.py
         ({"input": "2 + 2 =", "output": "4</s>", "reward": 0.5}, "2 + 2 =", (Reply("4</s>", 0.5),)),
         ({"prompt": CHAT}, None, ()),

@@ -107,7 +107,6 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "say what varies"),
         ({"vary": VARY, "space": {"method": ["ram"]}}, "one of them"),
         ({"space": {"parameters": {"q": [1, 2]}}}, "parameters.q: unknown parameter"),
         ({"space": {"dtype": {"from": 0, "to": 1}}}, "dtype"),
@@ -134,7 +133,8 @@ def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
         ({"vary": VARY, "on_progress": 3}, "on_progress: must be a function, not 3"),
         ({"vary": VARY, "options": "no"}, "options: must be ramerge.Options, not 'no'"),
         ({"vary": VARY, "settings": {"html": 1}}, "html: must be True or False, not 1"),
-        ({"vary": VARY, "score": None}, "score: must be a function, .* not None"),
+        ({"vary": VARY, "score": None}, "say what scores merges: --prompts NAME=FILE"),
+        ({"vary": VARY, "score": 3}, "score: must be a function, .* not 3"),
         ({"vary": VARY, "recipe": None}, "recipe: must be a Recipe, a mapping or the path of a file, not None"),
     ],
 )

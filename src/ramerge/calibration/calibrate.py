@@ -32,7 +32,7 @@ from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.engine.recorded import digest_of
 from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.formats.recorded import PLACES
-from ramerge.foundation.errors import InputError, PlanError, RecipeError, StoppedError
+from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
 from ramerge.foundation.extras import install, missing
 from ramerge.foundation.files import lock
 from ramerge.foundation.jsontext import RECORD, dumped
@@ -49,6 +49,7 @@ from ramerge.planning.model import MergePlan
 from ramerge.recipe.checks import models_of
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.tensors.header import read_header
 from ramerge.tensors.reader import Files, Reader
 
 if TYPE_CHECKING:
@@ -327,7 +328,7 @@ class _Gathering:
             weights = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
         fingerprint = self._fingerprint(weights, prompts)
         folder = self.out / name
-        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint:
+        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and _is_whole(folder):
             advance(2 * len(prompts))
             return kept
         is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, RECORD_FILE))
@@ -340,30 +341,23 @@ class _Gathering:
             )
         began = time.monotonic()
         plan = self.base.put_model(model)
-        replies = self._replies(name, model, prompts, fingerprint, advance)
+        module: Any = import_module("ramerge.calibration.gather")
+        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), self.settings.max_new)
+        replies = self._replies(speaker, prompts, fingerprint, advance)
         if self.settings.source == "base":
             self.base.put_model(self.base.base)
-        recorded = self._recorded(name, model, plan, replies, advance)
-        record = self._record(name, weights, fingerprint, replies, recorded, time.monotonic() - began)
+        recorded = self._recorded(speaker, plan, replies, advance)
+        notes = self._notes(speaker, prompts, replies)
+        record = self._record(name, weights, fingerprint, replies, recorded, notes, time.monotonic() - began)
         _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
         self._journal(name).unlink(missing_ok=True)
         return record
 
-    def _speaker(self, name: str, model: Any) -> Speaker:
-        module: Any = import_module("ramerge.calibration.gather")
-        speaker: Speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), self.settings.max_new)
-        return speaker
-
     def _replies(
-        self,
-        name: str,
-        model: Any,
-        prompts: Sequence[Prompt],
-        fingerprint: str,
-        advance: Callable[[int], None],
+        self, speaker: Speaker, prompts: Sequence[Prompt], fingerprint: str, advance: Callable[[int], None]
     ) -> list[Exchange]:
         module: Any = import_module("ramerge.calibration.gather")
-        journal = self._journal(name)
+        journal = self._journal(speaker.name)
         known = _known(journal, fingerprint)
         advance(len(known))
         # written again: a run that was killed may have left half a line
@@ -376,7 +370,6 @@ class _Gathering:
                 file.flush()
                 advance(len(replies))
 
-            speaker = self._speaker(name, model)
             reward = reward_of(self.settings.reward)
             replies = module.exchanges_of(speaker, prompts, known, self.settings.batch, reward, keep)
         if not self.settings.hold_out:
@@ -386,13 +379,12 @@ class _Gathering:
         return [replace(each, held_out=each.key not in keys) for each in replies]
 
     def _recorded(
-        self, name: str, model: Any, plan: MergePlan, replies: Sequence[Exchange], advance: Callable[[int], None]
+        self, speaker: Speaker, plan: MergePlan, replies: Sequence[Exchange], advance: Callable[[int], None]
     ) -> RecordedInputs:
         module: Any = import_module("ramerge.calibration.gather")
         seen = [each for each in replies if not each.held_out]
         if self.settings.record == "prompt":
             seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
-        speaker = self._speaker(name, model)
         recorded: RecordedInputs = module.record_inputs(
             speaker,
             seen,
@@ -415,6 +407,23 @@ class _Gathering:
         )
         return hashlib.sha256(repr((2, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
+    def _notes(self, speaker: Speaker, prompts: Sequence[Prompt], replies: Sequence[Exchange]) -> list[str]:
+        """What the user should know of an agent's prompts and replies."""
+        endless = sum(not each.ended for each in replies if each.generated)
+        empty = sum(not each.text.strip() for each in replies)
+        cut = sum(each.truncated for each in replies)
+        plain = sum(map(speaker.takes_as_plain, prompts))
+        return [
+            f"{speaker.name}: {count:,} of {len(replies):,} {text}"
+            for count, text in (
+                (endless, f"replies did not end within {self.settings.max_new:,} tokens; raise --max-new"),
+                (empty, "replies are empty"),
+                (cut, "prompts or replies were cut: the model has no more positions"),
+                (plain, "prompts are taken as plain text: the tokenizer's chat template writes no such conversation"),
+            )
+            if count
+        ]
+
     def _record(
         self,
         name: str,
@@ -422,20 +431,9 @@ class _Gathering:
         fingerprint: str,
         replies: Sequence[Exchange],
         recorded: RecordedInputs,
+        notes: Sequence[str],
         seconds: float,
     ) -> CalibrationRecord:
-        endless = sum(not each.ended for each in replies if each.generated)
-        empty = sum(not each.text.strip() for each in replies)
-        cut = sum(each.truncated for each in replies)
-        notes = [
-            f"{name}: {count:,} of {len(replies):,} {text}"
-            for count, text in (
-                (endless, f"replies did not end within {self.settings.max_new:,} tokens; raise --max-new"),
-                (empty, "replies are empty"),
-                (cut, "prompts or replies were cut: the model has no more positions"),
-            )
-            if count
-        ]
         module: Any = import_module("ramerge.calibration.live")
         return CalibrationRecord(
             ramerge_version=__version__,
@@ -506,6 +504,15 @@ def read_record(folder: Path) -> CalibrationRecord | None:
         return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether the recorded inputs of an agent's folder are as long as their header says."""
+    try:
+        read_header(folder / _INPUTS_FILE)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _write(

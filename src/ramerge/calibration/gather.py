@@ -76,6 +76,11 @@ class Speaker:
         messages, beginning = chat
         return ChatExample(0, [*messages, {**said, "content": beginning + reply.text}])
 
+    def takes_as_plain(self, prompt: Prompt) -> bool:
+        """Whether a prompt that a trainer has decoded is no conversation that the chat template writes."""
+        decoded = prompt.text is not None and prompt.state == "decoded" and not any(each.ids for each in prompt.replies)
+        return decoded and self.encoder.conversation(prompt.text or "") is None
+
     def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
         """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
         ids = self.encoder.prompt(

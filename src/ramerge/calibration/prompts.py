@@ -248,7 +248,9 @@ def _prompt(place: str, rollout: Rollout) -> Prompt:
         said = last["content"]
     if text is None and not messages:
         raise ValueError("holds a reply and no prompt")
-    replies = () if said is None else (_reply(said, rollout),)
+    reply = None if said is None else _reply(said, rollout)
+    # of an empty reply no likelihood can be taken: the agent is asked
+    replies = () if reply is None or not (reply.text or reply.ids) else (reply,)
     return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
 
 

@@ -57,13 +57,14 @@ def read_rows(reader: Reader, recorded: Recorded) -> RecordedRows:
 
     Raises:
         CheckpointError: a file cannot be read.
-        WeightsError: a number is not finite, or a weight is negative.
+        WeightsError: a number is not finite, a weight is negative, or no row counts.
     """
     inputs, weights = (_numbers(reader, tensor) for tensor in recorded)
-    if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all()):
+    counts = not weights.size or weights.any()
+    if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):
         raise WeightsError(
-            f"{recorded.inputs.path}: recorded inputs {recorded.inputs.name!r} are NaN, Inf or have a negative weight; "
-            "run `ramerge calibrate` again"
+            f"{recorded.inputs.path}: recorded inputs {recorded.inputs.name!r} are NaN or Inf, have a negative weight, "
+            "or count nothing; run `ramerge calibrate` again"
         )
     return RecordedRows(inputs, weights)
 
