@@ -55,7 +55,7 @@ FULL_PATHS = {
     "tests/docs/test_docs.py": "the pages and all that their examples use",
     "tests/e2e/test_examples.py": "torch",
     "tests/e2e/test_faults.py": "a compiler, many processes",
-    "tests/calibration/test_fisher.py": "torch",
+    "tests/calibration/test_importances.py": "torch",
     "tests/calibration/test_calibrate.py": "torch",
     "tests/calibration/test_rollouts.py": "torch",
     "tests/e2e/test_kills.py": "Ray",

@@ -3,10 +3,9 @@ from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
 from .calibration.agreement import Agreement, agreement
-from .calibration.cached import Ranking, rank, recorded_inputs
+from .calibration.cached import Ranking, gather, rank
 from .calibration.calibrate import calibrate
-from .calibration.estimate import fisher
-from .calibration.record import CalibrationRecord, CalibrationSettings, FisherRecord, FisherSettings
+from .calibration.record import CalibrationRecord, CalibrationSettings
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .engine.record import AgentStatistics, Record
@@ -51,8 +50,6 @@ __all__ = [
     "EvaluationError",
     "EvaluationRequest",
     "EvaluationTarget",
-    "FisherRecord",
-    "FisherSettings",
     "InputError",
     "MergedTensor",
     "ModelAccess",
@@ -90,13 +87,12 @@ __all__ = [
     "convert",
     "delta",
     "evaluate",
-    "fisher",
+    "gather",
     "merge",
     "plan",
     "rank",
     "read_recipe",
     "recommend",
-    "recorded_inputs",
     "search",
     "sweep",
 ]

@@ -17,7 +17,6 @@ from ramerge.engine.sinks import MergedTensor
 from ramerge.engine.stream import TensorStream
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.progress import Listener, silence
-from ramerge.methods.base import INPUTS
 from ramerge.methods.registry import METHODS
 from ramerge.options import Options
 from ramerge.output.build import discard, tidy
@@ -230,7 +229,7 @@ def plan(
     """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only, with two exceptions.
 
     The method `auto` is replaced by the one that `recommend` names for these agents, whose weights are read for that.
-    Where the recipe has prompts and its method needs recorded inputs, these are gathered first (`recorded_inputs`).
+    Where the recipe has prompts and its method needs what they give, it is gathered first (`gather`).
 
     Args:
         recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
@@ -240,7 +239,7 @@ def plan(
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
         as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
         options: how the merge will be carried out.
-        on_progress: called with a `Progress` while weights are read for `auto`, or inputs are gathered.
+        on_progress: called with a `Progress` while weights are read for `auto`, or prompts are used.
 
     Returns:
         The plan. Its `problems` say what would make the merge fail. `plan.merge(out)` carries it out, and
@@ -260,7 +259,7 @@ def plan(
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options, on_progress)
     if document.values.get("prompts"):
-        document = with_recorded_inputs(document, options, on_progress)
+        document = with_side_inputs(document, options, on_progress)
     try:
         points = make_points(document, vary)
     except RecipeError as error:
@@ -291,24 +290,26 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
 
 
-def with_recorded_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe without its prompts. If its method takes recorded inputs, the agents get those that prompts give.
+def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
+    """A recipe without its prompts. The agents get what prompts give, if its method takes something of them.
 
     Raises:
-        RamergeError: prompts or models are wrong; see `recorded_inputs`.
+        RamergeError: prompts or models are wrong; see `gather`.
     """
     rest = replace(document, values={key: value for key, value in document.values.items() if key != "prompts"})
     name = str(document.values.get("method", DEFAULT_METHOD))
-    if name in METHODS and METHODS[name].side is not INPUTS:
+    if name not in METHODS:
+        return rest
+    side = METHODS[name].side
+    if side is None:
         told = f"prompts: {name} does not use them; `ramerge search` chooses a merge with them"
         return replace(rest, notes=[*document.notes, told])
     import ramerge  # gathering is no part of the core, and is found by its public name
 
-    folders = ramerge.recorded_inputs(document, options=options, on_progress=on_progress)
     made = rest.with_values({})
-    for agent, folder in folders.items():
-        made.set(("agents", agent, INPUTS.key), str(folder), f"--prompts {agent}")
-        made.notes.append(f"prompts: inputs of {agent} are kept in {folder}")
+    for agent, folder in ramerge.gather(document, side.key, options=options, on_progress=on_progress).items():
+        made.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
+        made.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
     return made
 
 

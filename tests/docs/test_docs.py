@@ -31,7 +31,7 @@ import ramerge
 from docs import tables
 from ramerge.analysis.parts import AgentPair, AgentPart
 from ramerge.analysis.results import Analysis
-from ramerge.calibration.record import FisherRecord
+from ramerge.calibration.record import CalibrationRecord
 from ramerge.cli.main import COMMANDS, cli
 from ramerge.demo import run as demo
 from ramerge.engine.record import AgentStatistics, Record
@@ -292,7 +292,7 @@ def default_of(field: Any) -> str:
     return {(): "[]", ("*",): "*"}.get(value, str(value)) if not isinstance(value, dict) else "{}"
 
 
-@pytest.mark.parametrize("model", [Record, FisherRecord, Analysis, AgentPart, AgentPair, SearchResult, TriedPoint])
+@pytest.mark.parametrize("model", [Record, CalibrationRecord, Analysis, AgentPart, AgentPair, SearchResult, TriedPoint])
 def test_every_key_of_a_file_is_described(model: Any) -> None:
     text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8")
     described = {word for span in re.findall(r"`([^`]+)`", text) for word in re.findall(r"\w+", span)}

@@ -124,7 +124,7 @@ def test_points_of_a_score_come_in_the_order_of_their_agreement(asked: dict[str,
 def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict[str, str]) -> None:
     recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": asked}
     ramerge.read_recipe(recipe)
-    folders = ramerge.recorded_inputs(recipe)
+    folders = ramerge.gather(recipe)
     record = ramerge.merge(recipe, "by-prompts")
     inputs = {name: {"model": model, "inputs": str(folders[name])} for name, model in AGENTS.items()}
     ramerge.merge({"method": "regmean", "base": "base", "agents": inputs}, "by-inputs")

@@ -22,7 +22,6 @@ from ramerge.engine.warn import AboutMethod
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.jsontext import dumped
 from ramerge.foundation.progress import Listener
-from ramerge.methods.base import INPUTS
 from ramerge.methods.moved import ORDERED
 from ramerge.methods.registry import METHODS, listed
 from ramerge.options import Options
@@ -404,7 +403,7 @@ def summary(
         evidence: whether the evidence, and what is not known, follows.
     """
     plain = _without_prompts(inputs)
-    words = [*(inputs if METHODS[found.method].side is INPUTS else plain)]
+    words = [*(inputs if METHODS[found.method].side is not None else plain)]
     words += _words({"method": found.method, "parameters": found.parameters})
     if found.rounding:
         words += ["--rounding", found.rounding]

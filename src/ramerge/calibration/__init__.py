@@ -1,8 +1,9 @@
-"""How much each parameter matters to what an agent says: the diagonal of its Fisher information.
+"""What prompts tell of agents: their replies, the inputs of their layers, importances, and how well merges agree.
 
-commands     `ramerge fisher`
-estimate     the whole run
-jsonl, encode, names     the data, its tokens, the model's tensors
-worker       gradients; the only file that imports torch
-layout, record           what is written
+commands                          `ramerge calibrate`
+prompts, rollouts, encode         prompts with or without replies, and their tokens
+calibrate, gather, live           the whole run; replies; the model whose weights are replaced
+inputs, importances               what is gathered of layers and of parameters
+exchanges, layout, record, names  what is written
+agreement, cached                 how likely merges find replies; calibrations of recipes in the user's cache
 """

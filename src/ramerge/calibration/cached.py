@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from ramerge.calibration.agreement import Agreement, agreements_in, replies_of
-from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras, reward_of
+from ramerge.calibration.calibrate import IMPORTANCE, LiveBase, base_of, prompts_of, require_extras, reward_of
+from ramerge.calibration.calibrate import gather as gather_all
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.foundation import store
 from ramerge.foundation.errors import OutputError, RecipeError, reason
@@ -51,26 +52,28 @@ class Ranking:
         return {name: fmean(each.nll for each in found.values()) for name, found in self.agreements.items()}
 
 
-def recorded_inputs(
+def gather(
     recipe: AnyRecipe,
+    what: Literal["inputs", "importance"] = "inputs",
     *,
     settings: CalibrationSettings = _SETTINGS,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> dict[str, Path]:
-    """Record the inputs of a recipe's agents on its prompts, unless the user's cache has them already.
+    """Gather of a recipe's agents, on its prompts, what a method needs, unless the user's cache has it already.
 
     `merge`, `plan` and `sweep` do so by themselves where a recipe has prompts. Half of the prompts is held out, so that
     `rank` can score merges on them. What was not used for 90 days is removed from the cache.
 
     Args:
         recipe: with a base, agents and prompts, as for `plan`.
+        what: `inputs` of linear layers, for `regmean`, or `importance`, for `fisher`.
         settings: as for `calibrate`.
         options: as for `calibrate`; `overwrite` does not matter.
         on_progress: called with the number of prompts done, as `calibrate`.
 
     Returns:
-        For each agent its folder, as a recipe's `inputs` takes it. Agents that have inputs already are left out.
+        For each agent a folder, as its key `inputs` or `importance` takes it. Agents that have the key are left out.
 
     Raises:
         RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
@@ -78,17 +81,18 @@ def recorded_inputs(
 
     Example:
         >>> recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
-        >>> ramerge.recorded_inputs(recipe)["code"].name  # doctest: +SKIP
+        >>> ramerge.gather(recipe)["code"].name  # doctest: +SKIP
         'code'
     """
     document = open_recipe(recipe, tensors_of_base)
     models = models_of(document)
     given = document.values["agents"]
-    names = [name for name in models.agents if not (isinstance(given[name], Mapping) and given[name].get("inputs"))]
+    names = [name for name in models.agents if not (isinstance(given[name], Mapping) and given[name].get(what))]
     if not names:
         return {}
+    settings = replace(settings, gather=what)
     with _gathered(models, names, settings, options, on_progress or silence) as (_, folder):
-        return {name: folder / name for name in names}
+        return {name: folder / name / (IMPORTANCE if what == "importance" else "") for name in names}
 
 
 def rank(
@@ -122,6 +126,7 @@ def rank(
     models = models_of(open_recipe(recipe, tensors_of_base))
     names = list(models.agents)
     found = {}
+    settings = replace(settings, gather="inputs")
     with _gathered(models, names, settings, options, on_progress or silence) as (live, folder):
         replies = replies_of(folder, names, settings.right_at)
         start = _with_inputs(models, folder)
@@ -148,7 +153,7 @@ def _gathered(
     base = base_of(models)
     folder = _folder({"base": base, "agents": agents, "prompts": prompts, **asdict(settings)})
     with LiveBase(base, settings, options) as live:
-        gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
+        gather_all(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
         yield live, folder
 
 

@@ -1,8 +1,9 @@
-"""Gathers what methods and scores need of agents on some prompts: replies, and inputs of their layers.
+"""Gathers what methods and scores need of agents on some prompts: replies, inputs of layers, and importances.
 
     OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
     OUT/NAME/inputs.safetensors   the recorded inputs
     OUT/NAME/inputs.json          whose inputs they are (`formats.recorded`)
+    OUT/NAME/importance/          importances, float32 with names and shapes of the model's tensors
     OUT/NAME/calibration.json     what was done, and the fingerprint of model, prompts and settings
 
 The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
@@ -27,10 +28,12 @@ from typing import TYPE_CHECKING, Any
 
 import ramerge
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
+from ramerge.calibration.layout import shards_of, write_index
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.engine.recorded import digest_of
 from ramerge.evaluation.functions import digest, in_words, load
+from ramerge.formats.open import open_checkpoint
 from ramerge.formats.recorded import PLACES
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
 from ramerge.foundation.extras import install, missing
@@ -43,6 +46,7 @@ from ramerge.foundation.text import quoted, unknown
 from ramerge.foundation.version import __version__
 from ramerge.options import Options
 from ramerge.output.build import build_output
+from ramerge.output.staging import StagingDir
 from ramerge.output.write import Writer, lay_out
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.planning.model import MergePlan
@@ -51,6 +55,7 @@ from ramerge.recipe.model import Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.tensors.header import read_header
 from ramerge.tensors.reader import Files, Reader
+from ramerge.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from ramerge.calibration.gather import RewardFunction, Speaker
@@ -58,6 +63,8 @@ if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
 
 RECORD_FILE = "calibration.json"
+IMPORTANCE = "importance"
+"""The folder of importances within that of an agent."""
 _INPUTS_FILE = "inputs.safetensors"
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 _LIBRARIES = ("torch", "transformers")
@@ -307,7 +314,7 @@ class _Gathering:
             os.close(descriptor)
 
     def _all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
-        total, done, records = 2 * sum(map(len, prompts.values())), 0, {}
+        total, done, records = self._passes * sum(map(len, prompts.values())), 0, {}
 
         def advance(count: int) -> None:
             nonlocal done
@@ -319,6 +326,11 @@ class _Gathering:
             records[name] = self.one(name, model, prompts[name], advance)
         return records
 
+    @property
+    def _passes(self) -> int:
+        """How often a prompt is worked on: for its reply, and for what is gathered."""
+        return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
+
     def one(
         self, name: str, model: Any, prompts: Sequence[Prompt], advance: Callable[[int], None]
     ) -> CalibrationRecord:
@@ -328,8 +340,8 @@ class _Gathering:
             weights = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
         fingerprint = self._fingerprint(weights, prompts)
         folder = self.out / name
-        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and _is_whole(folder):
-            advance(2 * len(prompts))
+        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and _is_whole(folder, kept):
+            advance(self._passes * len(prompts))
             return kept
         is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, RECORD_FILE))
         if folder.exists() and not is_ours:
@@ -346,10 +358,16 @@ class _Gathering:
         replies = self._replies(speaker, prompts, fingerprint, advance)
         if self.settings.source == "base":
             self.base.put_model(self.base.base)
-        recorded = self._recorded(speaker, plan, replies, advance)
+        seen = [each for each in replies if not each.held_out]
+        recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
+        importances = self._importances(speaker, plan, seen, advance) if self.settings.gathers("importance") else {}
+        advance((len(replies) - len(seen)) * (self._passes - 1))
         notes = self._notes(speaker, prompts, replies)
-        record = self._record(name, weights, fingerprint, replies, recorded, notes, time.monotonic() - began)
+        seconds = time.monotonic() - began
+        record = self._record(name, weights, fingerprint, replies, recorded, importances, notes, seconds)
         _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
+        if importances:
+            _write_importances(folder / IMPORTANCE, [tensor.base for tensor in plan.tensors], importances)
         self._journal(name).unlink(missing_ok=True)
         return record
 
@@ -379,10 +397,9 @@ class _Gathering:
         return [replace(each, held_out=each.key not in keys) for each in replies]
 
     def _recorded(
-        self, speaker: Speaker, plan: MergePlan, replies: Sequence[Exchange], advance: Callable[[int], None]
+        self, speaker: Speaker, plan: MergePlan, seen: Sequence[Exchange], advance: Callable[[int], None]
     ) -> RecordedInputs:
         module: Any = import_module("ramerge.calibration.gather")
-        seen = [each for each in replies if not each.held_out]
         if self.settings.record == "prompt":
             seen = [replace(each, ids=each.ids[: each.start]) for each in seen]
         recorded: RecordedInputs = module.record_inputs(
@@ -393,8 +410,17 @@ class _Gathering:
             self.settings.prompt_seed,
             lambda: advance(1),
         )
-        advance(len(replies) - len(seen))
         return recorded
+
+    def _importances(
+        self, speaker: Speaker, plan: MergePlan, seen: Sequence[Exchange], advance: Callable[[int], None]
+    ) -> dict[str, Any]:
+        module: Any = import_module("ramerge.calibration.importances")
+        names = [tensor.name for tensor in plan.tensors if tensor.base.is_float]
+        advice = "use a device with more memory, shorter prompts, or device=cpu"
+        with import_module("ramerge.calibration.live").naming_memory(speaker.name, self.base.device, advice):
+            found: dict[str, Any] = module.importances_of(self.base.live, speaker.name, seen, names, lambda: advance(1))
+        return found
 
     def _journal(self, name: str) -> Path:
         return self.out / f".{name}.{REPLIES}"
@@ -430,7 +456,8 @@ class _Gathering:
         digest: str,
         fingerprint: str,
         replies: Sequence[Exchange],
-        recorded: RecordedInputs,
+        recorded: RecordedInputs | None,
+        importances: Mapping[str, Any],
         notes: Sequence[str],
         seconds: float,
     ) -> CalibrationRecord:
@@ -445,8 +472,9 @@ class _Gathering:
             generated=sum(each.generated for each in replies),
             rewarded=sum(each.reward is not None for each in replies),
             tokens=sum(len(each.ids) for each in replies),
-            rows=len(recorded.weights["weights"]),
-            layers=len(recorded.places),
+            rows=len(recorded.weights["weights"]) if recorded is not None else 0,
+            layers=len(recorded.places) if recorded is not None else 0,
+            importances=len(importances),
             device=module.called(self.base.device),
             dtype=self.base.dtype,
             seconds=round(seconds, 3),
@@ -506,10 +534,13 @@ def read_record(folder: Path) -> CalibrationRecord | None:
         return None
 
 
-def _is_whole(folder: Path) -> bool:
-    """Whether the recorded inputs of an agent's folder are as long as their header says."""
+def _is_whole(folder: Path, record: CalibrationRecord) -> bool:
+    """Whether files of an agent's folder are there and as long as their headers say."""
     try:
-        read_header(folder / _INPUTS_FILE)
+        if record.layers:
+            read_header(folder / _INPUTS_FILE)
+        if record.importances:
+            open_checkpoint(folder / IMPORTANCE)
     except CheckpointError:
         return False
     return True
@@ -520,22 +551,42 @@ def _write(
     digest: str,
     record: CalibrationRecord,
     replies: Sequence[Exchange],
-    recorded: RecordedInputs,
+    recorded: RecordedInputs | None,
     *,
     overwrite: bool,
 ) -> None:
+    with build_output(folder, overwrite=overwrite) as staging:
+        if recorded is not None:
+            _write_inputs(staging, digest, recorded)
+        staging.write(REPLIES, to_lines(replies))
+        staging.write(RECORD_FILE, record.to_json())
+
+
+def _write_inputs(staging: StagingDir, digest: str, recorded: RecordedInputs) -> None:
     tensors: dict[str, Any] = {
         **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
         **recorded.weights,
     }
     dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
     shard = lay_out(_INPUTS_FILE, [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()])
-    with build_output(folder, overwrite=overwrite) as staging:
-        with closing(Writer(staging, [shard])) as writer:
-            for name, each in tensors.items():
-                if each.size:
-                    writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
+    with closing(Writer(staging, [shard])) as writer:
+        for name, each in tensors.items():
+            if each.size:
+                writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
+        writer.finish()
+    staging.write(PLACES, dumped({"model": digest, "inputs": dict(recorded.places)}))
+
+
+def _write_importances(folder: Path, tensors: Sequence[Tensor], importances: Mapping[str, Any]) -> None:
+    """Write float32 numbers for each floating-point tensor of a model; 0 for what no training moves."""
+    floats = [tensor for tensor in tensors if tensor.is_float]
+    shards = shards_of(floats)
+    with build_output(folder, overwrite=True) as staging:
+        with closing(Writer(staging, shards)) as writer:
+            for shard in shards:
+                for name, start in shard.offsets.items():
+                    if name in importances and importances[name].numel():
+                        values = importances[name].cpu().contiguous().numpy()
+                        writer.write(shard.name, start, values.reshape(-1).view("uint8"))
             writer.finish()
-        staging.write(PLACES, dumped({"model": digest, "inputs": dict(recorded.places)}))
-        staging.write(REPLIES, to_lines(replies))
-        staging.write(RECORD_FILE, record.to_json())
+        write_index(staging, shards, floats)

@@ -1,26 +1,22 @@
-"""The commands `fisher` and `calibrate`. They hold no logic, and import when they run."""
+"""The command `calibrate`. It holds no logic, and imports when it runs."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.foundation.options import (
-    AGENT,
     DEBUG,
     KEYS,
-    OUT,
     QUIET,
     Decorator,
     as_json,
     command,
-    option,
     options,
     run_options,
     setting_option,
@@ -29,53 +25,8 @@ from ramerge.foundation.terminal import say, table, warn
 from ramerge.options import settings_of
 
 if TYPE_CHECKING:
+    from ramerge.calibration.record import CalibrationRecord
     from ramerge.options import Options
-
-
-@command("fisher", short_help="Estimate importances for the method fisher.")
-@OUT
-@AGENT
-@option(
-    "models", "--data", required=True, metavar="FILE", help="JSON lines with prompt and completion, messages, or text."
-)
-@option("method", "--examples", default=256, show_default=True, help="Lines that are used, from the first.")
-@option(
-    "method",
-    "--labels",
-    type=click.Choice(["given", "sampled"]),
-    default="given",
-    show_default=True,
-    help="Whose likelihood: of the data's completions, or of tokens drawn from the model.",
-)
-@option("method", "--max-length", default=1024, show_default=True, help="Tokens of an example; longer prompts are cut.")
-@option("run", "--device", default="auto", show_default=True, help="cpu, cuda, mps, or auto.")
-@option("method", "--dtype", default="float32", show_default=True, help="Dtype that is computed in.")
-@option("method", "--seed", default=0, show_default=True, help="Seed of sampled labels.")
-@options(as_json("the record"), QUIET, DEBUG, run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
-def fisher_command(
-    out: Path, agents: tuple[str, ...], data: str, quiet: bool, as_json: bool, options: Options, **settings: Any
-) -> None:
-    """Estimate an agent's diagonal Fisher information, the importances that the method fisher takes.
-
-    \b
-    ramerge fisher --agent code=PATH --data prompts.jsonl OUT
-    """
-    # threads that wait for work by spinning slow everything else down
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
-    from ramerge.calibration.estimate import fisher
-    from ramerge.calibration.record import FisherSettings
-    from ramerge.foundation.progress import shown
-    from ramerge.foundation.words import one_agent
-
-    _, model = one_agent(agents)
-
-    with shown(quiet=quiet or as_json) as listen:
-        record = fisher(model, data, out, settings=FisherSettings(**settings), options=options, on_progress=listen)
-    if as_json:
-        click.echo(record.to_json(), nl=False)
-    elif not quiet:
-        say([f"note: {note}" for note in record.notes])
-        say(f"{out}: importances of {model} from {record.examples} examples in {record.seconds:.1f} s")
 
 
 def calibration_options(*left_out: str) -> Decorator:
@@ -108,7 +59,10 @@ def calibrate(
     options: Options,
     **flags: Any,
 ) -> None:
-    """Gather what agents reply to prompts of their tasks, and the inputs of their layers, for the method regmean.
+    """Gather what agents reply to prompts of their tasks, and what methods need of that.
+
+    By default these are the inputs of layers, for the method regmean; --gather importance gives the diagonal of the
+    Fisher information, for the method fisher.
 
     The folder OUT gets a folder for each agent. Prompts need no labels: an agent is asked for its replies, unless they
     come with the prompts, as they do in rollouts of a trainer.
@@ -133,7 +87,7 @@ def calibrate(
     if as_json:
         click.echo(dumped({name: record.to_dict() for name, record in records.items()}), nl=False)
     elif not quiet:
-        head = ["agent", "prompts", "replies", "with reward", "tokens", "rows", "layers", "seconds"]
+        head = ["agent", "prompts", "replies", "with reward", "tokens", "rows", "layers", "importances", "seconds"]
         rows = [
             [
                 name,
@@ -143,9 +97,20 @@ def calibrate(
                 f"{one.tokens:,}",
                 f"{one.rows:,}",
                 f"{one.layers:,}",
+                f"{one.importances:,}",
                 f"{one.seconds:.1f}",
             ]
             for name, one in records.items()
         ]
-        inputs = " ".join(f"--inputs {name}={out}/{name}" for name in records)
-        say([*table(head, rows), f"next: ramerge merge --method regmean ... {inputs} MERGED"])
+        say([*table(head, rows), *_next(records, out)])
+
+
+def _next(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
+    """The merges that what was gathered is for."""
+    for method, flag, inside, known in (
+        ("regmean", "--inputs", "", [name for name, one in records.items() if one.layers]),
+        ("fisher", "--importance", "/importance", [name for name, one in records.items() if one.importances]),
+    ):
+        if known:
+            given = " ".join(f"{flag} {name}={out}/{name}{inside}" for name in known)
+            yield f"next: ramerge merge --method {method} ... {given} MERGED"

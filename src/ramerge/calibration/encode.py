@@ -9,9 +9,36 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-from ramerge.calibration.jsonl import ChatExample, Example, Text
-
 _MOST_TURNS = 3
+
+
+@dataclass(frozen=True)
+class Text:
+    """A line whose labels are `labels`, after `context`; None where everything counts.
+
+    `complete` says that nothing is put in front: the text has all special tokens that the model reads.
+    """
+
+    number: int
+    context: str | None
+    labels: str
+    complete: bool = False
+
+
+@dataclass(frozen=True)
+class ChatExample:
+    """A line of messages. The last is the completion if it is the assistant's; otherwise everything counts."""
+
+    number: int
+    messages: Sequence[Mapping[str, Any]]
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the last message is the assistant's."""
+        return bool(self.messages[-1]["role"] == "assistant")
+
+
+Example = Text | ChatExample
 
 
 @dataclass(frozen=True)

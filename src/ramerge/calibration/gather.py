@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ramerge.calibration.encode import ExampleEncoder
+from ramerge.calibration.encode import ChatExample, Example, ExampleEncoder, Text
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
-from ramerge.calibration.jsonl import ChatExample, Example, Text
 from ramerge.calibration.live import LiveModel
 from ramerge.calibration.prompts import Prompt, Reply
 from ramerge.foundation.errors import InputError, WeightsError

@@ -1,30 +1,26 @@
-"""The folder that an estimate leaves: where it may be, and what lies where in it."""
+"""The folder of an agent's importances: which tensor lies in which file."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from collections.abc import Sequence
 
 from ramerge.formats.safetensors import INDEX
 from ramerge.output.staging import StagingDir
-from ramerge.output.write import Shard, Writer, lay_out
-from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.output.write import Shard, lay_out
 from ramerge.tensors.tensor import Tensor
 
 SHARD_BYTES = 5_000_000_000
 
 
-def shards_of(checkpoint: Checkpoint) -> list[Shard]:
-    """The output's files: a float32 tensor for each floating-point tensor, in files of at most 5 GB of data.
+def shards_of(tensors: Sequence[Tensor]) -> list[Shard]:
+    """Files with a float32 tensor for each of these, with at most 5 GB of data each.
 
     A tensor that is larger than that gets a file of its own.
     """
     groups: list[list[Tensor]] = [[]]
     room = SHARD_BYTES
-    for tensor in floats_of(checkpoint):
+    for tensor in tensors:
         size = 4 * tensor.elements
         if groups[-1] and size > room:
             groups.append([])
@@ -40,22 +36,11 @@ def shards_of(checkpoint: Checkpoint) -> list[Shard]:
     ]
 
 
-def floats_of(checkpoint: Checkpoint) -> list[Tensor]:
-    """The floating-point tensors, in the order of files and of bytes inside them."""
-    return [tensor for tensor in checkpoint.tensors.values() if tensor.is_float]
-
-
-def write_tensor(writer: Writer, shards: Mapping[str, Shard], name: str, values: NDArray[np.float32]) -> None:
-    """Write the tensor `name` (float32, contiguous, any shape) to its place in the shard that `shards` names for it."""
-    if values.size:
-        writer.write(shards[name].name, shards[name].offsets[name], values.reshape(-1).view(np.uint8))
-
-
-def write_index(staging: StagingDir, shards: Sequence[Shard], checkpoint: Checkpoint) -> None:
+def write_index(staging: StagingDir, shards: Sequence[Shard], tensors: Sequence[Tensor]) -> None:
     """Write the index, where there is more than one file."""
     if len(shards) == 1:
         return
-    elements = sum(tensor.elements for tensor in floats_of(checkpoint))
+    elements = sum(tensor.elements for tensor in tensors)
     index = {
         "metadata": {"total_parameters": elements, "total_size": 4 * elements},
         "weight_map": dict(sorted((name, shard.name) for shard in shards for name in shard.offsets)),

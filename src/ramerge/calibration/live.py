@@ -79,18 +79,19 @@ class LiveModel:
                 "statistics and agreement need a model that it loads with all weights (merging without prompts works)"
             )
 
-    def logits(self, ids: Sequence[int], last: int) -> torch.Tensor:
-        """Logits that predict the last tokens of a sequence, float32 of shape (last, vocabulary)."""
-        given = torch.tensor([ids[:-1]], device=self.device)
-        with torch.inference_mode():
-            logits = self.model(input_ids=given, **({"logits_to_keep": last} if self._keeps else {})).logits
-        return logits[0, -last:].float()
+    def losses(self, ids: Sequence[int], start: int) -> torch.Tensor:
+        """-log p of each token from position `start` on, given those before it; it can be differentiated."""
+        labels = torch.tensor(ids[start:], device=self.device)
+        # logits of the prompt would take as much memory as all other activations together
+        more = {"logits_to_keep": len(labels)} if self._keeps else {}
+        logits = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more).logits[0, -len(labels) :]
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
     def negative_log_likelihoods(self, ids: Sequence[int], start: int) -> torch.Tensor:
         """-log p of each token from position `start` on, given those before it; float64 on the CPU."""
-        labels = torch.tensor(ids[start:], device=self.device)
-        losses = torch.nn.functional.cross_entropy(self.logits(ids, len(ids) - start), labels, reduction="none")
-        return losses.double().cpu()
+        with torch.inference_mode():
+            return self.losses(ids, start).double().cpu()
 
     def hidden(self, ids: Sequence[int]) -> None:
         """Run the layers without the output head."""

@@ -1,4 +1,4 @@
-"""The settings of an estimate, and what it did: the content of `fisher.json`."""
+"""The settings of a calibration, and what it did: the content of `calibration.json`."""
 
 from __future__ import annotations
 
@@ -9,136 +9,8 @@ from typing import Any, Literal
 from ramerge.foundation.jsontext import dumped
 from ramerge.options import about, documented
 
-LABELS = ("given", "sampled")
 DTYPES = ("float32", "bfloat16", "float16", "float64")
-
-
-@dataclass(frozen=True, kw_only=True)
-class FisherSettings:
-    """What an estimate of the Fisher information depends on.
-
-    The labels of an example are the tokens of the completion given the prompt (`prompt` with `completion`, `messages`
-    that end with the assistant's), or, where there is only a prompt or a `text`, all of its tokens, each given those
-    before it; a first token that has none before it is no label. Prompt and completion are tokenized each by itself,
-    the prompt with the special tokens that the tokenizer puts in front. An end-of-sequence token counts where the
-    completion or the chat template has it; none is added, and what a template writes behind it does not count.
-
-    Attributes:
-        examples: how many lines of the data to use; all, with a note in the record, if there are fewer.
-        labels: `given` takes the labels as they stand in the data: the empirical Fisher. `sampled` draws every label
-            from the model's own distribution at its position, while the tokens that the model reads stay those of the
-            data (one forward pass a line): the true Fisher, with contexts from the data.
-        max_length: in tokens, at least 2; never more than the model has positions for. A longer sequence loses the left
-            of its prompt, except a beginning-of-sequence token; at least one token of the prompt stays, and a
-            completion or text that does not fit with it loses its right.
-        device: `auto` (cuda, else mps, else cpu), or a device as torch names it.
-        dtype: what the model computes in: `float32` (the default on every device), `bfloat16`, `float16`, `float64`.
-        seed: of the sampled labels.
-
-    Example:
-        >>> ramerge.FisherSettings(examples=64, labels="sampled").device
-        'auto'
-    """
-
-    examples: int = 256
-    labels: Literal["given", "sampled"] = "given"
-    max_length: int = 1024
-    device: str = "auto"
-    dtype: str = "float32"
-    seed: int = 0
-
-    def problems(self) -> list[str]:
-        """What is wrong with them."""
-        found = [
-            f"{name}: {value!r} must be an integer of at least {least}{why}, and of 63 bits"
-            for name, value, least, why in (
-                ("examples", self.examples, 1, ""),
-                ("max_length", self.max_length, 2, " (a token of context and a label)"),
-                ("seed", self.seed, 0, ""),
-            )
-            if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
-        ]
-        found += [
-            f"{name}: {value!r} must be one of {', '.join(known)}"
-            for name, value, known in (("labels", self.labels, LABELS), ("dtype", self.dtype, DTYPES))
-            if value not in known
-        ]
-        if not isinstance(self.device, str):
-            found.append(f"device: {self.device!r} must be text, such as auto or cpu")
-        return found
-
-
-@dataclass(frozen=True)
-class ExampleResult:
-    """What the worker did.
-
-    Attributes:
-        device: where it ran, with the name of a GPU.
-        tokens: labels, over all examples.
-        truncated: examples that were longer than `max_length`.
-        mean_log_likelihood: of a label, in nats, under the model; of sampled labels where they were sampled.
-        notes: what the user should know.
-        torch, transformers: versions.
-    """
-
-    device: str
-    tokens: int
-    truncated: int
-    mean_log_likelihood: float
-    notes: tuple[str, ...]
-    torch: str
-    transformers: str
-
-
-@dataclass(frozen=True)
-class FisherRecord:
-    """What an estimate did; `seconds` is wall time.
-
-    Attributes:
-        model, data: as they were given.
-        examples: lines that were used.
-        examples_requested: lines that were requested.
-        max_length: in tokens, as it was used.
-        device: where it ran, with the name of a GPU.
-        dtype: what the model computed in; the Fisher is float32.
-        tokens: labels, over all examples.
-        truncated: examples that were longer than `max_length`.
-        mean_log_likelihood: of a label, in nats, under the model; of sampled labels where they were sampled.
-        tensors: tensors of the output.
-        notes: what the user should know.
-
-    Example:
-        >>> record = ramerge.fisher("coder", "examples.jsonl", "coder-fisher")  # doctest: +SKIP
-        >>> record.tokens  # doctest: +SKIP
-        812
-    """
-
-    ramerge_version: str
-    model: str
-    data: str
-    examples: int
-    examples_requested: int
-    labels: str
-    max_length: int
-    device: str
-    dtype: str
-    seed: int
-    tokens: int
-    truncated: int
-    mean_log_likelihood: float
-    tensors: int
-    seconds: float
-    notes: tuple[str, ...]
-    torch: str
-    transformers: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as in `fisher.json`."""
-        return vars(self) | {"notes": list(self.notes)}
-
-    def to_json(self) -> str:
-        """`fisher.json`."""
-        return dumped(self.to_dict())
+GATHERED = ("inputs", "importance", "all", "replies")
 
 
 @documented
@@ -159,6 +31,17 @@ class CalibrationSettings:
         default=256,
         metadata=about(
             "--rows", "prompts", "Tokens of each agent whose inputs are recorded at most, drawn by seed.", "N", kind=int
+        ),
+    )
+    gather: Literal["inputs", "importance", "all", "replies"] = field(
+        default="inputs",
+        metadata=about(
+            "--gather",
+            "prompts",
+            "What is gathered besides replies: recorded inputs (for regmean), importances (for fisher), all of it, or "
+            "replies alone.",
+            "|".join(GATHERED),
+            choices=GATHERED,
         ),
     )
     record: Literal["both", "prompt"] = field(
@@ -234,6 +117,10 @@ class CalibrationSettings:
         metadata=about("--prompt-seed", "prompts", "Seed of which prompts and tokens are drawn.", "N", kind=int),
     )
 
+    def gathers(self, what: str) -> bool:
+        """Whether recorded inputs or importances are gathered."""
+        return self.gather in (what, "all")
+
     def problems(self) -> list[str]:
         """What is wrong with them."""
         found = [
@@ -252,6 +139,7 @@ class CalibrationSettings:
         found += [
             f"{name}: {value!r} must be one of {', '.join(values)}"
             for name, value, values in (
+                ("gather", self.gather, GATHERED),
                 ("record", self.record, ("both", "prompt")),
                 ("source", self.source, ("agents", "base")),
                 ("dtype", self.dtype, ("auto", *DTYPES)),
@@ -274,8 +162,9 @@ class CalibrationRecord:
         generated: replies that the agent was asked for; the others came with the prompts.
         rewarded: replies with a reward.
         tokens: of all prompts and replies.
-        rows: tokens whose inputs are recorded.
+        rows: tokens whose inputs are recorded; 0 if none are.
         layers: weights whose inputs are recorded.
+        importances: tensors whose importances are estimated; 0 if none are.
         device: where it ran, with the name of a GPU.
         dtype: what the model computed in.
         seconds: wall time.
@@ -298,6 +187,7 @@ class CalibrationRecord:
     tokens: int
     rows: int
     layers: int
+    importances: int
     device: str
     dtype: str
     seconds: float

@@ -7,7 +7,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -255,7 +255,7 @@ class SideInput:
             for some tensors, which are read whole.
     """
 
-    key: str
+    key: Literal["importance", "inputs"]
     plural: str
     advice: str
     by_element: bool
@@ -264,7 +264,7 @@ class SideInput:
 IMPORTANCE = SideInput(
     "importance",
     "importances",
-    "`ramerge fisher --agent NAME=MODEL --data FILE FOLDER` estimates it; then pass --importance {name}=FOLDER",
+    "pass --prompts {name}=FILE, on which it is estimated, or --importance {name}=FOLDER of `ramerge calibrate`",
     by_element=True,
 )
 """Importances, float tensors with names and shapes of the model's; the method `fisher` takes them."""

@@ -1,7 +1,7 @@
 """Fisher merging: task vectors weighted by diagonal Fisher information (Matena & Raffel 2022, arXiv 2111.09832).
 
 tau = scale * sum_t F_t tau_t / sum_t F_t, and 0 where no agent has any importance. The importances F_t are tensors of
-the names and shapes of the model's; `ramerge fisher` estimates them.
+the names and shapes of the model's; `ramerge calibrate --gather importance` estimates them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import nearest
-from ramerge.methods.base import INPUTS, SIDE_INPUTS, Method, names_agent
+from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
 from ramerge.methods.registry import METHODS, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import Recipe, read_structure
@@ -193,8 +193,8 @@ def _side_problems(document: Document, agents: Mapping[str, Any], method: Method
     prompts = document.values.get("prompts")
     for side in SIDE_INPUTS:
         holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}
-        if side is INPUTS and method.side is side and isinstance(prompts, dict):
-            holders |= prompts.keys()  # they are recorded on these
+        if method.side is side and isinstance(prompts, dict):
+            holders |= prompts.keys()  # which give it
         for name in agents if method.side is side else holders:
             if name in holders and method.side is not side:
                 text = f"{method.name} does not use {side.plural}; remove it"

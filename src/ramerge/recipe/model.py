@@ -284,7 +284,7 @@ class Recipe(_Strict):
         base: folder or hub id of the base model. Methods that do not use task vectors do not need it.
         agents: name to agent, in the order in which sums are computed; how many there may be is a matter of the method.
         prompts: name of an agent to a file or folder of prompts of its task, or of rollouts. Methods that need recorded
-            inputs get them from there; they are gathered once and kept in the user's cache.
+            inputs or importances get them from there; they are gathered once and kept in the user's cache.
         parameters: the method's parameters; others have the preset's or the default value.
         preset: a named set of parameters, such as `paper`.
         dtype: dtype of the output's floating-point tensors, except those that the base stores wider than its other

@@ -91,7 +91,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
 @option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: agreement.")
-@calibration_options("hold_out", "reward")
+@calibration_options("gather", "hold_out", "reward")
 @option(
     "method",
     "--vary",

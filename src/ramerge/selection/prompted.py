@@ -126,7 +126,7 @@ def prompted(
     models = models_of(recipe)
     base = base_of(models)
     agents = {name: agent.plain for name, agent in models.agents.items()}
-    settings = replace(settings, hold_out=True)
+    settings = replace(settings, hold_out=True, gather="inputs")
     if problems := settings.problems():
         raise RecipeError(problems)
     reward_of(settings.reward)  # a wrong one shows before anything is loaded
@@ -137,7 +137,7 @@ def prompted(
         records = gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
     left_out = ("parameters", "preset", "prompts", "rules")
     values = {key: value for key, value in recipe.values.items() if key not in left_out}
-    inputs = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
+    inputs: dict[str, dict[str, str]] = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
     made = replace(recipe, values={**values, "method": _METHOD, "agents": _joined(recipe.values["agents"], inputs)})
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     return Prompted(made, replies_of(folder, list(agents), settings.right_at), live, fingerprints)

@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=2000, help="how many")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", help="commands whose name contains this")
-    parser.add_argument("--fast", action="store_true", help="without report and fisher, whose imports take long")
+    parser.add_argument("--fast", action="store_true", help="without report, whose imports take long")
     chosen = parser.parse_args()
     if reason := missing():
         print(reason)
@@ -46,10 +46,9 @@ def _rounds(stack: ExitStack, shim: object, folder: Path, log: Path, chosen: arg
 
     slow = not chosen.fast
     report = slow and all(find_spec(name) for name in ("altair", "itables", "jinja2", "vl_convert"))
-    fisher = slow and all(find_spec(name) for name in ("torch", "transformers", "pytest"))
-    all_commands.write_inputs(folder, fisher=fisher)
-    _warm_up(folder, report=report, fisher=fisher)
-    commands = all_commands.commands(report=report, fisher=fisher)
+    all_commands.write_inputs(folder)
+    _warm_up(folder, report=report)
+    commands = all_commands.commands(report=report)
     commands = [command for command in commands if not chosen.only or chosen.only in command.name]
 
     calls: dict[tuple[str, bool], int] = {}  # of all calls, and of those that write
@@ -120,7 +119,7 @@ def _always_wrong(ending: Ending, kind: str) -> list[str]:
     return problems
 
 
-def _warm_up(folder: Path, *, report: bool, fisher: bool) -> None:
+def _warm_up(folder: Path, *, report: bool) -> None:
     """Import and compile once for all processes to come."""
     import ramerge
     import ramerge.cli.main
@@ -138,8 +137,6 @@ def _warm_up(folder: Path, *, report: bool, fisher: bool) -> None:
         from ramerge.analysis.report.write import render
 
         render(analysis.to_dict())
-    if fisher:
-        import ramerge.calibration.worker
 
 
 def _finished(folder: Path) -> None:

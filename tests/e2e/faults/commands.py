@@ -70,7 +70,7 @@ class Command(ABC):
 
 @dataclass
 class Checkpoint(Command):
-    """Writes a folder that appears whole: merge, sweep, fisher."""
+    """Writes a folder that appears whole: merge, sweep."""
 
     old: bool = False
 
@@ -209,12 +209,11 @@ def _is_whole(name: str, found: bytes, expected: bytes) -> bool:
     return found == expected if name.endswith(".csv") else found[-9:] == expected[-9:]
 
 
-def commands(*, report: bool, fisher: bool) -> list[Command]:
+def commands(*, report: bool) -> list[Command]:
     """All that can run here.
 
     Args:
         report: whether the libraries of the page are there.
-        fisher: whether torch and transformers are there.
     """
     agents = "--base FOLDER/base " + " ".join(f"--agent {name}=FOLDER/{name}" for name in AGENTS) + " --quiet"
     merge, sweep = f"merge {agents} FOLDER/out", f"sweep {agents} --vary parameters.r=0,0.1 FOLDER/out"
@@ -237,18 +236,9 @@ def commands(*, report: bool, fisher: bool) -> list[Command]:
     if report:
         made.append(Texts("analyze --html", f"analyze {agents} --html FOLDER/a.html", outputs=("a.html",)))
         made.append(Texts("report", "report FOLDER/finished --quiet", outputs=("finished/report.html",)))
-    if fisher:
-        estimate = "fisher FOLDER/out --agent a=FOLDER/model --data FOLDER/data.jsonl --device cpu --quiet"
-        made.append(Checkpoint("fisher", estimate))
-        made.append(Checkpoint("fisher --overwrite, no exchange", f"{estimate} --overwrite", exchange=False, old=True))
     return made
 
 
-def write_inputs(folder: Path, *, fisher: bool) -> None:
+def write_inputs(folder: Path) -> None:
     """What the commands read."""
     write_simple(folder, AGENTS)
-    if fisher:
-        from tests.calibration.test_fisher import LINES, jsonl_file, llama
-
-        llama(folder / "model", num_hidden_layers=0)
-        jsonl_file(folder / "data.jsonl", LINES[:1])

@@ -1,0 +1,106 @@
+"""How much each parameter matters to what an agent replies: the diagonal of its Fisher information. Imports torch.
+
+Source: Matena and Raffel, Merging Models with Fisher-Weighted Averaging, 2022, arXiv 2111.09832, section 3.
+
+    F = mean over prompts x of (d log p(y | x) / d theta)^2         element by element, one gradient a prompt
+
+`log p(y | x)` is the sum over the tokens of the reply `y`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import torch
+
+from ramerge.calibration.exchanges import Exchange
+from ramerge.calibration.live import LiveModel
+from ramerge.foundation.errors import WeightsError
+
+_NAMED = 3
+
+
+def importances_of(
+    live: LiveModel, name: str, exchanges: Sequence[Exchange], tensors: Collection[str], on_done: Callable[[], None]
+) -> dict[str, torch.Tensor]:
+    """The mean over exchanges of the squared gradient of a reply's log-likelihood.
+
+    Args:
+        live: the model, with the weights of the agent.
+        name: of the agent, for messages.
+        exchanges: prompts and replies; at least one.
+        tensors: names that the checkpoint has.
+        on_done: called after each exchange.
+
+    Returns:
+        For each name float32 numbers of the tensor's shape, on the model's device. What no training moves, such as a
+        buffer, is missing.
+
+    Raises:
+        WeightsError: a likelihood or a gradient is not finite.
+    """
+    squares = SquareSums(live.model)
+    damaged = f"the weights are damaged, or overflow in {live.dtype}: use float32"
+    for exchange in exchanges:
+        likelihood = -live.losses(exchange.ids, exchange.start).sum()
+        if not bool(torch.isfinite(likelihood.detach())):
+            raise WeightsError(f"{exchange.place}: the likelihood of {name}'s reply is NaN or 0; {damaged}")
+        likelihood.backward()
+        if names := squares.non_finite():
+            more = f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else ""
+            listed = ", ".join(map(repr, names[:_NAMED]))
+            raise WeightsError(
+                f"{exchange.place}: the squared gradient of {name} is NaN or Inf in {listed}{more}; {damaged}"
+            )
+        on_done()
+    means = squares.mean(len(exchanges))
+    return {tensor: means(live.targets[tensor]) for tensor in tensors if tensor in live.targets}
+
+
+class SquareSums:
+    """Sums of squared gradients, float32, one for each parameter, which take in every backward pass of the model.
+
+    A gradient is squared, added and freed as soon as it is complete, so there is one at a time.
+    """
+
+    def __init__(self, model: Any) -> None:
+        """Take the gradients of `model` away from now on; the sums are on its device."""
+        # by memory and not by name: a tied parameter has several names and one gradient
+        self._parameters = {one.untyped_storage().data_ptr(): one for one in model.parameters()}
+        self._names = {one.untyped_storage().data_ptr(): name for name, one in model.named_parameters()}
+        self._sums = {
+            memory: torch.zeros_like(one, dtype=torch.float32, requires_grad=False)
+            for memory, one in self._parameters.items()
+        }
+        self._peaks: dict[int, torch.Tensor] = {}
+        self._hooks = [one.register_post_accumulate_grad_hook(self._take) for one in self._parameters.values()]
+
+    def _take(self, parameter: torch.Tensor) -> None:
+        gradient, parameter.grad = parameter.grad, None
+        assert gradient is not None
+        gradient = gradient.to(torch.float32)
+        memory = parameter.untyped_storage().data_ptr()
+        total = self._sums[memory].addcmul_(gradient, gradient)
+        if total.numel():
+            self._peaks[memory] = total.amax()
+
+    def non_finite(self) -> list[str]:
+        """Names of the parameters whose sum holds NaN or Inf; one synchronization with the device if there are none."""
+        if bool(torch.isfinite(torch.stack(tuple(self._peaks.values()))).all()):
+            return []
+        return [self._names[memory] for memory, peak in self._peaks.items() if not bool(torch.isfinite(peak))]
+
+    def mean(self, examples: int) -> Callable[[torch.Tensor], torch.Tensor]:
+        """The sums divided by the number of examples, for a part of a parameter; ends the collecting."""
+        for hook in self._hooks:
+            hook.remove()
+        for total in self._sums.values():
+            total.div_(examples)
+
+        def part(target: torch.Tensor) -> torch.Tensor:
+            memory = target.untyped_storage().data_ptr()
+            begin = target.storage_offset() - self._parameters[memory].storage_offset()
+            return self._sums[memory].as_strided(target.shape, target.stride(), begin)
+
+        return part
