@@ -75,10 +75,12 @@ class Situation:
     Attributes:
         folders: for each agent's task the folders of its agents in that of a training.
         dtype: of the merged model.
+        unseen: tasks that no agent was trained on and no prompt shows.
     """
 
     folders: Mapping[str, tuple[str, ...]]
     dtype: str = "bfloat16"
+    unseen: tuple[str, ...] = ()
 
 
 def _all(*folders: str) -> dict[str, tuple[str, ...]]:
@@ -91,6 +93,7 @@ SITUATIONS = {
     "RL": Situation(_all("agents")),
     "mixture": Situation({"sum": ("agents",), "call": ("agents",), "fact": ("sft",), "needle": ("sft",)}),
     "eight": Situation(_all("agents", "sft")),
+    "unseen": Situation({task: ("sft",) for task in TASKS if task != "needle"}, unseen=("needle",)),
     "adapter and full": Situation({**_all("sft"), "fact": ("lora",)}, "float32"),
 }
 
@@ -200,6 +203,8 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], others: b
     if "base" not in kept:
         experiment.live.put_model(experiment.live.base)
         kept["base"] = experiment.rewards(experiment.tasks)
+        if experiment.situation.unseen:
+            kept["base, unseen"] = experiment.rewards(experiment.situation.unseen)
         yield "base"
     todo: list[tuple[str, dict[str, Any], Path]] = [(name, rule, folder) for name, rule in RULES.items()]
     todo += [(name, rule, folder) for name, rule in PRIORS.items()] if others else []
@@ -221,6 +226,8 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], others: b
             "all": {agent: each.round(4).tolist() for agent, each in all_.items()},
             "merging": round(merged, 1),
         }
+        if experiment.situation.unseen:
+            kept[name]["unseen"] = experiment.rewards(experiment.situation.unseen)
         yield name
 
 
@@ -252,9 +259,13 @@ def table(kept: Mapping[str, Any]) -> Iterator[str]:
             }
             agents, base = reward_of(known["agents"]), reward_of(known["base"])
             yield f"{name}, seed {seed}: agents on their own tasks {agents:.1f} %, base {base:.1f} %\n"
-            yield "| model | mean reward, % | agreement, right | all |\n|---|---:|---:|---:|"
+            unseen = {model: reward_of(one["unseen"]) for model, one in known.items() if "unseen" in one}
+            if unseen:
+                yield f"unseen task: base {reward_of(known['base, unseen']):.1f} %\n"
+            yield "| model | mean reward, % | agreement, right | all | unseen task, % |\n|---|---:|---:|---:|---:|"
             for model, (reward, right, every) in sorted(rows.items(), key=lambda row: -row[1][0]):
-                yield f"| {model} | {reward:.1f} | {right:.3f} | {every:.3f} |"
+                other = f"{unseen[model]:.1f}" if model in unseen else ""
+                yield f"| {model} | {reward:.1f} | {right:.3f} | {every:.3f} | {other} |"
             candidates = {model: row for model, row in rows.items() if model in RULES}
             best = max(reward for reward, _, _ in candidates.values())
             for place, which in ((1, "right"), (2, "all")):

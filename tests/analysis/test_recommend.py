@@ -319,9 +319,6 @@ def test_pages_name_what_is_advised() -> None:
     (line,) = (line for line in lines if "trained by RL (`recommend --trained-by rl`, the default)" in line)
     assert f"[`{known['method']}`]" in line
     assert all(f"`{key}: {value}`" in line for key, value in known["parameters"].items())
-    readme = " ".join((root / "README.md").read_text(encoding="utf-8").split())
-    assert f"`ramerge recommend` names `{known['method']}`" in readme
-    assert f"(`--trained-by sft`) it names `{known_of('sparse, sft')['method']}`" in readme
 
 
 def test_agents_that_point_the_same_way_were_not_measured(analysis: ramerge.Analysis) -> None:

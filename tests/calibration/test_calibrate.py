@@ -485,3 +485,11 @@ def test_decoded_prompts_that_no_template_writes_are_named(tmp_path: Path) -> No
     path.write_text('{"input": "user\\n1+2=\\nassistant\\n", "output": "3", "score": 1.0, "step": 1}\n')
     record = calibrate(BASE, {"add": MODELS["add"]}, {"add": path}, tmp_path / "out", settings=SETTINGS)["add"]
     assert any("1 of 1 prompts are taken as plain text" in note for note in record.notes)
+
+
+def test_a_long_limit_of_replies_does_not_cut_short_prompts(asked: dict[str, Path], tmp_path: Path) -> None:
+    settings = ramerge.CalibrationSettings(count=2, device="cpu")  # the model has fewer positions than replies may have
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)["add"]
+    assert not record.notes
+    texts = {each.text for each in read_exchanges(tmp_path / "out/add/replies.jsonl")}
+    assert all(len(text) in (3, 4) and text.isdigit() for text in texts)

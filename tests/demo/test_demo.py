@@ -80,7 +80,7 @@ def test_the_models_can_be_copied_and_nothing_is_replaced(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["demo", "--models", "here"])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in Path("here").iterdir()} == {"base", "coder", "tool", "memory"}
+    assert {path.name for path in Path("here").iterdir()} == {*demo.NAMES, "code.jsonl", "tool.jsonl", "memory.jsonl"}
     for name, model in demo.NAMES.items():
         copied, own = Path("here", name), demo.AGENTS / model
         assert {path.name: path.read_bytes() for path in copied.iterdir()} == {

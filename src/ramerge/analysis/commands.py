@@ -119,7 +119,7 @@ def recommend(
     if document.values.get("prompts"):
         with shown(quiet=quiet or as_json) as listen:
             found = by_prompts(found, document, options, listen)
-    warn(warnings_for(analysis, found.method))
+    warn([*warnings_for(analysis, found.method), *found.notes])
     if as_json:
         click.echo(found.to_json(), nl=False)
     else:

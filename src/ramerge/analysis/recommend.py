@@ -87,6 +87,7 @@ class Recommendation:
         unknown: sentences about what the evidence does not say.
         agreement: of each merge that was compared on the recipe's prompts, the best first, the mean negative
             log-likelihood per token of the agents' own replies; empty without prompts.
+        notes: what is to be known of prompts and replies.
 
     Example:
         >>> found = ramerge.recommend("recipe.yaml")
@@ -106,6 +107,7 @@ class Recommendation:
     evidence: tuple[str, ...]
     unknown: tuple[str, ...]
     agreement: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
         """A recipe with this method, parameters and rounding in place of its own, for `merge`, `plan` or `search`.
@@ -251,10 +253,10 @@ def by_prompts(
         reasons=(
             f"on {prompts:,} {which} of the agents to your prompts its mean negative log-likelihood per token is "
             f"{value:.3f}, against {against}",
-            *ranking.notes,
             f"by weights alone: `{_merge(suggested)}`",
         ),
         agreement=ranking.means,
+        notes=ranking.notes,
     )
 
 

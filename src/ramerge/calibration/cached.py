@@ -91,7 +91,7 @@ def gather(
     if not names:
         return {}
     settings = replace(settings, gather=what)
-    with _gathered(models, names, settings, options, on_progress or silence) as (_, folder):
+    with _gathered(models, names, settings, options, on_progress or silence) as (_, folder, _):
         return {name: folder / name / (IMPORTANCE if what == "importance" else "") for name in names}
 
 
@@ -127,21 +127,21 @@ def rank(
     names = list(models.agents)
     found = {}
     settings = replace(settings, gather="inputs")
-    with _gathered(models, names, settings, options, on_progress or silence) as (live, folder):
+    with _gathered(models, names, settings, options, on_progress or silence) as (live, folder, notes):
         replies = replies_of(folder, names, settings.right_at)
         start = _with_inputs(models, folder)
         for name, values in merges.items():
             live.put(start.with_(**values))
             found[name] = agreements_in(live.live, replies)
-    ranked = Ranking(found, replies.rewarded, replies.notes)
+    ranked = Ranking(found, replies.rewarded, (*notes, *replies.notes))
     return replace(ranked, agreements={name: found[name] for name in sorted(found, key=ranked.means.__getitem__)})
 
 
 @contextmanager
 def _gathered(
     models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options, listen: Listener
-) -> Iterator[tuple[LiveBase, Path]]:
-    """The model, and the folder in the cache with what was gathered of some agents of a recipe."""
+) -> Iterator[tuple[LiveBase, Path, list[str]]]:
+    """The model, the folder in the cache with what was gathered of some agents of a recipe, and notes."""
     settings = replace(settings, hold_out=True)
     if problems := settings.problems():
         raise RecipeError(problems)
@@ -153,8 +153,8 @@ def _gathered(
     base = base_of(models)
     folder = _folder({"base": base, "agents": agents, "prompts": prompts, **asdict(settings)})
     with LiveBase(base, settings, options) as live:
-        gather_all(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
-        yield live, folder
+        records = gather_all(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
+        yield live, folder, [note for record in records.values() for note in record.notes]
 
 
 def _folder(about: Mapping[str, Any]) -> Path:

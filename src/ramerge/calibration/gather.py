@@ -90,7 +90,7 @@ class Speaker:
         if not ids:
             return "gives no token"
         self.check(ids)
-        room = max(self.length - self.most_new, 1)
+        room = max(self.length - self.most_new, self.length // 2, 1)  # a long limit of replies leaves half to prompts
         return ids[-room:], len(ids) > room
 
     def check(self, ids: Sequence[int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shlex
@@ -14,10 +15,11 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge.api import merge
-from ramerge.demo.tasks import TASKS
+from ramerge.demo.tasks import TASKS, prompts
 from ramerge.engine.record import Record
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.extras import install
+from ramerge.foundation.files import write_file
 from ramerge.foundation.progress import Progress, shown
 from ramerge.options import Options
 
@@ -25,6 +27,9 @@ AGENTS = Path(__file__).with_name("agents")
 METHODS = ("ram", "ram+")
 NAMES = {"base": "base", "coder": "add", "tool": "reverse", "memory": "sort"}
 """What the documentation calls the models that come with the package."""
+PROMPTS = {"code": "add", "tool": "reverse", "memory": "sort"}
+"""The task of each agent of the documentation, of which it gets prompts."""
+_PROMPTS = 8
 FIRST_MERGE = "ramerge merge --base ./base --agent code=./coder --agent tool=./tool --agent memory=./memory MERGED"
 
 Print = Callable[[str], None]
@@ -67,21 +72,27 @@ def copy_models(folder: Path, say: Print) -> None:
     """Copy the base and the agents to a folder, under the names of the documentation, and print the next command.
 
     Args:
-        folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all.
+        folder: gets the folders `base`, `coder`, `tool` and `memory`, each of which appears complete or not at all, and
+            a few prompts of each agent's task, `code.jsonl`, `tool.jsonl` and `memory.jsonl`.
         say: prints a line.
 
     Raises:
         PlanError: one of them exists; nothing was copied.
         OSError: a file cannot be written.
     """
-    if there := [folder / name for name in NAMES if os.path.lexists(folder / name)]:
+    asked = {f"{agent}.jsonl": next(task for task in TASKS if task.name == name) for agent, name in PROMPTS.items()}
+    if there := [folder / name for name in (*NAMES, *asked) if os.path.lexists(folder / name)]:
         raise PlanError([f"{path}: exists; remove it, or choose another folder" for path in there])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".ramerge-demo-", dir=folder) as hidden:
         for name, model in NAMES.items():
             shutil.copytree(AGENTS / model, Path(hidden, name)).rename(folder / name)
+    for name, task in asked.items():
+        lines = [json.dumps({"prompt": each.prompt}) + "\n" for each in prompts(task, "train", _PROMPTS, seed=1)]
+        write_file(folder / name, "".join(lines))
     for name, model in NAMES.items():
         say(f"{folder / name}: " + next((task.description for task in TASKS if task.name == model), "the base model"))
+    say(f"{', '.join(asked)}: a few prompts of each task")
     into = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     say(f"next: {into}{FIRST_MERGE}")
 

@@ -49,12 +49,14 @@ class Prompted:
         replies: on which merges are scored.
         live: the model.
         fingerprints: of what was gathered, by agent.
+        notes: what the user should know.
     """
 
     recipe: Document
     replies: ReplySet
     live: LiveBase
     fingerprints: Mapping[str, str]
+    notes: tuple[str, ...]
 
     def ordered(self, space: Space, folder: Path) -> Space:
         """The space with its points in the order of their agreement, the best first; those that cannot be merged last.
@@ -140,7 +142,9 @@ def prompted(
     inputs: dict[str, dict[str, str]] = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
     made = replace(recipe, values={**values, "method": _METHOD, "agents": _joined(recipe.values["agents"], inputs)})
     fingerprints = {name: record.fingerprint for name, record in records.items()}
-    return Prompted(made, replies_of(folder, list(agents), settings.right_at), live, fingerprints)
+    replies = replies_of(folder, list(agents), settings.right_at)
+    notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
+    return Prompted(made, replies, live, fingerprints, notes)
 
 
 def _joined(agents: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

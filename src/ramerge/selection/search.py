@@ -114,7 +114,7 @@ def search(
             document = found.recipe
         usual = usual_space(document, found) if not vary and space is None else space
         chosen = _space(document, vary, usual)
-        notes = found.replies.notes if found is not None else ()
+        notes = found.notes if found is not None else ()
         if found is None or score is not None:
             assert score is not None
             make_scorer = scorer_of(score, settings.score_timeout)
