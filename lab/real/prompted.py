@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -238,42 +237,6 @@ def held_out(folder: Path, name: str) -> list[Any]:
     return [each for each in read_exchanges(folder / name / REPLIES) if each.held_out]
 
 
-def reward_of(digits: Mapping[str, str]) -> float:
-    """The mean reward over tasks, in per cent."""
-    return statistics.fmean(25 * statistics.fmean(map(int, text)) for text in digits.values())
-
-
-def nll_of(items: Mapping[str, Sequence[Sequence[float]]]) -> float:
-    """The agreement: the mean over agents of the negative log-likelihood per token."""
-    return statistics.fmean(sum(one for one, _ in each) / sum(n for _, n in each) for each in items.values())
-
-
-def table(kept: Mapping[str, Any]) -> Iterator[str]:
-    """Markdown: of each situation rewards and agreement, the best reward first, and what agreement chooses."""
-    for name, trainings in kept.items():
-        for seed, known in trainings.items():
-            rows = {
-                model: (reward_of(one["rewards"]), nll_of(one["right"]), nll_of(one["all"]))
-                for model, one in known.items()
-                if "right" in one
-            }
-            agents, base = reward_of(known["agents"]), reward_of(known["base"])
-            yield f"{name}, seed {seed}: agents on their own tasks {agents:.1f} %, base {base:.1f} %\n"
-            unseen = {model: reward_of(one["unseen"]) for model, one in known.items() if "unseen" in one}
-            if unseen:
-                yield f"unseen task: base {reward_of(known['base, unseen']):.1f} %\n"
-            yield "| model | mean reward, % | agreement, right | all | unseen task, % |\n|---|---:|---:|---:|---:|"
-            for model, (reward, right, every) in sorted(rows.items(), key=lambda row: -row[1][0]):
-                other = f"{unseen[model]:.1f}" if model in unseen else ""
-                yield f"| {model} | {reward:.1f} | {right:.3f} | {every:.3f} | {other} |"
-            candidates = {model: row for model, row in rows.items() if model in RULES}
-            best = max(reward for reward, _, _ in candidates.values())
-            for place, which in ((1, "right"), (2, "all")):
-                chosen = min(candidates, key=lambda model, place=place: candidates[model][place])
-                yield f"\nby {which}: {chosen}, {best - candidates[chosen][0]:.1f} points behind the best"
-            yield ""
-
-
 def main() -> None:
     """Score situations one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -285,11 +248,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--statistics", action="store_true", help="also other priors and statistics")
     parser.add_argument("--out", type=Path, default=RESULTS)
-    parser.add_argument("--table", action="store_true", help="print what is kept, and score nothing")
     given = parser.parse_args()
-    if given.table:
-        print(*table(json.loads(given.out.read_text(encoding="utf-8"))), sep="\n")
-        return
     reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
     settings = ramerge.CalibrationSettings(
         count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32

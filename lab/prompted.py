@@ -1,0 +1,169 @@
+"""Merges of real agents chosen with a few prompts: what lab/real/prompted.py keeps, as tables.
+
+    python -m lab.prompted
+
+prints every candidate of every kind. Predictions are those of docs/decisions/044-prompts.md and 045-prompts-again.md.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from lab.results import FIRST_BASE, MODELS, RESULTS, SECOND_BASE
+
+FILES = {
+    "prompted": MODELS[FIRST_BASE],
+    "prompted-again": MODELS[FIRST_BASE],
+    "prompted-second-base": MODELS[SECOND_BASE],
+}
+"""What is kept, and the base of its agents."""
+CANDIDATES = (
+    *(f"sum{factor}" for factor in ("", " x 0.8", " x 0.5", " x 1.3", " x 1.6")),
+    *("ram", "ram+", "ties", "core", "core+", "swudi"),
+    *(f"regmean {ridge}" for ridge in ("0.01", "0.1", "1", "10")),
+)
+KINDS = {
+    "SFT": "four, SFT",
+    "LoRA": "four, LoRA",
+    "RL": "four, RL in bfloat16",
+    "mixture": "two by RL, two by SFT",
+    "eight": "eight: four by RL, four by SFT",
+    "adapter and full": "three by SFT, one adapter",
+    "unseen": "three, SFT",
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One training of one kind of agents.
+
+    Attributes:
+        base: the name of its base.
+        name: in `KINDS`.
+        seed: of the training.
+        kept: by model, rewards by task and likelihoods by agent.
+    """
+
+    base: str
+    name: str
+    seed: str
+    kept: Mapping[str, Any]
+
+    @property
+    def agents(self) -> float:
+        """The agents' mean reward on their own tasks, in per cent."""
+        return reward_of(self.kept["agents"])
+
+    @property
+    def rewards(self) -> dict[str, float]:
+        """Mean reward of each candidate that was scored, in per cent, the best first."""
+        found = {name: reward_of(self.kept[name]["rewards"]) for name in CANDIDATES if name in self.kept}
+        return dict(sorted(found.items(), key=lambda each: -each[1]))
+
+    @property
+    def best(self) -> tuple[str, float]:
+        """The best candidate, picked with labels."""
+        return next(iter(self.rewards.items()))
+
+    @property
+    def without_prompts(self) -> tuple[str, float]:
+        """The best of those that need no prompts, picked with labels."""
+        return next(each for each in self.rewards.items() if not each[0].startswith("regmean"))
+
+    def agreement(self, which: str) -> dict[str, float]:
+        """Agreement of each candidate with `right` or `all` replies."""
+        return {name: nll_of(self.kept[name][which]) for name in self.rewards}
+
+    def chosen(self, which: str) -> tuple[str, float]:
+        """What agreement with `right` or `all` replies chooses, and how many points it is behind the best."""
+        found = self.agreement(which)
+        name = min(found, key=found.__getitem__)
+        return name, self.best[1] - self.rewards[name]
+
+
+def kinds() -> list[Kind]:
+    """All that is kept, in the order of files; without those of which no candidate was scored."""
+    found = []
+    for file, base in FILES.items():
+        path = RESULTS / f"{file}.json"
+        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        found += [Kind(base, name, seed, one) for name, by_seed in kept.items() for seed, one in by_seed.items()]
+    return [kind for kind in found if kind.rewards]
+
+
+def reward_of(digits: Mapping[str, str]) -> float:
+    """The mean reward over tasks, in per cent."""
+    return fmean(25 * fmean(map(int, text)) for text in digits.values())
+
+
+def nll_of(items: Mapping[str, Sequence[Sequence[float]]]) -> float:
+    """The agreement: the mean over agents of the negative log-likelihood per token."""
+    return fmean(sum(one for one, _ in each) / sum(n for _, n in each) for each in items.values() if each)
+
+
+def table(kind: Kind) -> Iterator[str]:
+    """Markdown: the candidates and other statistics of one kind, the best reward first."""
+    yield f"{kind.base}, {KINDS[kind.name]}, seed {kind.seed}: agents on their own tasks {kind.agents:.1f} %\n"
+    unseen = {name: one["unseen"] for name, one in kind.kept.items() if "unseen" in one}
+    if unseen:
+        yield f"unseen task: base {reward_of(kind.kept['base, unseen']):.1f} %\n"
+    yield "| model | mean reward, % | agreement, right | all | unseen task, % |\n|---|---:|---:|---:|---:|"
+    scored = {name: one for name, one in kind.kept.items() if "right" in one}
+    for name, one in sorted(scored.items(), key=lambda each: -reward_of(each[1]["rewards"])):
+        other = f"{reward_of(unseen[name]):.1f}" if name in unseen else ""
+        figures = f"{reward_of(one['rewards']):.1f} | {nll_of(one['right']):.3f} | {nll_of(one['all']):.3f}"
+        yield f"| {name} | {figures} | {other} |"
+    for which in ("right", "all"):
+        name, behind = kind.chosen(which)
+        yield f"\nby {which}: {name}, {behind:.1f} points behind the best"
+    yield ""
+
+
+def section() -> str:
+    """The findings on prompts."""
+    found = kinds()
+    head = "## With a few prompts"
+    if not found:
+        return f"{head}\n\nNo results are kept yet: `python lab/real/prompted.py`."
+    rows = "\n".join(map(_row, found))
+    right, every = ([kind.chosen(which)[1] for kind in found] for which in ("right", "all"))
+    weights = [kind.best[1] - kind.without_prompts[1] for kind in found]
+    return f"""{head}
+
+A few prompts of each agent's task, without labels, choose among merges by how likely these find the agents' own replies
+([guide](guides/prompts.md)). The best of {len(CANDIDATES)} candidates is picked with the labels of the test prompts, so
+it is the best by luck, too. *Right* counts only replies that earned their reward, *all* counts every reply. What was
+predicted, and what failed, is in decisions [044](decisions/044-prompts.md) and [045](decisions/045-prompts-again.md).
+
+| agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
+|---|---:|---:|---:|---:|---:|---:|
+{rows}
+
+What right replies chose was on average {fmean(right):.1f} points behind the best, at most {max(right):.1f}; what all
+replies chose {fmean(every):.1f}, at most {max(every):.1f}. The best merge without prompts, picked with labels, was on
+average {fmean(weights):.1f} points behind, at most {max(weights):.1f}. Small bases and short tasks: score the best few
+on your own.
+
+```sh
+python -m lab.prompted
+```"""
+
+
+def _row(kind: Kind) -> str:
+    cells = [
+        f"{kind.base}, {KINDS[kind.name]} (seed {kind.seed})",
+        f"{kind.agents:.1f}",
+        f"{kind.rewards['sum']:.1f}" if "sum" in kind.rewards else "",
+        *(f"{score:.1f} (`{name}`)" for name, score in (kind.without_prompts, kind.best)),
+        *(f"{kind.rewards[name]:.1f} (`{name}`)" for name, _ in (kind.chosen("right"), kind.chosen("all"))),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    for one in kinds():
+        print(*table(one), sep="\n")
