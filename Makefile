@@ -55,8 +55,7 @@ sandbox:
 coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
 	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
 
-# Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". What is listed here is clean.
-# Not yet: src, tests, lab, benchmarks, and docs/findings.md, which lab/page.py writes.
+# Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". Only tests are not listed yet.
 WORDS := README.md ARCHITECTURE.md CONTRIBUTING.md docs/decisions docs/methods SECURITY.md GOVERNANCE.md CODE_OF_CONDUCT.md CITATION.cff examples scripts .github changelog.d docs/reference \
   docs/explanation docs/guides docs/results $(wildcard docs/*.md) src benchmarks lab CHANGELOG.md
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lab import advice, details, predictions, rules, sections, smollm, summary, tables
+from lab import advice, details, predictions, prompted, rules, sections, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.published import TABLES, ahead_of_sum
@@ -87,6 +87,7 @@ def _parts(results: Results) -> Iterator[str]:
     yield sections.of_situations(results)
     yield sections.of_forecasts(results)
     yield sections.of_variants(results)
+    yield prompted.section()
     yield _advice(results)
     yield _published()
     yield _LIMITS

@@ -24,9 +24,6 @@ from tests.commands import ramerge as command
 
 DOCS = Path(__file__).parent.parent / "docs"
 NAMES = [name for name in ramerge.__all__ if name != "__version__"]
-# the wing of evaluation is about to be replaced
-EXAMPLES = [name for name in NAMES if not getattr(ramerge, name).__module__.startswith("ramerge.evaluation")]
-EXAMPLES = [name for name in EXAMPLES if name not in ("EndpointError", "EvaluationError")]
 _FLAGS = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL | doctest.NORMALIZE_WHITESPACE
 
 
@@ -59,13 +56,15 @@ def needed(name: str) -> list[pytest.MarkDecorator]:
     texts = " ".join(text for _, text in documented(name))
     libraries = [*(["optuna"] if "earch" in name else []), *(["pandas"] if ".frame(" in texts else [])]
     libraries += ["ray"] if name == "RayError" else []
+    libraries += ["inspect_ai"] if name in ("EndpointError", "EvaluationRequest") else []
+    libraries += ["optuna"] if name == "EvaluationError" else []
     return [pytest.mark.needs(*libraries)] if libraries else []
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=needed(name)) for name in EXAMPLES],
+    [pytest.param(name, marks=needed(name)) for name in NAMES],
 )
 def test_every_public_name_has_an_example_that_runs(name: str, models: Path) -> None:
     (_, text), *methods = documented(name)
@@ -117,21 +116,33 @@ def test_the_same_option_is_the_same_in_every_command() -> None:
                 assert seen.setdefault(option.opts[0], about) == about, (name, option.opts[0])
 
 
-READERS = ("merge", "sweep", "plan", "convert", "analyze", "recommend", "report", "delta", "apply", "search", "fisher")
+READERS = (
+    "merge",
+    "sweep",
+    "plan",
+    "convert",
+    "analyze",
+    "recommend",
+    "report",
+    "delta",
+    "apply",
+    "search",
+    "calibrate",
+)
 
 
 @pytest.mark.parametrize("name", READERS)
 def test_commands_that_read_models_take_the_same_limits(name: str) -> None:
     flags = {flag for option in COMMANDS[name].params for flag in option.opts}
     assert {"--threads", "--max-memory", "--allow-outside-links", "--json", "--quiet", "--debug"} <= flags
-    assert name in ("report", "convert", "fisher") or "--base" in flags
+    assert name in ("report", "convert") or "--base" in flags
     assert name in ("report", "convert", "apply") or "--agent" in flags
 
 
 def test_help_is_in_groups() -> None:
     lines = CliRunner().invoke(cli, ["merge", "--help"]).output.splitlines()
     heads = [line for line in lines if line.endswith(":") and not line.startswith(" ")]
-    assert heads == ["Models:", "Method:", "Output:", "Run:", "Remote:", "Options:"]
+    assert heads == ["Models:", "Prompts:", "Method:", "Output:", "Run:", "Remote:", "Options:"]
     assert all(len(line) <= 80 for line in lines)
 
 

@@ -23,7 +23,7 @@ PACKAGES = sorted(path.parent for path in SOURCE.rglob("__init__.py") if path.pa
 def test_rooms_are_in_the_order_of_the_import_rules() -> None:
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]
     floors = [re.findall(r"ramerge\.(\w+)", floor) for floor in settings["contracts"][0]["layers"]]
-    table = re.findall(r"^\| (`.*?`) \|", PAGE.split("## Rooms")[1].split("## Ideas")[0], re.MULTILINE)
+    table = re.findall(r"^\| (`.*?`) \|", PAGE.split("## Rooms")[1].split("## Core ideas")[0], re.MULTILINE)
     rooms = [re.sub(r"(/|\.py)$", "", name) for row in table for name in re.findall(r"`([^`]+)`", row)]
     floor_of = {room: number for number, floor in enumerate(floors) for room in floor}
     assert sorted(rooms) == sorted(floor_of)

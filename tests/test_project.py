@@ -222,3 +222,9 @@ def test_continuous_integration_runs_what_readme_says() -> None:
     said = re.findall(r"^make ([\w-]+) +# ", readme, re.MULTILINE)
     assert said == ["demo", "test"]
     assert re.search(r"^make test\b", run, re.MULTILINE)
+
+
+def test_patterns_of_code_owners_name_what_is_there() -> None:
+    lines = (ROOT / ".github/CODEOWNERS").read_text(encoding="utf-8").splitlines()
+    patterns = [line.split()[0] for line in lines if line.startswith("/")]
+    assert patterns and [each for each in patterns if not (ROOT / each.strip("/")).exists()] == []

@@ -186,7 +186,9 @@ class Experiment:
         return found
 
 
-def measure(experiment: Experiment, place: Path, kept: dict[str, Any], others: bool) -> Iterator[str]:
+def measure(
+    experiment: Experiment, place: Path, kept: dict[str, Any], only: Sequence[str], others: bool
+) -> Iterator[str]:
     """Score what is not scored yet; gives what was done after each model."""
     folder = experiment.gathered(place / "statistics")
     replies = replies_of(folder)
@@ -205,7 +207,7 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], others: b
         if experiment.situation.unseen:
             kept["base, unseen"] = experiment.rewards(experiment.situation.unseen)
         yield "base"
-    todo: list[tuple[str, dict[str, Any], Path]] = [(name, rule, folder) for name, rule in RULES.items()]
+    todo: list[tuple[str, dict[str, Any], Path]] = [(name, RULES[name], folder) for name in only]
     todo += [(name, rule, folder) for name, rule in PRIORS.items()] if others else []
     for name, changed in STATISTICS.items() if others else ():
         count = changed.get("count", 16)
@@ -246,6 +248,7 @@ def main() -> None:
     parser.add_argument("--prompts", type=int, default=75, help="test prompts a task")
     parser.add_argument("--batch", type=int, default=75)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--only", nargs="+", choices=RULES, default=list(RULES), help="candidates; default: all")
     parser.add_argument("--statistics", action="store_true", help="also other priors and statistics")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
@@ -262,7 +265,7 @@ def main() -> None:
             known = kept.setdefault(name, {}).setdefault(str(given.seed), {})
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
             began = time.perf_counter()
-            for done in measure(experiment, place, known, given.statistics):
+            for done in measure(experiment, place, known, given.only, given.statistics):
                 write_file(given.out, json.dumps(kept, indent=None) + "\n")
                 print(f"{name}, {given.seed}, {done}: {time.perf_counter() - began:.0f} s", flush=True)
                 began = time.perf_counter()

@@ -31,9 +31,9 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str]) -> None:
     events: list[ramerge.SearchProgress] = []
-    settings = ramerge.SearchSettings(html=False)
+    settings = ramerge.SearchSettings(html=False, calibration=SETTINGS)
     recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
-    result = ramerge.search(recipe, "found", settings=settings, calibration=SETTINGS, on_progress=events.append)
+    result = ramerge.search(recipe, "found", settings=settings, on_progress=events.append)
     methods = [point.point["method"] for point in result.points]
     assert methods == ["task_arithmetic"] * 2 + ["regmean"] * 4 + ["ram+", "core+", "swudi"]
     whole = [point for point in result.points if point.state == "complete"]
@@ -45,7 +45,7 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
     for name, value in result.winner.scores.items():
         assert found[name].nll == pytest.approx(value, rel=1e-5)
     assert json.loads(Path("found/search.json").read_text())["notes"] == list(result.notes)
-    again = ramerge.search(recipe, "found", settings=settings, calibration=SETTINGS)
+    again = ramerge.search(recipe, "found", settings=settings)
     assert (again.best, again.points) == (result.best, result.points)
     merged = {path: Path("found/best", path).read_bytes() for path in ("model.safetensors",)}
     ramerge.merge("found/recipe.yaml", "again")
@@ -57,8 +57,9 @@ def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) ->
     result = ramerge.search(
         {"base": "base", "agents": AGENTS, "prompts": asked},
         "found",
-        settings=ramerge.SearchSettings(html=False),
-        calibration=replace(SETTINGS, count=2, reward="r.py:compute_score"),
+        settings=ramerge.SearchSettings(
+            html=False, calibration=replace(SETTINGS, count=2, reward="r.py:compute_score")
+        ),
     )
     scales = [point.point.get("parameters.scale") for point in result.points]
     assert scales[:4] == [1.0, 0.8, 1.3, 1.6]
@@ -102,7 +103,7 @@ def test_what_is_wrong_is_one_sentence(words: list[str], problem: str, asked: di
 def test_without_a_base_there_is_no_model_to_put_weights_into(asked: dict[str, str]) -> None:
     recipe = {"method": "linear", "agents": {"code": "coder"}, "prompts": {"code": "code.jsonl"}}
     with pytest.raises(ramerge.RecipeError, match="need a base"):
-        ramerge.search(recipe, "found", calibration=SETTINGS)
+        ramerge.search(recipe, "found", settings=ramerge.SearchSettings(calibration=SETTINGS))
 
 
 def test_points_of_a_score_come_in_the_order_of_their_agreement(asked: dict[str, str]) -> None:
@@ -113,9 +114,9 @@ def test_points_of_a_score_come_in_the_order_of_their_agreement(asked: dict[str,
         return {"figure": [0.5, 0.5]}
 
     recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
-    settings = ramerge.SearchSettings(html=False, trials=2)
+    settings = ramerge.SearchSettings(html=False, trials=2, calibration=SETTINGS)
     vary = {"method": ["ram+", "linear", "regmean"]}
-    result = ramerge.search(recipe, "found", score, vary=vary, settings=settings, calibration=SETTINGS)
+    result = ramerge.search(recipe, "found", score, vary=vary, settings=settings)
     ranked = ramerge.rank(recipe, {name: {"method": name} for name in vary["method"]}, settings=SETTINGS)
     assert scored == list(ranked.means)[:2] == [point.point["method"] for point in result.points]
     assert "linear" not in scored

@@ -44,7 +44,7 @@ def compute(source: str) -> Any:
     """The value of an expression in Python.
 
     Raises:
-        RefusedError: it holds something else than literals and operators, or its value is too large.
+        UncomputableError: it holds something else than literals and operators, or its value is too large.
         SyntaxError, TypeError, ZeroDivisionError, OverflowError, RecursionError: as Python does.
     """
     return value_of(ast.parse(source, mode="eval").body)

@@ -48,6 +48,9 @@ class ModelAccess:
         arguments: of that provider, such as `tensor_parallel_size`.
         endpoint: the URL of an OpenAI-compatible endpoint, up to /v1.
         key_variable: the variable that holds the endpoint's key.
+
+    Example:
+        >>> ramerge.ModelAccess(endpoint="http://127.0.0.1:8000/v1").check()
     """
 
     serve: str | None = None
@@ -93,6 +96,10 @@ class EvaluationTarget:
         name: the model's name in logs and tables: a letter or digit, then at most 99 letters, digits and `._+-`.
         served_name: the name by which the endpoint knows it.
         model: its folder, or its id on the hub; None where only the endpoint knows it.
+
+    Example:
+        >>> ramerge.EvaluationTarget("merged", "served-merged", "coder").folder
+        PosixPath('coder')
     """
 
     name: str

@@ -40,6 +40,11 @@ class EvaluationRequest:
         sandbox: a provider of Inspect's, instead of the task's own.
         most_failures: failed samples at which a task stops, for whoever has no use for the others; None for never.
         display: of Inspect's.
+
+    Example:
+        >>> request = ramerge.EvaluationRequest(["ramerge/search"], {"temperature": 0.5}, limit=10)
+        >>> request.generation("ramerge/search")["temperature"]
+        0.5
     """
 
     tasks: Sequence[str]
@@ -133,6 +138,13 @@ def evaluate(
     Raises:
         EvaluationError: something that was asked for, or is needed for it, is wrong or missing.
         StoppedError: Ctrl-C; what is scored is in the logs.
+
+    Example:
+        >>> targets = [ramerge.EvaluationTarget("merged", "merged")]
+        >>> request = ramerge.EvaluationRequest(["inspect_evals/gsm8k"], limit=100)
+        >>> access = ramerge.ModelAccess(endpoint="http://127.0.0.1:8000/v1")
+        >>> ramerge.evaluate("logs", targets, request, access)  # doctest: +SKIP
+        True
     """
     request.check()
     access.check()

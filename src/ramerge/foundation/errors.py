@@ -214,11 +214,29 @@ class WeightsError(InputError):
 
 
 class EvaluationError(InputError):
-    """A benchmark's data or settings, a results folder, or a suite's needs on this machine are wrong or missing."""
+    """A benchmark's data or settings, a results folder, or a suite's needs on this machine are wrong or missing.
+
+    Example:
+        >>> try:
+        ...     ramerge.search("recipe.yaml", "found")  # neither prompts nor a score
+        ... except ramerge.EvaluationError as error:
+        ...     print(error)
+        say what scores merges: ...
+    """
 
 
 class EndpointError(RamergeError):
-    """A model's endpoint cannot be reached, or gave no usable answer."""
+    """A model's endpoint cannot be reached, or gave no usable answer.
+
+    Example:
+        >>> targets = [ramerge.EvaluationTarget("merged", "merged")]
+        >>> access = ramerge.ModelAccess(endpoint="http://127.0.0.1:9/v1")  # no server listens there
+        >>> try:
+        ...     ramerge.evaluate("logs", targets, ramerge.EvaluationRequest(["ramerge/search"]), access)
+        ... except ramerge.EndpointError:
+        ...     print("start a server first")
+        start a server first
+    """
 
 
 class RayError(RamergeError):

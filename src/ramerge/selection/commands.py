@@ -154,8 +154,7 @@ def search(
                 score,
                 vary=read_varied(vary),
                 space=space,
-                settings=search_settings,
-                calibration=calibration,
+                settings=replace(search_settings, calibration=calibration),
                 options=options,
                 on_progress=lambda event: listen(progress_of(event)),
             )

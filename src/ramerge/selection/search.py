@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramerge.api import with_chosen_method
-from ramerge.calibration.record import CalibrationSettings
 from ramerge.foundation.errors import EvaluationError, RecipeError
 from ramerge.foundation.extras import install
 from ramerge.foundation.files import write_file
@@ -34,7 +33,7 @@ from ramerge.selection.space import Space
 from ramerge.selection.spacefile import file_space, mapped_space, vary_space
 
 _A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
-_SETTINGS, _CALIBRATION, _OPTIONS = SearchSettings(), CalibrationSettings(), Options()
+_SETTINGS, _OPTIONS = SearchSettings(), Options()
 Score: TypeAlias = str | Callable[..., Any] | TaskScore
 
 
@@ -46,7 +45,6 @@ def search(
     vary: Mapping[str, Sequence[Any]] | None = None,
     space: str | Path | Mapping[str, Any] | None = None,
     settings: SearchSettings = _SETTINGS,
-    calibration: CalibrationSettings = _CALIBRATION,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> SearchResult:
@@ -66,8 +64,7 @@ def search(
         vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
         space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md). With
             neither, the merges are tried that are the best of some agents.
-        settings: how many points are tried, which, and what is best.
-        calibration: how replies and statistics are gathered, where the recipe has prompts.
+        settings: how many points are tried, which, and what is best; and how prompts are used.
         options: how every merge is carried out.
         on_progress: called before the first point and after each.
 
@@ -95,7 +92,6 @@ def search(
         vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
-        calibration=(isinstance(calibration, CalibrationSettings), "ramerge.CalibrationSettings", calibration),
         options=(isinstance(options, Options), "ramerge.Options", options),
         on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
     )
@@ -110,7 +106,9 @@ def search(
     with ExitStack() as stack:
         found = None
         if document.values.get("prompts"):
-            found = prompted(document, place, calibration, stack, options, lambda event: listen(_gathering(event)))
+            found = prompted(
+                document, place, settings.calibration, stack, options, lambda event: listen(_gathering(event))
+            )
             document = found.recipe
         usual = usual_space(document, found) if not vary and space is None else space
         chosen = _space(document, vary, usual)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
+from ramerge.calibration.record import CalibrationSettings
 from ramerge.options import about, documented
 from ramerge.selection.arguments import check_arguments
 
@@ -78,8 +79,16 @@ class SearchSettings:
         ),
     )
 
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    """How replies and statistics are gathered, where the recipe has prompts."""
+
     def __post_init__(self) -> None:
         check_arguments(
+            calibration=(
+                isinstance(self.calibration, CalibrationSettings),
+                "ramerge.CalibrationSettings",
+                self.calibration,
+            ),
             trials=(self.trials is None or _is_whole(self.trials, 1), "a whole number above 0", self.trials),
             sampler=(self.sampler in (None, *SAMPLERS), f"one of {', '.join(SAMPLERS)}", self.sampler),
             seed=(_is_whole(self.seed, 0, 2**31), "a whole number from 0 to 2147483647", self.seed),

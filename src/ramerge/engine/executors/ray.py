@@ -72,7 +72,7 @@ def connected(init: Mapping[str, Any]) -> Iterator[Any]:
     try:
         import ray
     except ImportError as error:
-        raise RecipeError(f"executor ray: Ray is not installed: {install('ray')}") from error
+        raise RecipeError(f"--ray: Ray is not installed: {install('ray')}") from error
     if ray.is_initialized():
         yield ray
         return
@@ -81,10 +81,10 @@ def connected(init: Mapping[str, Any]) -> Iterator[Any]:
         try:
             ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
         except (TypeError, ValueError) as error:
-            raise RecipeError(f"ray_init: {error}") from error
+            raise RecipeError(f"--ray-init: {error}") from error
         except Exception as error:  # as Ray raises it itself, where a raylet dies before it has begun
             if "keyword argument" in str(error):
-                raise RecipeError(f"ray_init: {error}") from error
+                raise RecipeError(f"--ray-init: {error}") from error
             raise RayError(f"no Ray cluster can be reached: {error}") from error
     try:
         yield ray
