@@ -420,6 +420,23 @@ def regmean(base, agents, dtype=None, real=None, *, inputs, towards="sum", share
     return _each(base, agents, dtype, real, formula)
 
 
+def aim(base, agents, dtype=None, real=None, *, inputs, scale=1.0, keep=0.2):
+    """scale * sum_t tau_t, damped in columns by the mean absolute inputs, where inputs were recorded."""
+
+    def formula(name, b, taus):
+        total = b.dtype.type(scale) * sum(taus)
+        if not any(name in inputs[agent] for agent in agents):
+            return b + total
+        empty = (np.zeros((0, b.shape[1])), np.zeros(0))
+        recorded = [inputs[agent].get(name, empty) for agent in agents]
+        means = sum(weights @ np.abs(rows) for rows, weights in recorded) / len(agents)
+        if not means.any():
+            return b + total
+        return b + total * (1 - (1 - keep) * means / means.max()).astype(b.dtype.type)
+
+    return _each(base, agents, dtype, real, formula)
+
+
 def isolate(base, agents, dtype=None, real=None, *, agent=None, region="unique", scale=1.0, epsilon=1e-5):
     chosen = list(agents).index(agent) if agent else 0
     epsilons = thresholds(base, agents, epsilon)

@@ -88,6 +88,7 @@ ROWS: dict[str, Row] = {
         },
         exact=False,
     ),
+    "aim": Row(reference.aim, {"scale": NUMBERS, "keep": st.sampled_from([0.2, 0.0, 1.0])}, exact=False),
     "ties": Row(reference.ties, _TIES, each=("weights", "density")),
     "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
     "isolate": Row(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -264,3 +265,32 @@ def test_what_a_function_raises_is_in_the_log(tmp_path: Path) -> None:
     with pytest.raises(ramerge.EvaluationError):
         ramerge.search(RECIPE, tmp_path / "out", score, vary=VARY, settings=NO_PAGE)
     assert "in score\n    raise KeyError" in (tmp_path / "out" / "score.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sum_scores", "tried"),
+    [
+        (0.89, {("task_arithmetic", 1.0), ("task_arithmetic", 1.3), ("task_arithmetic", 1.6)}),
+        (0.5, {("task_arithmetic", 1.0), ("task_arithmetic", 0.8), ("ram+", None), ("core+", None), ("swudi", None)}),
+    ],
+)
+def test_with_nothing_to_vary_the_sum_decides_what_comes_next(
+    tmp_path: Path, sum_scores: float, tried: set[tuple[str, float | None]]
+) -> None:
+    log = tmp_path / "log"
+
+    def score(model: Path) -> dict[str, list[float]]:
+        record = json.loads((model / "ramerge.json").read_text())
+        with log.open("a") as file:
+            file.write(f"{record['method']}\n")
+        value = {"passthrough": 0.9, "task_arithmetic": sum_scores}.get(record["method"], 0.4)
+        return {"a": [value] * 4, "b": [value] * 4}
+
+    found = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)
+    assert {(point.point["method"], point.point.get("parameters.scale")) for point in found.points} == tried
+    assert found.agents == {"a": pytest.approx(0.9), "b": pytest.approx(0.9)}
+    scored, agents = log.read_text().split(), len(RECIPE["agents"])
+    assert scored[: agents + 1] == [*["passthrough"] * agents, "task_arithmetic"]
+    again = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)
+    assert (again.best, again.points, again.agents) == (found.best, found.points, found.agents)
+    assert log.read_text().split() == scored

@@ -106,7 +106,7 @@ def test_another_method_loses_what_is_not_its_own() -> None:
         ("dtype: [bfloat16, floaty]\n", ["space.yaml:1: dtype=floaty"]),
         ("method: [ram]\n", ["nothing varies"]),
         ("- 3\n", ["a space is a mapping from keys"]),
-        ("method: [fisher, ram]\n", ["has no importance, but fisher needs it", "; then pass --importance "]),
+        ("method: [fisher, ram]\n", ["has no importance, but fisher needs it", "or --importance "]),
         ("parameters: {epsilon: [0.1], epsilon.relative: [1]}\n", ["is a part of parameters.epsilon"]),
     ],
 )

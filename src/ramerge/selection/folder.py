@@ -11,6 +11,7 @@ OUT/score.log        what the score printed
 OUT/candidate/       the checkpoint that is being scored
 OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
 OUT/calibration/     with prompts: what was gathered of the agents
+OUT/agents.json      the scores of the agents, where nothing was said to vary
 OUT/order.json       with prompts and a score: the agreement of every point, in whose order they are scored
 OUT/evaluation/      with suites: what the last model answered
 """
@@ -40,6 +41,7 @@ from ramerge.storage.own_files import RECORDS
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
+_AGENTS = "agents.json"
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
 
@@ -103,6 +105,7 @@ class Folder:
                 raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
             shutil.rmtree(self._trials, ignore_errors=True)
             self.journal.unlink(missing_ok=True)
+            (self.root / _AGENTS).unlink(missing_ok=True)
         write_file(path, dumped(asked))
 
     @property
@@ -137,6 +140,14 @@ class Folder:
             }
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise EvaluationError(f"{path}: is not what a search writes; remove the folder, or name another") from error
+
+    def agents(self) -> dict[str, dict[str, float]]:
+        """The scores of agents so far, by name and figure."""
+        return _read(self.root / _AGENTS) if (self.root / _AGENTS).exists() else {}
+
+    def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Keep the scores of agents."""
+        self.write(_AGENTS, dumped(scores))
 
     def clear(self) -> None:
         """Remove the last candidate."""

@@ -27,6 +27,7 @@ from ramerge.recipe.model import Recipe
 from ramerge.selection.folder import search_folder
 from ramerge.selection.points import recipe_of
 from ramerge.selection.results import BY_AGREEMENT
+from ramerge.selection.run import Branches
 from ramerge.selection.scores import ScoreFailedError, Scores, Split, of_items
 from ramerge.selection.space import Point, Space
 
@@ -100,6 +101,14 @@ def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
             ("ties" if details.adapters else "swudi"): None,
         }
     }
+
+
+def usual_branches(space: Space, recipe: Document) -> Branches:
+    """What is tried after the sum: longer sums where it keeps what the agents have, else what is no longer than it."""
+    _sum, *others = space.listed()
+    longer = tuple(point for point in others if point.get("parameters.scale", 0.0) > 1)
+    shorter = tuple(point for point in others if point not in longer)
+    return Branches(tuple(recipe.values["agents"]), longer, shorter)
 
 
 def prompted(

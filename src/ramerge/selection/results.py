@@ -66,6 +66,7 @@ class SearchResult:
         scores: every figure of the best point on test items.
         seconds: of the whole search, with `merging` and `scoring` in it; the sum of all runs.
         notes: what a reader must know.
+        agents: of each figure the score of the best agent, where agents were scored.
 
     Example:
         >>> settings = ramerge.SearchSettings(html=False)
@@ -92,6 +93,7 @@ class SearchResult:
     scores: Mapping[str, float]
     seconds: Mapping[str, float]
     notes: tuple[str, ...] = ()
+    agents: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def winner(self) -> TriedPoint:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from ramerge.api import Plan, plan
@@ -40,6 +41,8 @@ from ramerge.selection.space import Point, Space
 from ramerge.selection.study import Asked, Study, Trial, check_sampler
 
 TRIALS = 30
+MARGIN = 0.015
+"""How far the sum's mean of shares may lie below the agents' own: docs/decisions/043-score-the-sum-first.md."""
 _OPTIONS = Options()
 _SHOWN = 1000
 _RECIPE = "ramerge.yaml"
@@ -50,6 +53,21 @@ class _WrongObjectiveError(EvaluationError): ...
 
 
 MakeScorer: TypeAlias = Callable[[Folder], Scorer]
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Which points come after the first: agents are scored before it, each of their figures by the best of them.
+
+    Attributes:
+        agents: their names.
+        good: the points where the first is at most `MARGIN` below the agents' mean over figures.
+        poor: the points where it is not.
+    """
+
+    agents: tuple[str, ...]
+    good: tuple[Point, ...]
+    poor: tuple[Point, ...]
 
 
 @dataclass(frozen=True)
@@ -65,6 +83,7 @@ class SearchRequest:
         prune: whether points are given up whose items so far show that they are worse than the best.
         most_failures: points that may fail one after the other before the search stops; 0 for no bound.
         options: how every merge is carried out.
+        branches: which points come after the first, by what that scores; None for all.
     """
 
     space: Space
@@ -75,6 +94,7 @@ class SearchRequest:
     prune: bool = True
     most_failures: int = 5
     options: Options = _OPTIONS
+    branches: Branches | None = None
 
     @property
     def required(self) -> int:
@@ -194,6 +214,7 @@ class _Search:
         self._scorer = scorer
         self._study = study
         self._notes = notes
+        self._agents: dict[str, float] = {}
         self._on_progress = on_progress
         self._on_merge = on_merge
         self._trials = study.trials()
@@ -207,8 +228,9 @@ class _Search:
 
     def run(self) -> SearchResult:
         in_a_row = 0
+        self._agents = self._scores_of_agents()
         self._notify()
-        while len(self._trials) < self._request.required and (asked := self._study.ask()) is not None:
+        while len(self._trials) < self._required() and (asked := self._study.ask()) is not None:
             failure = self._try(asked)
             self._trials = self._study.trials()
             self._notify()
@@ -220,10 +242,42 @@ class _Search:
                 )
         return self._result()
 
+    def _required(self) -> int:
+        """How many points to try, after those that need not be tried are left out."""
+        if self._request.branches is None or not self._trials:
+            return self._request.required
+        points = self._request.branches.good if self._is_good() else self._request.branches.poor
+        self._study.limit([self._trials[0].point, *points])
+        return min(self._request.required, 1 + len(points))
+
+    def _is_good(self) -> bool:
+        """Whether the first point is nearly as good as the agents."""
+        first = self._trials[0].values
+        return first is not None and first[0] >= fmean(self._agents.values()) - MARGIN
+
+    def _scores_of_agents(self) -> dict[str, float]:
+        """Of each figure the score of the best agent; what was scored is kept."""
+        branches = self._request.branches
+        known = self._folder.agents() if branches is not None else {}
+        for name in branches.agents if branches is not None else ():
+            if name in known:
+                continue
+            point = {"method": "passthrough", "parameters.agent": name}
+            merge_point(self._recipe, point, self._folder.candidate, self._on_merge, self._request.options)
+            try:
+                with closing(self._scorer.parts(self._folder.candidate, "validation")) as parts:
+                    scores = _split(self._scorer, joined(parts), "validation")
+            except ScoreFailedError as error:
+                raise EvaluationError(f"agent {name} got no score: {error}") from error
+            known[name] = {figure: measure.value for figure, measure in scores.items()}
+            self._folder.keep_agents(known)
+        figures = dict.fromkeys(figure for scores in known.values() for figure in scores)
+        return {each: max(scores.get(each, -math.inf) for scores in known.values()) for each in figures}
+
     def _notify(self) -> None:
         value = self._best.values[0] if self._best and self._best.values else None
         failed = sum(trial.state == "failed" for trial in self._trials)
-        self._on_progress(SearchProgress(len(self._trials), self._request.required, value, failed))
+        self._on_progress(SearchProgress(len(self._trials), self._required(), value, failed))
 
     # --- one point ----------------------------------------------------------------------------------------------------
 
@@ -343,6 +397,7 @@ class _Search:
                 "merging": round(sum(point.merge_seconds for point in points), 3),
                 "scoring": round(sum(point.score_seconds for point in points), 3),
             },
+            agents=self._agents,
             notes=(*self._notes, *notes, *more),
         )
         self._folder.write("search.json", dumped(result.to_dict()))

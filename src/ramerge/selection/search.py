@@ -22,10 +22,10 @@ from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.selection import run
 from ramerge.selection.arguments import check_arguments
 from ramerge.selection.functions import CallableScorer, FunctionScorer
-from ramerge.selection.prompted import LOWER, AgreementScorer, prompted, usual_space
+from ramerge.selection.prompted import LOWER, AgreementScorer, prompted, usual_branches, usual_space
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
-from ramerge.selection.run import Listener, MakeScorer, SearchProgress, SearchRequest
+from ramerge.selection.run import Branches, Listener, MakeScorer, SearchProgress, SearchRequest
 from ramerge.selection.scores import WORST, Objective
 from ramerge.selection.served import TaskScore, TaskScorer
 from ramerge.selection.settings import SearchSettings
@@ -123,7 +123,9 @@ def search(
             make_scorer = lambda _folder: by_agreement  # noqa: E731
             settings = replace(settings, objectives=settings.objectives or [LOWER])
         is_grid = space is None or (score is None and chosen.is_listed)
-        request = _request(chosen, "grid" if is_grid else "tpe", settings, options)
+        sums_first = found is None and usual is not space and not settings.objectives
+        branches = usual_branches(chosen, document) if sums_first else None
+        request = _request(chosen, "grid" if is_grid else "tpe", settings, options, branches)
         result = run.search(document, place, request, make_scorer, notes=notes, on_progress=listen)
     return _with_page(result, place) if settings.html else result
 
@@ -132,8 +134,11 @@ def _gathering(event: Progress) -> SearchProgress:
     return SearchProgress(event.done, event.total, None, 0, is_gathering=True)
 
 
-def _request(space: Space, usual_sampler: str, settings: SearchSettings, options: Options) -> SearchRequest:
+def _request(
+    space: Space, usual_sampler: str, settings: SearchSettings, options: Options, branches: Branches | None
+) -> SearchRequest:
     return SearchRequest(
+        branches=branches,
         space=space,
         objectives=_objectives(settings.objectives),
         trials=settings.trials,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import fmean
 
 from ramerge.foundation.terminal import table
 from ramerge.foundation.text import shown
@@ -103,6 +104,9 @@ def findings(result: SearchResult) -> list[str]:
         return _agreement_findings(result)
     best = result.winner
     lines = [f"best: point {best.number}: {spelled(best.point)}"]
+    if result.agents:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
+        lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
         lines.append(_of_objective(result, place, objective))
     if result.level:
