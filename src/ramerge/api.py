@@ -287,11 +287,14 @@ def with_chosen_method(document: Document, options: Options, on_progress: Listen
     asked = {"method": found.method, "parameters": found.parameters or None, "rounding": rounding}
     told = " ".join([found.method, *(f"{name}={value}" for name, value in found.parameters.items())])
     note = f"auto: {told}, because {'; '.join(found.reasons)}; `ramerge recommend` shows the evidence"
-    return replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
+    made = replace(document.with_values(asked, "auto: "), notes=[*document.notes, note])
+    if METHODS[found.method].side is None:
+        made.values.pop("prompts", None)  # they have chosen
+    return made
 
 
 def with_side_inputs(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
-    """A recipe without its prompts. The agents get what prompts give, if its method takes something of them.
+    """A recipe whose agents have what its prompts give, if its method takes any of it; otherwise without prompts.
 
     Raises:
         RamergeError: prompts or models are wrong; see `gather`.
@@ -306,7 +309,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
         return replace(rest, notes=[*document.notes, told])
     import ramerge  # gathering is no part of the core, and is found by its public name
 
-    made = rest.with_values({})
+    made = document.with_values({})  # its prompts stay, so that the output's recipe can be merged on another machine
     for agent, folder in ramerge.gather(document, side.key, options=options, on_progress=on_progress).items():
         made.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
         made.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")

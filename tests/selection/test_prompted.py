@@ -1,6 +1,7 @@
 """Searches by agreement: the candidates, the choice, and what is written."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -62,8 +63,20 @@ def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) ->
         ),
     )
     scales = [point.point.get("parameters.scale") for point in result.points]
+    assert scales[:2] == [1.0, 0.8] and 1.3 not in scales
+    assert not result.score["rewarded"]
+    assert any("every reply earned 1, so which are right is not known" in note for note in result.notes)
+    Path("r.py").write_text(
+        "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return len(solution_str) % 2\n"
+    )
+    result = ramerge.search(
+        {"base": "base", "agents": AGENTS, "prompts": asked},
+        "found-again",
+        settings=ramerge.SearchSettings(html=False, calibration=replace(SETTINGS, reward="r.py:compute_score")),
+    )
+    scales = [point.point.get("parameters.scale") for point in result.points]
     assert scales[:4] == [1.0, 0.8, 1.3, 1.6]
-    assert result.score["rewarded"]
+    assert result.score["rewarded"] and {count for _, count in result.score["right"].values()} == {3}
 
 
 def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
@@ -131,8 +144,10 @@ def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict
     ramerge.merge({"method": "regmean", "base": "base", "agents": inputs}, "by-inputs")
     assert Path("by-prompts/model.safetensors").read_bytes() == Path("by-inputs/model.safetensors").read_bytes()
     assert any(str(folders["code"]) in note for note in record.notes)
+    shutil.rmtree(folders["code"].parent)  # the recipe has the prompts, too, and gathers again
     again = command("merge", "by-prompts/ramerge.yaml", "again")
     assert again.returncode == 0, again.stderr
+    assert Path("again/model.safetensors").read_bytes() == Path("by-prompts/model.safetensors").read_bytes()
     plan = ramerge.plan({**recipe, "method": "ram+"})
     assert "prompts: ram+ does not use them; `ramerge search` chooses a merge with them" in plan.notes
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
@@ -145,7 +160,7 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     found = ramerge.recommend(recipe)
     assert next(iter(found.agreement)).split()[0] == found.method
     assert list(found.agreement.values()) == sorted(found.agreement.values())
-    assert {"task_arithmetic", "regmean"} <= {name.split()[0] for name in found.agreement}
+    assert {"task_arithmetic", "ram+", "regmean"} <= {name.split()[0] for name in found.agreement}
     record = ramerge.merge({**recipe, "method": "auto"}, "auto")
     assert record.method == found.method
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]

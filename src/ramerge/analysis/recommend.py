@@ -50,6 +50,7 @@ _OPTIONS = Options()
 _DEFAULT: dict[str, Any] = {"method": DEFAULT_METHOD, "parameters": {}}
 _BY_PROMPTS: tuple[dict[str, Any], ...] = (
     {"method": "task_arithmetic", "parameters": {}},
+    {"method": DEFAULT_METHOD, "parameters": {}},
     {"method": "regmean", "parameters": {}},
 )
 """What prompts compare with the merge that the weights suggest."""

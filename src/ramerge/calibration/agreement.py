@@ -9,7 +9,7 @@ with the best reward; otherwise agreement cannot see what is better than the age
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 UNREWARDED = (
     "no rewards are known, so agreement counts all replies, right or wrong: it cannot see where a merge is better than "
-    "the agents; give rollouts with rewards, or --reward file.py:function"
+    "the agents; give rollouts with rewards, or search and calibrate with --reward file.py:function"
 )
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
@@ -64,11 +64,13 @@ class ReplySet:
         exchanges: by agent.
         rewarded: whether only right replies are among them.
         notes: what the user should know.
+        counts: by agent, how many replies are scored on, and out of how many.
     """
 
     exchanges: Mapping[str, Sequence[Exchange]]
     rewarded: bool
     notes: tuple[str, ...]
+    counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
@@ -91,9 +93,12 @@ def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: 
     if empty := [name for name, found in replies.items() if not found]:
         raise InputError(f"{calibration / name / REPLIES}: holds no replies; run calibrate again" for name in empty)
     held_out = {name: [each for each in found if each.held_out] or found for name, found in replies.items()}
-    rewards = [each.reward for found in replies.values() for each in found if each.reward is not None]
+    rewards = {each.reward for found in replies.values() for each in found if each.reward is not None}
     if not rewards:
         return ReplySet(held_out, False, (UNREWARDED,))
+    if right_at is None and len(rewards) == 1:
+        text = f"every reply earned {rewards.pop():g}, so which are right is not known, and all count"
+        return ReplySet(held_out, False, (f"{text}; check the reward, or say what a right reply earns: --right-at",))
     least = max(rewards) if right_at is None else right_at
     right = {
         name: [each for each in found if each.reward is not None and each.reward >= least]
@@ -101,14 +106,15 @@ def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: 
     }
     notes = tuple(
         f"{name}: none of its {len(held_out[name]):,} replies earned {least:g}, so it has no say in the choice; give "
-        "more prompts, or rollouts, or a lower --right-at"
+        "more prompts, or rollouts, or to search and calibrate a lower --right-at"
         for name, found in right.items()
         if not found
     )
     if not any(right.values()):
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
         return ReplySet(held_out, False, (text,))
-    return ReplySet({name: found for name, found in right.items() if found}, True, notes)
+    counts = {name: (len(found), len(held_out[name])) for name, found in right.items()}
+    return ReplySet({name: found for name, found in right.items() if found}, True, notes, counts)
 
 
 def likelihoods(live: LiveModel, replies: ReplySet, parts: int = 1) -> Iterator[dict[str, NDArray[np.float64]]]:

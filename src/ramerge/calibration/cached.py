@@ -22,6 +22,7 @@ from ramerge.foundation.progress import Listener, silence
 from ramerge.options import Options
 from ramerge.planning.inputs import tensors_of_base
 from ramerge.recipe.checks import check, models_of
+from ramerge.recipe.document import Document
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
 
@@ -73,7 +74,8 @@ def gather(
         on_progress: called with the number of prompts done, as `calibrate`.
 
     Returns:
-        For each agent a folder, as its key `inputs` or `importance` takes it. Agents that have the key are left out.
+        For each agent a folder, as its key `inputs` or `importance` takes it. Agents that have such a folder are left
+        out.
 
     Raises:
         RecipeError: the recipe has no base, an agent has no prompts, or there is no cache.
@@ -86,8 +88,7 @@ def gather(
     """
     document = open_recipe(recipe, tensors_of_base)
     models = models_of(document)
-    given = document.values["agents"]
-    names = [name for name in models.agents if not (isinstance(given[name], Mapping) and given[name].get(what))]
+    names = [name for name in models.agents if not _has(document, name, what)]
     if not names:
         return {}
     settings = replace(settings, gather=what)
@@ -135,6 +136,13 @@ def rank(
             found[name] = agreements_in(live.live, replies)
     ranked = Ranking(found, replies.rewarded, (*notes, *replies.notes))
     return replace(ranked, agreements={name: found[name] for name in sorted(found, key=ranked.means.__getitem__)})
+
+
+def _has(document: Document, name: str, what: str) -> bool:
+    """Whether an agent of a recipe has a folder of side inputs that is there."""
+    agent = document.values["agents"][name]
+    folder = agent.get(what) if isinstance(agent, Mapping) else None
+    return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()
 
 
 @contextmanager

@@ -319,7 +319,7 @@ class _Gathering:
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            self.listen(Progress("calibrate", min(done, total), total, "prompts"))
+            self.listen(Progress("calibrate", min(done, total) // self._passes, total // self._passes, "prompts"))
 
         advance(0)
         for name, model in agents.items():

@@ -188,7 +188,9 @@ class AgreementScorer:
 
     def about(self) -> Mapping[str, Any]:
         """What was gathered of the agents."""
-        return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": self._prompted.replies.rewarded}
+        replies = self._prompted.replies
+        right = {name: list(counts) for name, counts in replies.counts.items()}
+        return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": replies.rewarded, "right": right}
 
     def close(self) -> None:
         """The model is closed with the search."""

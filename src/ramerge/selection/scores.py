@@ -140,7 +140,12 @@ def of_items(items: Any) -> Measure:
 
 
 def read_scores(returned: Any) -> dict[str, Measure]:
-    """What a function returned: a mapping from names to numbers, or to lists with a number for each item."""
+    """What a function returned: a mapping from names to numbers, or to lists with a number for each item.
+
+    A number or a list by itself is the figure `score`.
+    """
+    if isinstance(returned, int | float | list | tuple):
+        returned = {"score": returned}
     if not isinstance(returned, Mapping) or not returned:
         raise ScoreFailedError(
             f"must return {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"

@@ -54,9 +54,11 @@ def _agreement_findings(result: SearchResult) -> list[str]:
     """What the figures are, and what they say of the best."""
     best = spelled(result.winner.point, short=True)
     others = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'}"
-    unsure = f"; {others} cannot be told apart from it with these prompts" if result.level else ""
+    unsure = f"; {others} cannot be told apart from it: more prompts (--prompt-count) tell more" if result.level else ""
+    right = ", ".join(f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items())
+    which = f"right replies ({right})" if right else "replies"
     return [
-        "agreement: negative log-likelihood per token of the agents' own replies; lower is closer to the agents",
+        f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
         f"best: {best}{unsure}. This is agreement with the agents, not skill: score the best few on your own tasks",
     ]
 
