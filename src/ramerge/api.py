@@ -20,7 +20,7 @@ from ramerge.foundation.progress import Listener, silence
 from ramerge.methods.registry import METHODS
 from ramerge.options import Options
 from ramerge.output.build import discard, tidy
-from ramerge.output.targets import OutputTarget, output_target
+from ramerge.output.targets import OutputTarget, output_target, problems_of
 from ramerge.planning.build import make_plan
 from ramerge.planning.explain import explain
 from ramerge.planning.inputs import missing_folders, tensors_of_base
@@ -258,14 +258,30 @@ def plan(
         document = document.with_values({"allow.outside_links": True}, "--")
     if document.values.get("method") == AUTO:
         document = with_chosen_method(document, options, on_progress)
-    if document.values.get("prompts"):
+    if document.values.get("prompts"):  # what is wrong with anything else shows before agents are asked
+        _points(document, vary)
+        _refuse_existing(out, options)
         document = with_side_inputs(document, options, on_progress)
+    made = _made(_points(document, vary), out, as_delta, options)
+    return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
+
+
+def _points(document: Document, vary: Mapping[str, Sequence[Any]] | None) -> Sequence[Point]:
     try:
-        points = make_points(document, vary)
+        return make_points(document, vary)
     except RecipeError as error:
         raise RecipeError([*error.problems, *missing_folders(document)]) from error
-    made = _made(points, out, as_delta, options)
-    return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
+
+
+def _refuse_existing(out: str | Path | None, options: Options) -> None:
+    """Refuse a local output that could not be written.
+
+    Raises:
+        PlanError: all problems are listed.
+    """
+    place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
+    if isinstance(place, Path) and (problems := problems_of(place, [], 0, overwrite=options.overwrite)):
+        raise PlanError(problems)
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -313,6 +329,8 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
     for agent, folder in ramerge.gather(document, side.key, options=options, on_progress=on_progress).items():
         made.set(("agents", agent, side.key), str(folder), f"--prompts {agent}")
         made.notes.append(f"prompts: {side.plural} of {agent} are kept in {folder}")
+    own = [agent for agent in document.values["prompts"] if ("agents", agent, side.key) not in made.flags]
+    made.notes += [f"prompts of {agent} are not used: the recipe has its {side.plural}" for agent in own]
     return made
 
 

@@ -54,7 +54,7 @@ def test_the_candidates_are_tried_and_the_best_is_written(asked: dict[str, str])
 
 
 def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) -> None:
-    Path("r.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 1.0\n")
+    Path("r.py").write_text("def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 0.0\n")
     result = ramerge.search(
         {"base": "base", "agents": AGENTS, "prompts": asked},
         "found",
@@ -65,7 +65,7 @@ def test_where_rewards_are_known_longer_sums_are_tried(asked: dict[str, str]) ->
     scales = [point.point.get("parameters.scale") for point in result.points]
     assert scales[:2] == [1.0, 0.8] and 1.3 not in scales
     assert not result.score["rewarded"]
-    assert any("every reply earned 1, so which are right is not known" in note for note in result.notes)
+    assert any("every reply earned 0, so which are right is not known" in note for note in result.notes)
     Path("r.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return len(solution_str) % 2\n"
     )
@@ -171,3 +171,64 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     assert f"--method {found.method}" in first and ("--prompts" in first) == (found.method == "regmean")
     assert "negative log-likelihood" in why
     assert last.startswith("compare: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
+
+
+@pytest.fixture
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("RAMERGE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache/ramerge/calibrations"
+
+
+def test_what_is_gathered_belongs_to_its_models_and_prompts(asked: dict[str, str], own_cache: Path) -> None:
+    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": asked["code"]}}
+    first = ramerge.gather(recipe)["code"]
+    before = (first / "inputs.safetensors").read_bytes()
+    assert ramerge.gather(recipe)["code"] == first
+    Path("code.jsonl").write_text(Path("code.jsonl").read_text().splitlines()[0] + "\n" + '{"prompt": "111+222="}\n')
+    second = ramerge.gather(recipe)["code"]
+    assert second != first and (first / "inputs.safetensors").read_bytes() == before
+    weights = Path("coder/model.safetensors")
+    weights.write_bytes(weights.read_bytes())  # the same again, but who knows
+    assert ramerge.gather(recipe)["code"] not in (first, second)
+
+
+@pytest.mark.parametrize("name", ["inputs.safetensors", "inputs.json", "replies.jsonl", "calibration.json"])
+def test_damage_in_the_cache_is_repaired(name: str, asked: dict[str, str], own_cache: Path) -> None:
+    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": asked["code"]}}
+    file = ramerge.gather(recipe)["code"] / name
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] + b"\x7f" * 10 + whole[len(whole) // 2 + 10 :])
+    assert ramerge.gather(recipe)["code"] == file.parent
+    if name != "calibration.json":  # which has seconds
+        assert file.read_bytes() == whole
+
+
+def test_a_search_that_is_refused_is_left_as_it_was(asked: dict[str, str]) -> None:
+    settings = ramerge.SearchSettings(html=False, trials=1, calibration=SETTINGS)
+    recipe = {"base": "base", "agents": AGENTS, "prompts": asked}
+    result = ramerge.search(recipe, "found", settings=settings)
+    before = Path("code.jsonl").read_text()
+    Path("code.jsonl").write_text('{"prompt": "111+222="}\n{"prompt": "111+223="}\n')
+    with pytest.raises(ramerge.EvaluationError, match="holds a search with other agents, prompts or settings"):
+        ramerge.search(recipe, "found", settings=settings)
+    Path("code.jsonl").write_text(before)
+    assert ramerge.search(recipe, "found", settings=settings).points == result.points
+
+
+def test_what_is_wrong_shows_before_agents_are_asked(asked: dict[str, str], own_cache: Path) -> None:
+    recipe = {"method": "regmean", "base": "base", "agents": AGENTS, "prompts": asked}
+    with pytest.raises(ramerge.PlanError, match="exists"):
+        ramerge.merge(recipe, "base")
+    with pytest.raises(ramerge.RecipeError):
+        ramerge.sweep(recipe, "out", vary={"method": ["regmean", "ties"]})
+    with pytest.raises(ramerge.RecipeError, match=r"code: .* is no path"):
+        ramerge.plan({**recipe, "prompts": {**asked, "code": "a\0b"}})
+    assert not own_cache.exists()
+
+
+def test_rollouts_outside_of_their_folder_are_refused(asked: dict[str, str], tmp_path: Path) -> None:
+    Path("rollouts").mkdir()
+    Path("rollouts/a.jsonl").symlink_to(tmp_path / "code.jsonl")
+    recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": "rollouts"}}
+    with pytest.raises(ramerge.InputError, match=r"a\.jsonl: leads out of the folder"):
+        ramerge.calibrate(recipe, "out", settings=SETTINGS)

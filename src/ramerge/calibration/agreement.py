@@ -96,8 +96,8 @@ def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: 
     rewards = {each.reward for found in replies.values() for each in found if each.reward is not None}
     if not rewards:
         return ReplySet(held_out, False, (UNREWARDED,))
-    if right_at is None and len(rewards) == 1:
-        text = f"every reply earned {rewards.pop():g}, so which are right is not known, and all count"
+    if right_at is None and len(rewards) == 1 and max(rewards) <= 0:
+        text = f"every reply earned {max(rewards):g}, so which are right is not known, and all count"
         return ReplySet(held_out, False, (f"{text}; check the reward, or say what a right reply earns: --right-at",))
     least = max(rewards) if right_at is None else right_at
     right = {

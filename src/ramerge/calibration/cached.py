@@ -12,8 +12,18 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ramerge.calibration.agreement import Agreement, agreements_in, replies_of
-from ramerge.calibration.calibrate import IMPORTANCE, LiveBase, base_of, prompts_of, require_extras, reward_of
+from ramerge.calibration.calibrate import (
+    IMPORTANCE,
+    LiveBase,
+    base_of,
+    is_whole,
+    prompts_of,
+    read_record,
+    require_extras,
+    reward_of,
+)
 from ramerge.calibration.calibrate import gather as gather_all
+from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.foundation import store
 from ramerge.foundation.errors import OutputError, RecipeError, reason
@@ -91,9 +101,11 @@ def gather(
     names = [name for name in models.agents if not _has(document, name, what)]
     if not names:
         return {}
-    settings = replace(settings, gather=what)
-    with _gathered(models, names, settings, options, on_progress or silence) as (_, folder, _):
-        return {name: folder / name / (IMPORTANCE if what == "importance" else "") for name in names}
+    request = _Request.of(models, names, replace(settings, gather=what), options)
+    if not request.is_gathered:
+        with request.gathered(options, on_progress or silence):
+            pass
+    return {name: request.folder / name / (IMPORTANCE if what == "importance" else "") for name in names}
 
 
 def rank(
@@ -127,10 +139,10 @@ def rank(
     models = models_of(open_recipe(recipe, tensors_of_base))
     names = list(models.agents)
     found = {}
-    settings = replace(settings, gather="inputs")
-    with _gathered(models, names, settings, options, on_progress or silence) as (live, folder, notes):
-        replies = replies_of(folder, names, settings.right_at)
-        start = _with_inputs(models, folder)
+    request = _Request.of(models, names, replace(settings, gather="inputs"), options)
+    with request.gathered(options, on_progress or silence) as (live, notes):
+        replies = replies_of(request.folder, names, settings.right_at)
+        start = _with_inputs(models, request.folder)
         for name, values in merges.items():
             live.put(start.with_(**values))
             found[name] = agreements_in(live.live, replies)
@@ -145,39 +157,77 @@ def _has(document: Document, name: str, what: str) -> bool:
     return isinstance(folder, str) and (document.folder / Path(folder).expanduser()).is_dir()
 
 
-@contextmanager
-def _gathered(
-    models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options, listen: Listener
-) -> Iterator[tuple[LiveBase, Path, list[str]]]:
-    """The model, the folder in the cache with what was gathered of some agents of a recipe, and notes."""
-    settings = replace(settings, hold_out=True)
-    if problems := settings.problems():
-        raise RecipeError(problems)
-    require_extras()
-    reward_of(settings.reward)  # a wrong one shows before anything is loaded
-    prompts = {name: path for name, path in models.prompts.items() if name in names}
-    asked = prompts_of(names, prompts, settings)
-    agents = {name: models.agents[name].plain for name in names}
-    base = base_of(models)
-    folder = _folder({"base": base, "agents": agents, "prompts": prompts, **asdict(settings)})
-    with LiveBase(base, settings, options) as live:
-        records = gather_all(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
-        yield live, folder, [note for record in records.values() for note in record.notes]
+@dataclass(frozen=True)
+class _Request:
+    """What is gathered of some agents of a recipe, and the folder in the cache that holds nothing else.
+
+    The folder's name is a digest of the settings and of the state of all files that are read, so what is in it belongs
+    to no other models or prompts.
+
+    Attributes:
+        base: the base.
+        agents: as in recipes, by name.
+        prompts: of each agent.
+        settings: how they are gathered.
+        folder: holds a folder for each agent.
+    """
+
+    base: str
+    agents: Mapping[str, Any]
+    prompts: Mapping[str, Sequence[Prompt]]
+    settings: CalibrationSettings
+    folder: Path
+
+    @classmethod
+    def of(cls, models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options) -> _Request:
+        """The request for agents of a recipe; its prompts are read, and the headers of its models."""
+        settings = replace(settings, hold_out=True)
+        if problems := settings.problems():
+            raise RecipeError(problems)
+        reward_of(settings.reward)  # a wrong one shows before anything is loaded
+        paths = {name: path for name, path in models.prompts.items() if name in names}
+        prompts = prompts_of(names, paths, settings)
+        base, agents = base_of(models), {name: models.agents[name].plain for name in names}
+        reader = LiveBase(base, settings, options)
+        files = {
+            str(path): [one.nbytes, one.modified_ns]
+            for name, model in (("base", base), *agents.items())
+            for path, one in reader.plan_of(model, name).files.items()
+        }
+        about = [base, agents, paths, sorted(files.items()), repr(prompts), asdict(settings)]
+        return cls(base, agents, prompts, settings, _folder(hashlib.sha256(dumped(about).encode()).hexdigest()))
+
+    @property
+    def is_gathered(self) -> bool:
+        """Whether everything is in the cache, as it was written."""
+        records = {name: read_record(self.folder / name) for name in self.agents}
+        return all(one is not None and is_whole(self.folder / name, one) for name, one in records.items())
+
+    @contextmanager
+    def gathered(self, options: Options, listen: Listener) -> Iterator[tuple[LiveBase, list[str]]]:
+        """The model, after everything was gathered, and what the user should know."""
+        require_extras()
+        with LiveBase(self.base, self.settings, options) as live:
+            whole = replace(options, overwrite=True)
+            records = gather_all(live, self.agents, self.prompts, self.folder, self.settings, whole, listen, wait=True)
+            yield live, [note for record in records.values() for note in record.notes]
 
 
-def _folder(about: Mapping[str, Any]) -> Path:
-    """The folder of a calibration in the cache, which has now been used."""
+def _folder(name: str) -> Path:
+    """A folder of the cache, which has now been used."""
     home = store.folder("calibrations")
     if home is None:
         raise RecipeError("prompts: there is no cache folder; set RAMERGE_CACHE, or run `ramerge calibrate` first")
-    folder = home / hashlib.sha256(dumped(about).encode()).hexdigest()
+    folder = home.absolute() / name
     try:
         store.make(home)
         store.sweep(home)
         folder.mkdir(exist_ok=True)
         os.utime(folder)
     except OSError as error:
-        raise OutputError(f"{folder}: cannot be written: {reason(error)}") from error
+        raise OutputError(
+            f"{folder}: cannot be written: {reason(error)}; set RAMERGE_CACHE to another folder"
+        ) from error
     return folder
 
 

@@ -33,7 +33,6 @@ from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.engine.recorded import digest_of
 from ramerge.evaluation.functions import digest, in_words, load
-from ramerge.formats.open import open_checkpoint
 from ramerge.formats.recorded import PLACES
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
 from ramerge.foundation.extras import install, missing
@@ -53,7 +52,6 @@ from ramerge.planning.model import MergePlan
 from ramerge.recipe.checks import models_of
 from ramerge.recipe.model import Recipe
 from ramerge.recipe.read import AnyRecipe, open_recipe
-from ramerge.tensors.header import read_header
 from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Tensor
 
@@ -66,6 +64,8 @@ RECORD_FILE = "calibration.json"
 IMPORTANCE = "importance"
 """The folder of importances within that of an agent."""
 _INPUTS_FILE = "inputs.safetensors"
+_DIGESTS = "digests.json"
+"""SHA-256 of the files of importances, beside them."""
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 _LIBRARIES = ("torch", "transformers")
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
@@ -218,20 +218,20 @@ class LiveBase:
         ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
         return folder
 
-    def plan_of(self, model: Any) -> MergePlan:
-        """The plan that reads one model as a merge does, under the base's names.
+    def plan_of(self, model: Any, name: str = "model") -> MergePlan:
+        """The plan that reads one model as a merge does, under the base's names; messages call it `name`.
 
         Raises:
             PlanError: it does not fit the base; all problems are listed.
         """
-        made = ramerge.plan(self._recipe_of(model), options=self.options)
+        made = ramerge.plan(self._recipe_of(model, name), options=self.options)
         if made.problems:
             raise PlanError(made.problems)
         return made.details
 
-    def _recipe_of(self, model: Any) -> dict[str, Any]:
+    def _recipe_of(self, model: Any, name: str = "model") -> dict[str, Any]:
         base = {"base": self.base} if model != self.base else {}
-        return {"method": "passthrough", "agents": {"model": model}, **base}
+        return {"method": "passthrough", "agents": {name: model}, **base}
 
     def put(self, recipe: Any) -> None:
         """Put the weights of a merge into the model.
@@ -242,9 +242,9 @@ class LiveBase:
         with ramerge.plan(recipe, options=self.options).tensors() as tensors:
             self.live.put(tensors)
 
-    def put_model(self, model: Any) -> MergePlan:
+    def put_model(self, model: Any, name: str = "model") -> MergePlan:
         """Put the weights of one model into the model, and return the plan that has read it."""
-        plan = self.plan_of(model)
+        plan = self.plan_of(model, name)
         self.put(plan.recipe)
         return plan
 
@@ -264,7 +264,12 @@ class LiveBase:
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with source.open("rb") as file, target.open("wb") as copy:
                     shutil.copyfileobj(file, copy)
-            return module.load_tokenizer(Path(folder))
+            try:
+                return module.load_tokenizer(Path(folder))
+            except CheckpointError as error:
+                said = model if isinstance(model, str) else "an agent"
+                text = f"{said}: neither it nor the base {self.base} has a tokenizer that transformers can load"
+                raise CheckpointError(f"{text}; put the files of a tokenizer there") from error
 
 
 def _is_plain(folder: Path, plan: MergePlan) -> bool:
@@ -281,9 +286,10 @@ def gather(
     settings: CalibrationSettings,
     options: Options,
     listen: Listener,
+    wait: bool = False,
 ) -> dict[str, CalibrationRecord]:
-    """As `calibrate`, with a model that is loaded and prompts that are read."""
-    return _Gathering(live, out, settings, options, listen).all(agents, prompts)
+    """As `calibrate`, with a model that is loaded and prompts that are read; with `wait`, another one is waited for."""
+    return _Gathering(live, out, settings, options, listen, wait).all(agents, prompts)
 
 
 @dataclass(frozen=True)
@@ -295,6 +301,7 @@ class _Gathering:
     settings: CalibrationSettings
     options: Options
     listen: Listener
+    wait: bool
 
     def all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
         """Gather agent by agent."""
@@ -302,7 +309,7 @@ class _Gathering:
             raise PlanError(f"{self.out}: is the folder of a model; name another folder for the calibration")
         self.out.mkdir(parents=True, exist_ok=True)
         try:
-            descriptor = lock(self.out / ".lock", wait=False)
+            descriptor = lock(self.out / ".lock", wait=self.wait)
         except BlockingIOError as error:
             raise PlanError(f"{self.out}: another calibration runs there") from error
         try:
@@ -335,12 +342,14 @@ class _Gathering:
         self, name: str, model: Any, prompts: Sequence[Prompt], advance: Callable[[int], None]
     ) -> CalibrationRecord:
         """Gather an agent, unless its folder is there and fits."""
-        plan = self.base.plan_of(model)
+        plan = self.base.plan_of(model, name)
         with Files(plan.files) as files:
             weights = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
-        fingerprint = self._fingerprint(weights, prompts)
+            based = self.settings.source == "base"
+            read_by = digest_of([tensor.base for tensor in plan.tensors], Reader(files)) if based else weights
+        fingerprint = self._fingerprint(weights + read_by, prompts)
         folder = self.out / name
-        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and _is_whole(folder, kept):
+        if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
             advance(self._passes * len(prompts))
             return kept
         is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, RECORD_FILE))
@@ -352,7 +361,7 @@ class _Gathering:
                 "choose another folder"
             )
         began = time.monotonic()
-        plan = self.base.put_model(model)
+        plan = self.base.put_model(model, name)
         module: Any = import_module("ramerge.calibration.gather")
         speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), self.settings.max_new)
         replies = self._replies(speaker, prompts, fingerprint, advance)
@@ -365,7 +374,7 @@ class _Gathering:
         notes = self._notes(speaker, prompts, replies)
         seconds = time.monotonic() - began
         record = self._record(name, weights, fingerprint, replies, recorded, importances, notes, seconds)
-        _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
+        record = _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
             _write_importances(folder / IMPORTANCE, [tensor.base for tensor in plan.tensors], importances)
         self._journal(name).unlink(missing_ok=True)
@@ -534,16 +543,25 @@ def read_record(folder: Path) -> CalibrationRecord | None:
         return None
 
 
-def _is_whole(folder: Path, record: CalibrationRecord) -> bool:
-    """Whether files of an agent's folder are there and as long as their headers say."""
+def is_whole(folder: Path, record: CalibrationRecord) -> bool:
+    """Whether the files of an agent's folder are those that were written."""
     try:
-        if record.layers:
-            read_header(folder / _INPUTS_FILE)
+        digests = dict(record.digests)
         if record.importances:
-            open_checkpoint(folder / IMPORTANCE)
-    except CheckpointError:
+            within = read_json(folder / IMPORTANCE / _DIGESTS, RECORD)
+            digests |= {f"{IMPORTANCE}/{name}": digest for name, digest in within.items()}
+        return all(_digest_of(folder / name) == digest for name, digest in digests.items())
+    except (OSError, ValueError):
         return False
-    return True
+
+
+def _digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
 
 
 def _write(
@@ -554,12 +572,17 @@ def _write(
     recorded: RecordedInputs | None,
     *,
     overwrite: bool,
-) -> None:
+) -> CalibrationRecord:
+    """Write the folder of an agent but for its importances; the record with the files' digests."""
     with build_output(folder, overwrite=overwrite) as staging:
         if recorded is not None:
             _write_inputs(staging, digest, recorded)
         staging.write(REPLIES, to_lines(replies))
+        names = [REPLIES, *([_INPUTS_FILE, PLACES] if recorded is not None else [])]
+        digests = {name: _digest_of(staging.folder / name) for name in names}
+        record = replace(record, digests=digests)
         staging.write(RECORD_FILE, record.to_json())
+    return record
 
 
 def _write_inputs(staging: StagingDir, digest: str, recorded: RecordedInputs) -> None:
@@ -590,3 +613,5 @@ def _write_importances(folder: Path, tensors: Sequence[Tensor], importances: Map
                         writer.write(shard.name, start, values.reshape(-1).view("uint8"))
             writer.finish()
         write_index(staging, shards, floats)
+        digests = {shard.name: _digest_of(staging.folder / shard.name) for shard in shards}
+        staging.write(_DIGESTS, dumped(digests))

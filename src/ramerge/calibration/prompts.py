@@ -179,6 +179,9 @@ def files_of(path: Path) -> list[Path]:
     if not path.is_dir():
         return [path]
     found = [each for each in path.rglob("*") if each.suffix in _READERS and each.name not in NO_ROLLOUTS]
+    home = path.resolve()
+    if outside := [each for each in found if not each.resolve().is_relative_to(home)]:
+        raise InputError(f"{each}: leads out of the folder {path}; name that file itself" for each in outside)
     return sorted(
         found,
         key=lambda each: [

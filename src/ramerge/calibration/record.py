@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -169,6 +170,7 @@ class CalibrationRecord:
         dtype: what the model computed in.
         seconds: wall time.
         notes: what the user should know.
+        digests: SHA-256 of the files, by name, by which damage is seen.
 
     Example:
         >>> record = ramerge.calibrate("base", {"code": "coder"}, {"code": "c.jsonl"}, "out")["code"]  # doctest: +SKIP
@@ -192,6 +194,7 @@ class CalibrationRecord:
     dtype: str
     seconds: float
     notes: tuple[str, ...]
+    digests: Mapping[str, str] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `calibration.json`."""

@@ -23,6 +23,7 @@ from ramerge.output.staging import StagingDir
 from ramerge.planning.model import MergePlan
 from ramerge.planning.soups import weights_of
 from ramerge.recipe.model import Agent, Recipe
+from ramerge.recipe.paths import prompts_of
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.storage.models import FoundModel
@@ -211,6 +212,7 @@ def _resolved(plan: MergePlan, point: Point) -> Recipe:
         update={
             "base": plan.base.spelled_out if plan.recipe.base is not None else None,
             "agents": agents,
+            "prompts": prompts_of(point.recipe),
             "parameters": point.parameters[0].in_effect(),
             "preset": None,
         }

@@ -344,6 +344,16 @@ class Recipe(_Strict):
             raise ValueError(unknown("method", name, list(METHODS)))
         return name
 
+    @field_validator("prompts")
+    @classmethod
+    def _can_be_paths(cls, prompts: dict[str, str]) -> dict[str, str]:
+        for name, path in prompts.items():
+            try:
+                Path(path).expanduser().resolve()
+            except (ValueError, RuntimeError, OSError) as error:
+                raise ValueError(f"{name}: {quoted(path)} is no path: {error}") from error
+        return prompts
+
     @field_validator("agents")
     @classmethod
     def _plain_names(cls, agents: dict[str, Agent]) -> dict[str, Agent]:

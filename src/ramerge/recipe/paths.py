@@ -24,9 +24,14 @@ def parts_of(model: str, folder: Path) -> list[Path | str]:
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
     """The recipe with paths that are valid in a recipe's file in the folder `home`; None for any folder."""
     agents = {name: _portable(agent, recipe.folder, home) for name, agent in recipe.agents.items()}
-    prompts = {name: _written(recipe.folder / Path(path).expanduser(), home) for name, path in recipe.prompts.items()}
+    prompts = prompts_of(recipe, home)
     base = _spelled(recipe.base, recipe.folder, home)
     return recipe.model_copy(update={"base": base, "agents": agents, "prompts": prompts})
+
+
+def prompts_of(recipe: Recipe, home: Path | None = None) -> dict[str, str]:
+    """The prompts of a recipe, with paths as in `portable`."""
+    return {name: _written(recipe.folder / Path(path).expanduser(), home) for name, path in recipe.prompts.items()}
 
 
 def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:

@@ -101,7 +101,7 @@ class Folder:
             ]
             if not problems:
                 return
-            if self._has_scores():
+            if self.has_scores:
                 raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
             shutil.rmtree(self._trials, ignore_errors=True)
             self.journal.unlink(missing_ok=True)
@@ -112,7 +112,9 @@ class Folder:
     def _trials(self) -> Path:
         return self.root / "trials"
 
-    def _has_scores(self) -> bool:
+    @property
+    def has_scores(self) -> bool:
+        """Whether any point was scored."""
         return any(self._trials.glob("*.json"))
 
     def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:

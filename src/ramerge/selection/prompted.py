@@ -14,7 +14,7 @@ from ramerge.api import plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras, reward_of
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.foundation.errors import EvaluationError, PlanError, RamergeError, RecipeError
 from ramerge.foundation.files import write_file
 from ramerge.foundation.jsontext import RECORD, dumped
 from ramerge.foundation.jsontext import read as read_json
@@ -70,7 +70,7 @@ class Prompted:
             kept = read_json(path, RECORD)
         except (OSError, ValueError):
             kept = {}
-        if kept.get("about") != about:
+        if kept.get("about") != about or not _are_means(kept.get("means"), len(points)):
             kept = {"about": about, "means": [self._mean(point) for point in points]}
             write_file(path, dumped(kept))
         means = [math.inf if mean is None else mean for mean in kept["means"]]
@@ -82,6 +82,15 @@ class Prompted:
             return fmean(each.nll for each in agreements_in(self.live.live, self.replies).values())
         except RamergeError:
             return None  # the search says why
+
+
+def _are_means(values: Any, count: int) -> bool:
+    """Whether these are as many figures; None stands for a point that cannot be merged."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(value is None or (isinstance(value, float) and math.isfinite(value)) for value in values)
+    )
 
 
 def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
@@ -143,9 +152,16 @@ def prompted(
     reward_of(settings.reward)  # a wrong one shows before anything is loaded
     asked = prompts_of(agents, models.prompts, settings)
     folder = out / CALIBRATION
-    with search_folder(out):  # nothing is gathered where no search may be
+    with search_folder(out) as place:  # nothing is gathered where no search may be
         live = stack.enter_context(LiveBase(base, settings, options))
-        records = gather(live, agents, asked, folder, settings, replace(options, overwrite=True), listen)
+        try:
+            writing = replace(options, overwrite=not place.has_scores)
+            records = gather(live, agents, asked, folder, settings, writing, listen)
+        except PlanError as error:
+            if not place.has_scores:
+                raise
+            text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
+            raise EvaluationError([text, *error.problems]) from error
     left_out = ("parameters", "preset", "prompts", "rules")
     values = {key: value for key, value in recipe.values.items() if key not in left_out}
     inputs: dict[str, dict[str, str]] = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
