@@ -152,7 +152,7 @@ def test_a_merge_with_prompts_is_that_with_the_inputs_that_they_give(asked: dict
     assert "prompts: ram+ does not use them; `ramerge search` chooses a merge with them" in plan.notes
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
     done = command("merge", "--method", "regmean", "--base", "base", *models, "--prompts", "code=code.jsonl", "out")
-    assert done.returncode == 2 and "tool: has no prompts; give --prompts tool=FILE" in done.stderr
+    assert done.returncode == 2 and "tool: has no inputs, but regmean needs it; pass --prompts tool=FILE" in done.stderr
 
 
 def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
