@@ -35,6 +35,7 @@ from .selection.search import search
 from .selection.served import TaskScore
 from .selection.serving import ModelServer
 from .selection.settings import SearchSettings
+from .state_dicts import MergedStateDict, merge_state_dicts, merge_tensors
 
 __all__ = [
     "Agent",
@@ -51,6 +52,7 @@ __all__ = [
     "EvaluationRequest",
     "EvaluationTarget",
     "InputError",
+    "MergedStateDict",
     "MergedTensor",
     "ModelAccess",
     "ModelServer",
@@ -89,6 +91,8 @@ __all__ = [
     "evaluate",
     "gather",
     "merge",
+    "merge_state_dicts",
+    "merge_tensors",
     "plan",
     "rank",
     "read_recipe",

@@ -353,6 +353,27 @@ def _carried_out(
         return execute(made, executor, listen, on_tensor, fresh=options.fresh)
 
 
+def merge_into(
+    take: Callable[[MergedTensor], None],
+    document: Document,
+    options: Options,
+    check: Callable[[MergePlan], Sequence[str]],
+) -> Record:
+    """Merge, and pass each tensor to a function, in the order of the output; nothing is written.
+
+    Args:
+        take: the function, which is called from this thread.
+        document: the recipe.
+        options: as for `plan`.
+        check: gives further problems of the plan.
+
+    Raises:
+        RamergeError: as for `merge`.
+    """
+    made = _made(make_points(document), None, False, replace(options, cache=False), in_memory=True)
+    return _carried_out(replace(made, problems=(*made.problems, *check(made))), options, silence, take)[0]
+
+
 # --- functions --------------------------------------------------------------------------------------------------------
 
 

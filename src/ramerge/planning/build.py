@@ -5,7 +5,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from ramerge.planning.rounds import rounds
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
+from ramerge.storage.location import Location
 from ramerge.storage.own_files import BLOCK
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import identify
@@ -66,7 +67,7 @@ def make_plan(
     inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
     sends = out is not None and not isinstance(out, Path)
-    contents = _contents(points, inputs, findings, observed, cache=options.cache)
+    contents = _contents(points, inputs, findings, observed, cache=options.cache, in_memory=in_memory)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
@@ -144,21 +145,24 @@ def _contents(
     observed: Sequence[Statistic],
     *,
     cache: bool,
+    in_memory: bool,
 ) -> PlannedContents:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
     matched, ties = _matched(points, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
-    _check_models(points, base, ties, inputs, findings)
+    _check_models(points, base, ties, inputs, findings, in_memory=in_memory)
     if not inputs.are_complete:
         return PlannedContents()
     shards, tensors = plan_tensors(base, matched, points, observed)
     _check_tensors(base, tensors, inputs, recipe, findings)
-    companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
-    checks.note_companions(inputs, recipe, findings, speaker)
-    if not observed:
-        checks.note_tokenizer(companions, inputs, findings)
+    companions: Mapping[str, Location] = {}
+    if not in_memory:  # nothing but tensors leaves a merge into memory
+        companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
+        checks.note_companions(inputs, recipe, findings, speaker)
+        if not observed:
+            checks.note_tokenizer(companions, inputs, findings)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
     known = cached_counts.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
@@ -185,14 +189,21 @@ def _contents(
 
 
 def _check_models(
-    points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, findings: Findings
+    points: Sequence[Point],
+    base: Checkpoint,
+    ties: Sequence[Tie],
+    inputs: OpenedInputs,
+    findings: Findings,
+    *,
+    in_memory: bool,
 ) -> None:
     recipe, agents = points[0].recipe, inputs.opened_agents
     check_same_tokens(base, agents, recipe, findings)
     checks.note_one_agent(points[0], findings)
     checks.note_adapters(points, inputs, findings)
     checks.check_layers(base, findings)
-    checks.check_configs(base, agents, ties, recipe, findings)
+    if base.config or not in_memory:  # tensors need none
+        checks.check_configs(base, agents, ties, recipe, findings)
 
 
 def _check_tensors(

@@ -12,7 +12,7 @@ from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.recipe.points import Point
-from ramerge.storage.location import Remote
+from ramerge.storage.location import is_far
 from ramerge.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
@@ -87,7 +87,7 @@ def cut(
     budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
-    remote = any(isinstance(path, Remote) for path in inputs.files)
+    remote = any(map(is_far, inputs.files))
     deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
 
     def resources(workers: int, block: int) -> Resources:
@@ -135,7 +135,7 @@ def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
 
 
 def _largest_block(inputs: OpenedInputs) -> int:
-    if any(isinstance(path, Remote) for path in inputs.files):
+    if any(map(is_far, inputs.files)):
         return _LARGEST_REMOTE_BLOCK
     has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
     return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
