@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from ramerge.formats.safetensors import ONE_FILE
 from ramerge.foundation.dtypes import TORCH_NAMES
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import quoted
-from ramerge.methods.base import IMPORTANCE, INPUTS
+from ramerge.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
 from ramerge.options import Options
 from ramerge.output.write import lay_out
 from ramerge.planning.findings import listed
@@ -62,19 +62,11 @@ class MergedStateDict(dict[str, Any]):
 def merge_state_dicts(
     base: Any,
     agents: Mapping[str, Any],
-    *,
     method: str = DEFAULT_METHOD,
-    preset: str | None = None,
-    dtype: str | None = None,
-    rounding: str = "nearest",
-    rounding_seed: int = 0,
-    rules: Sequence[Any] = (),
-    rename: Sequence[Any] = (),
-    allow: Any = None,
-    importances: Mapping[str, Any] | None = None,
-    inputs: Mapping[str, Mapping[str, Any]] | None = None,
-    config: Mapping[str, Any] | None = None,
+    *,
     out: Any = None,
+    config: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
     options: Options = _DEFAULTS,
     **parameters: Any,
 ) -> MergedStateDict:
@@ -86,15 +78,16 @@ def merge_state_dicts(
     Args:
         base: the base: a mapping of names to NumPy arrays (bfloat16 and float8 are those of ml_dtypes) or torch tensors
             on any device, or an object with `state_dict()`, such as a module. None for a method that takes no base.
-        agents: name to agent, each like the base, in the order in which sums are computed.
-        method, preset, dtype, rounding, rounding_seed, rules, rename, allow: as for `ramerge.Recipe`.
-        importances: for methods that weigh by importance, each agent's: name to array, of the shapes of its tensors.
-        inputs: for methods that take recorded inputs, each agent's: name of a weight of shape (m, d) to rows of shape
-            (n, d), or to a pair of rows and how much each counts, shape (n,); by default 1 / n.
-        config: the base's `config.json` as a mapping. Needed for quantized weights only. It also holds for agents that
-            have all tensors of the base, scales included; others are not quantized.
+        agents: name to agent, in the order in which sums are computed. Each is like the base, or as in a recipe a
+            mapping with `model` and side inputs. `importance` maps names to arrays of the tensors' shapes. `inputs`
+            maps weights of shape (m, d) to recorded rows of shape (n, d), or to a pair of rows and how much each
+            counts, shape (n,); by default 1 / n.
+        method: as for `Recipe`.
         out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
             be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others.
+        config: the base's `config.json` as a mapping. Needed for quantized weights only. It also holds for agents that
+            have all tensors of the base, scales included; others are not quantized.
+        recipe: further keys of a recipe: `dtype`, `preset`, `rounding`, `rounding_seed`, `rules`, `rename`, `allow`.
         options: how the merge is carried out; `threads`, `max_memory` and `strict` apply.
         **parameters: of the method.
 
@@ -122,32 +115,22 @@ def merge_state_dicts(
     """
     if method == AUTO:
         raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
-    for key, given in (("importances", importances), ("inputs", inputs)):
-        if others := [name for name in given or () if name not in agents]:
-            raise RecipeError(f"{key}: there is no agent {quoted(others[0])}; the agents are {', '.join(agents)}")
-    models = {name: _tensors(agent, f"agents.{name}") for name, agent in agents.items()}
+    entries = {name: _entry(agent) for name, agent in agents.items()}
+    models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
     own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})
     tied = _tied(own)
     folders = _Folders(own, tied, config)
-    values: dict[str, Any] = {
+    values = {
+        **(recipe or {}),
         "method": method,
+        "parameters": parameters,
         "agents": {
-            name: {
-                "model": folders.model(name, tensors),
-                **folders.sides(name, (importances or {}).get(name), (inputs or {}).get(name)),
-            }
+            name: {"model": folders.model(name, tensors), **folders.sides(name, entries[name])}
             for name, tensors in models.items()
         },
-        "parameters": parameters,
-        "rounding": rounding,
-        "rounding_seed": rounding_seed,
-        "rules": list(rules),
-        "rename": list(rename),
     }
     if base is not None:
         values["base"] = folders.model("base", own)
-    given = {"preset": preset, "dtype": dtype, "allow": allow}
-    values |= {key: value for key, value in given.items() if value is not None}
 
     target = None if out is None else _mapping(out, "out")
     merged: dict[str, MergedTensor] = {}
@@ -157,13 +140,13 @@ def merge_state_dicts(
         options,
         lambda plan: () if target is None else _misfits(plan, target, tied),
     )
-    merged |= {again: merged[name] for again, name in tied.items() if name in merged}
     if target is not None:
-        made = {name: _written(tensor, target[name]) for name, tensor in merged.items() if name in target}
+        merged |= {again: merged[name] for again, name in tied.items() if name in merged and again in target}
+        made = {name: _written(tensor, target[name]) for name, tensor in merged.items()}
     else:
-        kinds = _mapping(base if base is not None else next(iter(agents.values())), "base")
+        kinds = _mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
         usual = next(iter(kinds.values()), None)
-        made = {name: _like(tensor, kinds.get(name, usual)) for name, tensor in merged.items() if name not in tied}
+        made = {name: _like(tensor, kinds.get(name, usual)) for name, tensor in merged.items()}
         made |= {again: made[name] for again, name in tied.items() if name in made}
     places = {name: place for place, name in enumerate(own)}
     ordered = sorted(made, key=lambda name: places.get(name, len(places)))
@@ -179,8 +162,7 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
         base: a NumPy array or torch tensor, or None for a method that takes no base.
         agents: name to tensor, each of the base's shape.
         name: of the tensor; draws of `dare`, `della` and `rounding="stochastic"` depend on it.
-        **keywords: as for `merge_state_dicts`; `importances` and `inputs` give each agent's for this tensor, and `out`
-            is a tensor.
+        **keywords: as for `merge_state_dicts`; `out` is a tensor, and an agent's side inputs are those of this tensor.
 
     Returns:
         The merged tensor, of the kind that `base` (or else the first agent) is; with `out`, that.
@@ -194,12 +176,12 @@ def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight",
         >>> ramerge.merge_tensors(base, {"code": code}, method="task_arithmetic", scale=0.5)
         array([0.5, 1. ], dtype=float32)
     """
-    for key in ("importances", "inputs"):
-        if keywords.get(key) is not None:
-            keywords[key] = {agent: {name: value} for agent, value in keywords[key].items()}
     if keywords.get("out") is not None:
         keywords["out"] = {name: keywords["out"]}
-    models = {agent: {name: tensor} for agent, tensor in agents.items()}
+    models = {
+        agent: {key: {name: value} for key, value in given.items()} if isinstance(given, Mapping) else {name: given}
+        for agent, given in agents.items()
+    }
     return merge_state_dicts(None if base is None else {name: base}, models, **keywords)[name]
 
 
@@ -234,6 +216,16 @@ def _mapping(model: Any, label: str) -> Mapping[str, Any]:
     if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
         raise RecipeError(f"{label}: must map names to tensors, or be a module; it is a {type(model).__name__}")
     return found
+
+
+def _entry(agent: Any) -> Mapping[str, Any]:
+    """An agent as in a recipe: its model, and its side inputs by key."""
+    is_entry = isinstance(agent, Mapping) and isinstance(agent.get("model"), Mapping) | hasattr(
+        agent.get("model"), "state_dict"
+    )
+    if is_entry and (others := agent.keys() - {"model", *(side.key for side in SIDE_INPUTS)}):
+        raise RecipeError(f"agents: {quoted(min(others))} is neither model nor a side input")
+    return agent if is_entry else {"model": agent}
 
 
 def _tensors(model: Any, label: str) -> dict[str, _Held]:
@@ -318,20 +310,19 @@ class _Folders:
         as_base = tensors.keys() >= self._names
         return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
 
-    def sides(self, label: str, importances: Any, inputs: Any) -> dict[str, str]:
+    def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
         """The names of the folders of an agent's side inputs, where there are some."""
         found = {}
-        if importances is not None:
-            tensors = _tensors(importances, f"importances.{label}")
+        if (importances := entry.get(IMPORTANCE.key)) is not None:
+            tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
             untied = {name: held for name, held in tensors.items() if name not in self._tied}
-            found[IMPORTANCE.key] = self._put(f"{label}/importances", untied)
-        if inputs is not None:
-            pairs = {name: _with_weights(value) for name, value in _mapping(inputs, f"inputs.{label}").items()}
+            found[IMPORTANCE.key] = self._put(f"{label}/{IMPORTANCE.key}", untied)
+        if (inputs := entry.get(INPUTS.key)) is not None:
+            key = f"agents.{label}.{INPUTS.key}"
+            pairs = {name: _with_weights(value) for name, value in _mapping(inputs, key).items()}
             places = {name: (f"{name}.rows", f"{name}.weights") for name in pairs}
             rows = {each: value for name, pair in pairs.items() for each, value in zip(places[name], pair, strict=True)}
-            found[INPUTS.key] = self._put(
-                f"{label}/inputs", _tensors(rows, f"inputs.{label}"), PLACES, {"inputs": places}
-            )
+            found[INPUTS.key] = self._put(f"{label}/{INPUTS.key}", _tensors(rows, key), PLACES, {"inputs": places})
         return found
 
     def _put(

@@ -56,25 +56,24 @@ def bits_of(folder: Path) -> Bits:
     return {name: (one.dtype, one.bits.shape, one.bits.tobytes()) for name, one in found}
 
 
-def sides_of(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """Side inputs as a program holds them, in the dtypes that files have."""
-    made: dict[str, Any] = {}
-    if "importances" in extra:
-        made["importances"] = {name: arrays(tensors) for name, tensors in extra["importances"].items()}
-    if "inputs" in extra:
-        made["inputs"] = {
-            agent: {
+def with_sides(models: Mapping[str, Any], extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Agents with their side inputs as a program holds them, in the dtypes that files have."""
+    made = {}
+    for agent, model in models.items():
+        made[agent] = {"model": model}
+        if "importances" in extra:
+            made[agent]["importance"] = arrays(extra["importances"][agent])
+        if "inputs" in extra:
+            made[agent]["inputs"] = {
                 name: (rows.astype(ml_dtypes.bfloat16), counts.astype(np.float32))
-                for name, (rows, counts) in inputs.items()
+                for name, (rows, counts) in extra["inputs"][agent].items()
             }
-            for agent, inputs in extra["inputs"].items()
-        }
-    return made
+    return made if extra else dict(models)
 
 
-def merged(method: str, base: Any, agents: Any, extra: Mapping[str, Any], **more: Any) -> Any:
-    models = {name: arrays(tensors) for name, tensors in agents.items()}
-    return ramerge.merge_state_dicts(arrays(base), models, method=method, **sides_of(extra), **more)
+def merged(method: str, base: Any, agents: Any, extra: Mapping[str, Any], recipe: Any) -> Any:
+    models = with_sides({name: arrays(tensors) for name, tensors in agents.items()}, extra)
+    return ramerge.merge_state_dicts(arrays(base), models, method, recipe=recipe)
 
 
 @pytest.mark.parametrize("method", by_tier(ROWS))
@@ -95,9 +94,9 @@ def test_bytes_of_the_merge_of_folders(method: str, data: st.DataObject) -> None
             record = ramerge.merge(source, folder / "out")
         except ramerge.WeightsError:
             with pytest.raises(ramerge.WeightsError):
-                merged(method, base, agents, extra, **more)
+                merged(method, base, agents, extra, more)
             return
-        found = merged(method, base, agents, extra, **more)
+        found = merged(method, base, agents, extra, more)
         assert bits(found) == bits_of(folder / "out")
         assert list(found) == list(base)
         same = ("parameters", "parts", "counts", "non_finite", "merged_tensors", "parameters_count")
@@ -120,13 +119,12 @@ def test_tensors_of_torch(method: str, dtype: str, tmp_path: Path) -> None:
         return {name: torch.from_numpy(one.bits.copy().view(np.uint8)).view(kind) for name, one in model.items()}
 
     held, trained = tensors(base), {name: tensors(model) for name, model in agents.items()}
-    sides = sides_of(extra)
-    found = ramerge.merge_state_dicts(held, trained, method=method, **sides)
+    found = ramerge.merge_state_dicts(held, with_sides(trained, extra), method)
     assert {name: one.dtype for name, one in found.items()} == {name: one.dtype for name, one in held.items()}
     as_bytes = {name: one.view(torch.uint8).numpy().tobytes() for name, one in found.items()}
     assert as_bytes == {name: one.bits.tobytes() for name, one in read_checkpoint(tmp_path / "out").items()}
     first = next(iter(trained.values()))
-    again = ramerge.merge_state_dicts(held, trained, method=method, out=first, **sides)
+    again = ramerge.merge_state_dicts(held, with_sides(trained, extra), method, out=first)
     assert all(again[name] is first[name] and torch.equal(first[name], found[name]) for name in first)
 
 
@@ -155,9 +153,9 @@ def test_quantized_state_dicts(sample: str, dtype: str | None, tmp_path: Path) -
         ramerge.merge(source, tmp_path / "out")
     except ramerge.PlanError:
         with pytest.raises(ramerge.PlanError):
-            ramerge.merge_state_dicts(held.pop("base"), held, config=config, **more)
+            ramerge.merge_state_dicts(held.pop("base"), held, config=config, recipe=more)
         return
-    found = ramerge.merge_state_dicts(held.pop("base"), held, config=config, **more)
+    found = ramerge.merge_state_dicts(held.pop("base"), held, config=config, recipe=more)
     assert bits(found) == bits_of(tmp_path / "out")
 
 
@@ -265,10 +263,10 @@ def test_what_is_no_state_dict_is_refused(wrong: Any, text: str) -> None:
         ramerge.merge_state_dicts(wrong, {"a": {"w": np.ones(1, np.float32)}})
 
 
-def test_unknown_agents_of_side_inputs_are_refused() -> None:
+def test_unknown_keys_of_an_agent_are_refused() -> None:
     base, agents = family()
-    with pytest.raises(ramerge.RecipeError, match="importances: there is no agent 'x'; the agents are a0, a1"):
-        ramerge.merge_state_dicts(base, agents, method="fisher", importances={"x": base})
+    with pytest.raises(ramerge.RecipeError, match="agents: 'importances' is neither model nor a side input"):
+        ramerge.merge_state_dicts(base, {"a": {"model": agents["a0"], "importances": base}}, "fisher")
 
 
 def test_strange_arrays() -> None:
@@ -327,27 +325,21 @@ def test_auto_is_refused() -> None:
 def test_one_tensor(method: str, tmp_path: Path) -> None:
     _, base, agents, extra = plain(tmp_path, method)
     name = next(iter(base))
-    only = {agent: {name: model[name]} for agent, model in agents.items()}
-    sides = {
-        key: {agent: {name: own[name]} for agent, own in models.items()} for key, models in sides_of(extra).items()
+    only = {agent: arrays({name: model[name]}) for agent, model in agents.items()}
+    models, held = with_sides(only, extra), arrays({name: base[name]})
+    for agent in models if extra else ():
+        models[agent] = {key: {name: values[name]} for key, values in models[agent].items()}
+    wanted = ramerge.merge_state_dicts(held, models, method)[name]
+    single = {
+        agent: {key: values[name] for key, values in model.items()} if extra else model[name]
+        for agent, model in models.items()
     }
-    models = {agent: arrays(model) for agent, model in only.items()}
-    held = arrays({name: base[name]})
-    wanted = ramerge.merge_state_dicts(held, models, method=method, **sides)[name]
-    found = ramerge.merge_tensors(
-        held[name],
-        {agent: model[name] for agent, model in models.items()},
-        method=method,
-        name=name,
-        **{key: {agent: own[name] for agent, own in given.items()} for key, given in sides.items()},
-    )
+    found = ramerge.merge_tensors(held[name], single, method=method, name=name)
     assert found.dtype == wanted.dtype
     assert found.tobytes() == wanted.tobytes()
     out = np.zeros_like(held[name])
-    again = {agent: model[name] for agent, model in models.items()}
-    if not sides:
-        assert ramerge.merge_tensors(held[name], again, method=method, name=name, out=out) is out
-        assert out.tobytes() == wanted.tobytes()
+    assert ramerge.merge_tensors(held[name], single, method=method, name=name, out=out) is out
+    assert out.tobytes() == wanted.tobytes()
 
 
 @pytest.mark.needs("torch")
