@@ -27,7 +27,7 @@ from .foundation.errors import (
 )
 from .foundation.progress import Progress
 from .foundation.version import __version__
-from .options import Options, Ray, Upload
+from .options import AsAdapter, Options, Ray, Upload
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
@@ -43,6 +43,7 @@ __all__ = [
     "Agreement",
     "Allow",
     "Analysis",
+    "AsAdapter",
     "CalibrationRecord",
     "CalibrationSettings",
     "CheckpointError",

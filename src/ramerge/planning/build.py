@@ -13,10 +13,10 @@ from ramerge.formats.encodings.decode import stated_dtype
 from ramerge.foundation.limits import read_limits
 from ramerge.foundation.text import message
 from ramerge.methods.base import IMPORTANCE, INPUTS, Statistic
-from ramerge.options import Options
+from ramerge.options import AsAdapter, Options
 from ramerge.output import remote_output
 from ramerge.output.targets import OutputTarget, free_bytes, problems_of
-from ramerge.planning import cached_counts, checks
+from ramerge.planning import adapters, cached_counts, checks
 from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings, gathered
 from ramerge.planning.inputs import OpenedInputs, open_inputs
@@ -45,6 +45,7 @@ def make_plan(
     *,
     in_memory: bool = False,
     as_delta: bool = False,
+    as_adapter: AsAdapter | None = None,
     observed: Sequence[Statistic] = (),
     notes: Sequence[str] = (),
 ) -> MergePlan:
@@ -56,6 +57,7 @@ def make_plan(
         options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         as_delta: whether the output is a delta on the base.
+        as_adapter: how the output becomes a LoRA adapter; None for a model or a delta.
         observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
         notes: further notes for the plan.
 
@@ -66,11 +68,19 @@ def make_plan(
     findings = Findings(recipe.document)
     inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
+    if as_adapter is not None:
+        adapters.check(as_adapter, points, inputs, findings, in_memory=in_memory)
+        points = adapters.in_float32(points, findings)
     sends = out is not None and not isinstance(out, Path)
     contents = _contents(points, inputs, findings, observed, cache=options.cache, in_memory=in_memory)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
+    if as_adapter is not None:
+        if as_delta:
+            findings.problem("--as-adapter and --as-delta: an output is only one of them")
+        made = adapters.plan_adapter(as_adapter, points, inputs, contents.tensors, findings)
+        contents = replace(contents, adapter=made)
     checks.note_rounded_base(contents.tensors, findings)
     checks.note_coarse_agents(contents.tensors, points, findings)
     fewest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
@@ -78,7 +88,11 @@ def make_plan(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
-    disk_free = _check_output(out, points, inputs, contents, findings, options=options, as_delta=as_delta)
+    size = 0 if as_delta else None  # how large a delta becomes is known when it is made
+    if contents.adapter is not None:
+        size = adapters.spooled_bytes(contents.adapter, contents.tensors)
+        resources = adapters.with_peak(contents.adapter, resources, limits, findings)
+    disk_free = _check_output(out, points, inputs, contents, findings, options=options, size=size)
     raised = findings.warnings if options.strict else []
     return MergePlan(
         points=tuple(points),
@@ -117,14 +131,16 @@ def _check_output(
     findings: Findings,
     *,
     options: Options,
-    as_delta: bool,
+    size: int | None,
 ) -> int | None:
-    """The free bytes where the output is built; None if there is no output. Notes what would make writing fail."""
+    """The free bytes where the output is built; None if there is no output. Notes what would make writing fail.
+
+    `size` is what it takes there at least, if it is not the model's.
+    """
     if out is None:
         return None
-    # how large a delta becomes is known when it is made
     if isinstance(out, Path):
-        needed = 0 if as_delta else contents.bytes_written
+        needed = contents.bytes_written if size is None else size
         for text in problems_of(out, inputs.folders, needed, overwrite=options.overwrite):
             findings.problem(text)
         return free_bytes(out)
@@ -133,7 +149,8 @@ def _check_output(
     at_once = (
         remote_output.needed_of(contents.bytes_written, largest) if options.ray is None else contents.bytes_written
     )
-    for text in remote_output.problems_of(out, inputs.folders, 0 if as_delta else at_once, overwrite=options.overwrite):
+    needed = at_once if size is None else size
+    for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=options.overwrite):
         findings.problem(text)
     return remote_output.free_here(out)
 
