@@ -38,7 +38,7 @@ from ramerge.output.write import lay_out
 from ramerge.planning.adapters import needed, said_of_vllm
 from ramerge.planning.findings import listed
 from ramerge.planning.model import AdaptedMatrix, AdapterPlan, Block, MergePlan
-from ramerge.tensors.embeddings import EMBEDDINGS, is_tied
+from ramerge.tensors.embeddings import EMBEDDINGS
 from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Tensor
 
@@ -160,10 +160,15 @@ class _Adapter:
     def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
         planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
         m, n = planned.base.shape
-        if matrix.terms is not None:
+        if matrix.terms is not None and all(self._is_equal(reader, planned.base, copy) for copy in matrix.copies):
             parts = ((term.factor * term.product.scaling, *_sides(reader, term.product, m, n)) for term in matrix.terms)
             return concatenated(parts, settings)
         return decomposed(Update((m, n), self._rows(reader, matrix.tensor, n)), planned.name, settings)
+
+    @staticmethod
+    def _is_equal(reader: Reader, base: Tensor, copy: Tensor) -> bool:
+        spans = ((start, min(start + BLOCK, base.elements)) for start in range(0, base.elements, BLOCK))
+        return all(np.array_equal(_numbers(reader, base, *span), _numbers(reader, copy, *span)) for span in spans)
 
     def _rows(self, reader: Reader, number: int, width: int) -> Any:
         def rows(start: int, stop: int) -> Matrix:
@@ -216,7 +221,9 @@ class _Adapter:
             elif module not in self._saved:
                 self._saved[module] = [f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers]
                 for part in self._saved[module] or [name]:
-                    self._save(reader, numbers[part], f"{PREFIX}{part}")
+                    # PEFT asks for what is tied under both names
+                    for each in self._adapter.tied if part in self._adapter.tied else (part,):
+                        self._save(reader, numbers[part], f"{PREFIX}{each}")
 
     def _has_moved(self, reader: Reader, number: int) -> bool:
         elements = self._plan.tensors[number].base.elements
@@ -265,7 +272,7 @@ class _Adapter:
             "fan_in_fan_out": any(matrix.transposed for matrix in self._adapter.matrices),
             "target_modules": sorted(ranks) or None,
             "modules_to_save": sorted(self._saved) or None,
-            "ensure_weight_tying": is_tied(config) and any(f"{one}.weight".endswith(EMBEDDINGS) for one in self._saved),
+            "ensure_weight_tying": any(name.rpartition(".")[0] in self._saved for name in self._adapter.tied),
         }
 
     @property

@@ -28,6 +28,8 @@ _POWER_ITERATIONS = 2
 _FIRST_COLUMNS = 128
 # The share of the largest singular value below which a direction is rounding.
 _NOISE = 1e-9
+# A sum of products that is as small, compared with their factors, is the rounding of terms that cancel out.
+_CANCELED = 1e-14
 
 
 class Update:
@@ -129,6 +131,8 @@ def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdap
         return Factors(left.astype(np.float32), right.astype(np.float32), 0.0, 1.0, is_exact=True)
     outer, inner = np.linalg.qr(left), np.linalg.qr(right.T)
     u, sizes, v = np.linalg.svd(outer[1] @ inner[1].T)
+    if sizes[0] <= _CANCELED * np.linalg.norm(left) * np.linalg.norm(right):
+        return None
     count = len(sizes)
     energy = float(np.square(sizes).sum())
     made = _cut(outer[0] @ u[:, :count], sizes, v[:count] @ inner[0].T, energy, settings)

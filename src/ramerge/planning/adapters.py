@@ -15,9 +15,9 @@ from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import AdaptedMatrix, AdapterPlan, AdapterTerm, Resources, TensorPlan
 from ramerge.planning.resources import BASELINE_BYTES
 from ramerge.recipe.points import Point
-from ramerge.tensors.embeddings import EMBEDDINGS
+from ramerge.tensors.embeddings import EMBEDDINGS, head_of, tied_embedding
 from ramerge.tensors.lowrank import LowRank
-from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.tensor import Stored, Tensor
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
@@ -68,7 +68,8 @@ def plan_adapter(
         else:
             is_embedding = tensor.name.endswith(EMBEDDINGS)
             transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
-            matrices.append(AdaptedMatrix(number, module, transposed, terms))
+            copies = tuple(end for term in terms or () if (end := _end(term.product)) is not tensor.base)
+            matrices.append(AdaptedMatrix(number, module, transposed, terms, copies))
     if refused:
         findings.problem(
             f"--as-adapter: experts and other tensors that are no matrices of linear layers cannot become factors: "
@@ -76,8 +77,10 @@ def plan_adapter(
             "rule (keep: base)"
         )
     _note(settings, matrices, others, findings)
-    peak = max((memory_of(tensors[m.tensor].base.shape, settings, m.terms) for m in matrices), default=0)
-    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config)
+    peak = max((memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
+    embedding = tied_embedding(base)
+    tied = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
+    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied)
 
 
 def check(
@@ -129,15 +132,23 @@ def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
 
 
 def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
-    """The products of the adapters that lie over the base, one over the other; None if something else does."""
-    found = []
-    while tensor is not base:
+    """The products that adapters put over the base or a copy, one over the other; None if it is something else."""
+    found: list[LowRank] = []
+    while tensor is not base and not (found and isinstance(tensor.origin, Stored)):
         origin = tensor.origin
         if not isinstance(origin, LowRank) or origin.magnitude is not None or origin.left is None:
             return None
         found.append(origin)
         tensor = origin.base
     return found
+
+
+def _end(product: LowRank) -> Tensor:
+    """What products lie over."""
+    tensor = product.base
+    while isinstance(tensor.origin, LowRank):
+        tensor = tensor.origin.base
+    return tensor
 
 
 def _module(tensor: TensorPlan, terms: tuple[AdapterTerm, ...] | None) -> str | None:
@@ -154,12 +165,12 @@ def ranks_of(terms: Sequence[AdapterTerm]) -> int:
     return sum(term.product.ranks for term in terms)
 
 
-def memory_of(shape: Sequence[int], settings: AsAdapter, terms: Sequence[AdapterTerm] | None) -> int:
+def memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
     """The most bytes that `deltas.factors` takes for a matrix."""
     (m, n), block = shape, 8 * 3 * BLOCK_ELEMENTS
     side = min(m, n)
-    if terms is not None:
-        return 8 * 4 * (m + n) * ranks_of(terms) + block
+    if matrix.terms is not None and not matrix.copies:
+        return 8 * 4 * (m + n) * ranks_of(matrix.terms) + block
     columns = settings.rank + OVERSAMPLING if settings.rank is not None else side // 4
     exact = 8 * (5 * side * side + (m + n) * min(settings.rank or side, side))
     sketched = 8 * 4 * (m + n) * columns
@@ -225,4 +236,5 @@ def _note(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequen
 
 def needed(plan: AdapterPlan) -> list[int]:
     """Numbers of the tensors whose merged values are needed: those that are no exact sums."""
-    return sorted([*(matrix.tensor for matrix in plan.matrices if matrix.terms is None), *plan.others])
+    updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
+    return sorted([*updates, *plan.others])

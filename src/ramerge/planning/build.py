@@ -72,7 +72,8 @@ def make_plan(
         adapters.check(as_adapter, points, inputs, findings, in_memory=in_memory)
         points = adapters.in_float32(points, findings)
     sends = out is not None and not isinstance(out, Path)
-    contents = _contents(points, inputs, findings, observed, cache=options.cache, in_memory=in_memory)
+    alone = in_memory or as_adapter is not None  # nothing but tensors is given, or written
+    contents = _contents(points, inputs, findings, observed, cache=options.cache, alone=alone)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
@@ -162,20 +163,20 @@ def _contents(
     observed: Sequence[Statistic],
     *,
     cache: bool,
-    in_memory: bool,
+    alone: bool,
 ) -> PlannedContents:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
     matched, ties = _matched(points, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
-    _check_models(points, base, ties, inputs, findings, in_memory=in_memory)
+    _check_models(points, base, ties, inputs, findings, alone=alone)
     if not inputs.are_complete:
         return PlannedContents()
     shards, tensors = plan_tensors(base, matched, points, observed)
     _check_tensors(base, tensors, inputs, recipe, findings)
     companions: Mapping[str, Location] = {}
-    if not in_memory:  # nothing but tensors leaves a merge into memory
+    if not alone:
         companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
         checks.note_companions(inputs, recipe, findings, speaker)
         if not observed:
@@ -212,14 +213,14 @@ def _check_models(
     inputs: OpenedInputs,
     findings: Findings,
     *,
-    in_memory: bool,
+    alone: bool,
 ) -> None:
     recipe, agents = points[0].recipe, inputs.opened_agents
     check_same_tokens(base, agents, recipe, findings)
     checks.note_one_agent(points[0], findings)
     checks.note_adapters(points, inputs, findings)
     checks.check_layers(base, findings)
-    if base.config or not in_memory:  # tensors need none
+    if base.config or not alone:  # tensors need none
         checks.check_configs(base, agents, ties, recipe, findings)
 
 

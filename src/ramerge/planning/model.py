@@ -339,12 +339,15 @@ class AdaptedMatrix(NamedTuple):
         module: the module's name, as PEFT has it.
         transposed: whether the model stores it as (in, out).
         terms: the products whose sum its update is; None if its update is decomposed.
+        copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
+            their factors: if these are not equal, the update is decomposed, too.
     """
 
     tensor: int
     module: str
     transposed: bool
     terms: tuple[AdapterTerm, ...] | None
+    copies: tuple[Tensor, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -357,6 +360,7 @@ class AdapterPlan:
         others: numbers of the tensors that may have moved and are no such matrices.
         peak_bytes: the most memory that decomposing a matrix takes.
         config: the base's `config.json`.
+        tied: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
     """
 
     settings: AsAdapter
@@ -364,6 +368,7 @@ class AdapterPlan:
     others: tuple[int, ...]
     peak_bytes: int
     config: Mapping[str, Any]
+    tied: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
