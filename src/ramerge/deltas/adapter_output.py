@@ -38,7 +38,6 @@ from ramerge.output.write import lay_out
 from ramerge.planning.adapters import needed, said_of_vllm
 from ramerge.planning.findings import listed
 from ramerge.planning.model import AdaptedMatrix, AdapterPlan, Block, MergePlan
-from ramerge.tensors.embeddings import EMBEDDINGS
 from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.tensor import Tensor
 
@@ -189,7 +188,7 @@ class _Adapter:
     def _put(self, matrix: AdaptedMatrix, found: Factors) -> None:
         left, right = (found.right.T, found.left.T) if matrix.transposed else (found.left, found.right)
         ends = ("lora_A.weight", "lora_B.weight")
-        if self._plan.tensors[matrix.tensor].name.endswith(EMBEDDINGS):
+        if matrix.is_embedding:
             ends = ("lora_embedding_A", "lora_embedding_B")
         for end, factor in zip(ends, (right, left), strict=True):
             self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))

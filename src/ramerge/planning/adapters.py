@@ -15,7 +15,7 @@ from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import AdaptedMatrix, AdapterPlan, AdapterTerm, Resources, TensorPlan
 from ramerge.planning.resources import BASELINE_BYTES
 from ramerge.recipe.points import Point
-from ramerge.tensors.embeddings import EMBEDDINGS, head_of, tied_embedding
+from ramerge.tensors.embeddings import head_of, tied_embedding
 from ramerge.tensors.lowrank import LowRank
 from ramerge.tensors.tensor import Stored, Tensor
 
@@ -31,7 +31,10 @@ OVERSAMPLING = 10
 BLOCK_ELEMENTS = 1 << 20
 """Elements of a matrix that are in memory at a time."""
 
-_OF_EXPERT = re.compile(r"\.experts\.\d+\.")
+# Transformers has experts in one tensor and routers in classes of their own, neither of which PEFT adapts by module.
+_OF_EXPERTS = re.compile(r"\.experts\.\d+\.|\b(mlp|block_sparse_moe|feed_forward)\.(gate|router)\.weight$")
+# Embeddings of tokens, positions and others.
+_EMBEDDING = re.compile(r"(?:^|\.)(?:w[tp]e|\w*embed(?!_out)\w*)\.weight$")
 
 
 def in_float32(points: Sequence[Point], findings: Findings) -> tuple[Point, ...]:
@@ -58,7 +61,7 @@ def plan_adapter(
     for number, tensor in enumerate(tensors):
         if not _may_move(tensor):
             continue
-        if len(tensor.base.shape) > 2 or _OF_EXPERT.search(tensor.name):
+        if len(tensor.base.shape) > 2 or _OF_EXPERTS.search(tensor.name):
             refused.append(tensor.name)
             continue
         terms = _terms(tensor, points[0])
@@ -66,13 +69,13 @@ def plan_adapter(
         if module is None:
             others.append(number)
         else:
-            is_embedding = tensor.name.endswith(EMBEDDINGS)
+            is_embedding = _EMBEDDING.search(tensor.name) is not None
             transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
             copies = tuple(end for term in terms or () if (end := _end(term.product)) is not tensor.base)
-            matrices.append(AdaptedMatrix(number, module, transposed, terms, copies))
+            matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
     if refused:
         findings.problem(
-            f"--as-adapter: experts and other tensors that are no matrices of linear layers cannot become factors: "
+            f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
             f"{listed(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
             "rule (keep: base)"
         )
@@ -158,7 +161,7 @@ def _module(tensor: TensorPlan, terms: tuple[AdapterTerm, ...] | None) -> str | 
     if terms:
         named = {module_of(term.product.right.tensor) for term in terms}
         return named.pop() or tensor.name.removesuffix(".weight")
-    return None if tensor.name.endswith(EMBEDDINGS) else tensor.name.removesuffix(".weight")
+    return None if _EMBEDDING.search(tensor.name) else tensor.name.removesuffix(".weight")
 
 
 def ranks_of(terms: Sequence[AdapterTerm]) -> int:

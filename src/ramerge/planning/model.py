@@ -338,6 +338,7 @@ class AdaptedMatrix(NamedTuple):
         tensor: its number in the plan.
         module: the module's name, as PEFT has it.
         transposed: whether the model stores it as (in, out).
+        is_embedding: whether it is a table of embeddings, whose factors have names of their own.
         terms: the products whose sum its update is; None if its update is decomposed.
         copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
             their factors: if these are not equal, the update is decomposed, too.
@@ -346,6 +347,7 @@ class AdaptedMatrix(NamedTuple):
     tensor: int
     module: str
     transposed: bool
+    is_embedding: bool
     terms: tuple[AdapterTerm, ...] | None
     copies: tuple[Tensor, ...] = ()
 
