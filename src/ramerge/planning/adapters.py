@@ -39,7 +39,7 @@ _EMBEDDING = re.compile(r"(?:^|\.)(?:w[tp]e|\w*embed(?!_out)\w*)\.weight$")
 
 def in_float32(points: Sequence[Point], findings: Findings) -> tuple[Point, ...]:
     """The merges as an adapter is made of them: not rounded to the base's dtype."""
-    if points[0].recipe.dtype is not None:
+    if points[0].recipe.dtype not in (None, "float32"):
         text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
         findings.problems.append(findings.document.where(("dtype",), text))
     wide = {"dtype": "float32", "rounding": "nearest"}
