@@ -38,6 +38,8 @@ from ramerge.storage.memory import Extent, MemoryFolder
 _DEFAULTS = Options()
 _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
 """Safetensors' names by those of NumPy and ml_dtypes, which are torch's."""
+_KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "allow")
+"""Keys of recipes that have a meaning for what is in memory, besides those that are arguments."""
 
 
 class MergedStateDict(dict[str, Any]):
@@ -115,6 +117,8 @@ def merge_state_dicts(
     """
     if method == AUTO:
         raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
+    if others := (recipe or {}).keys() - set(_KEYS):
+        raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
     entries = {name: _entry(agent) for name, agent in agents.items()}
     models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
     own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})
@@ -312,7 +316,7 @@ class _Folders:
 
     def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
         """The names of the folders of an agent's side inputs, where there are some."""
-        found = {}
+        found: dict[str, str] = {}
         if (importances := entry.get(IMPORTANCE.key)) is not None:
             tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
             untied = {name: held for name, held in tensors.items() if name not in self._tied}

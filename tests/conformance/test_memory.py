@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -214,6 +215,23 @@ def test_the_present_values_are_merged_and_inputs_stay_as_they_are() -> None:
     assert bits(ramerge.merge_state_dicts(base, agents)) != first
 
 
+def test_arrays_are_read_where_they_are() -> None:
+    """The memory of a merge is that of its result, and of a few buffers."""
+    rng = np.random.default_rng(0)
+    base = {f"{n}.weight": rng.standard_normal((1024, 2048)).astype(np.float32) for n in range(8)}
+    agents = {name: {key: one + np.float32(1e-3) for key, one in base.items()} for name in "ab"}
+    options = ramerge.Options(threads=1)
+    ramerge.merge_state_dicts(base, agents, "task_arithmetic", options=options)
+    tracemalloc.start()
+    try:
+        found = ramerge.merge_state_dicts(base, agents, "task_arithmetic", options=options)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    result = sum(one.nbytes for one in found.values())
+    assert result <= peak < 1.4 * result
+
+
 @pytest.mark.parametrize("target", ["new", "base", "agent"])
 def test_in_place(target: str) -> None:
     base, agents = family()
@@ -267,6 +285,13 @@ def test_unknown_keys_of_an_agent_are_refused() -> None:
     base, agents = family()
     with pytest.raises(ramerge.RecipeError, match="agents: 'importances' is neither model nor a side input"):
         ramerge.merge_state_dicts(base, {"a": {"model": agents["a0"], "importances": base}}, "fisher")
+
+
+def test_keys_that_are_for_folders_are_refused() -> None:
+    with pytest.raises(
+        ramerge.RecipeError, match="recipe: 'prompts' is no key for state dicts, which take dtype, preset"
+    ):
+        ramerge.merge_state_dicts(*family(), recipe={"prompts": {"a0": "code.jsonl"}})
 
 
 def test_strange_arrays() -> None:
@@ -344,7 +369,7 @@ def test_one_tensor(method: str, tmp_path: Path) -> None:
 
 @pytest.mark.needs("torch")
 def test_modules_of_torch() -> None:
-    """Parameters that need gradients, tied, on a device, beside buffers; in place, and out of it."""
+    """Parameters that need gradients, tied, with buffers; in place, and out of it."""
     import torch
 
     torch.manual_seed(0)

@@ -154,7 +154,9 @@ class _Adapter:
     def _workers(self) -> int:
         """As many matrices at a time as fit the memory of the workers that merged."""
         resources = self._plan.resources
-        return max(1, min(resources.workers, resources.workers * resources.worker_bytes // self._adapter.peak_bytes))
+        return max(
+            1, min(resources.workers, resources.workers * resources.worker_bytes // max(self._adapter.peak_bytes, 1))
+        )
 
     def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
         planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
