@@ -117,6 +117,8 @@ def merge_state_dicts(
     """
     if method == AUTO:
         raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
+    if options.ray is not None:
+        raise RecipeError("ray: state dicts are merged in the process that holds them; leave out `ray`")
     if others := (recipe or {}).keys() - set(_KEYS):
         raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
     entries = {name: _entry(agent) for name, agent in agents.items()}
@@ -224,9 +226,8 @@ def _mapping(model: Any, label: str) -> Mapping[str, Any]:
 
 def _entry(agent: Any) -> Mapping[str, Any]:
     """An agent as in a recipe: its model, and its side inputs by key."""
-    is_entry = isinstance(agent, Mapping) and isinstance(agent.get("model"), Mapping) | hasattr(
-        agent.get("model"), "state_dict"
-    )
+    model = agent.get("model") if isinstance(agent, Mapping) else None
+    is_entry = isinstance(model, Mapping) or hasattr(model, "state_dict")
     if is_entry and (others := agent.keys() - {"model", *(side.key for side in SIDE_INPUTS)}):
         raise RecipeError(f"agents: {quoted(min(others))} is neither model nor a side input")
     return agent if is_entry else {"model": agent}

@@ -341,6 +341,11 @@ def test_without_a_base() -> None:
     assert bits(found) == bits(ramerge.merge_state_dicts(agents["a0"], agents, method="linear"))
 
 
+def test_a_cluster_is_refused() -> None:
+    with pytest.raises(ramerge.RecipeError, match="ray: state dicts are merged in the process that holds them"):
+        ramerge.merge_state_dicts(*family(), options=ramerge.Options(ray=ramerge.Ray()))
+
+
 def test_auto_is_refused() -> None:
     with pytest.raises(ramerge.RecipeError, match="name a method"):
         ramerge.merge_state_dicts(*family(), method="auto")
