@@ -248,14 +248,15 @@ def weights_of(value: float | Mapping[str, float], agents: Mapping[str, Tensors]
 def dtypes(base: Tensors, asked: str | None) -> dict[str, str | None]:
     """The dtype of each tensor of an output of which one was asked for; None for the base's.
 
-    What the base stores wider than most of its floating-point elements is not narrowed.
+    What the base stores wider than most of its floating-point elements is not narrowed; of two dtypes with as many, the
+    narrower counts, and then the name.
     """
     size = {"BF16": 2, "F16": 2, "F32": 4, "F64": 8}
     counts: dict[str, int] = {}
     for tensor in base.values():
         if tensor.is_float:
             counts[tensor.dtype] = counts.get(tensor.dtype, 0) + tensor.bits.size
-    most = max(counts, key=counts.__getitem__, default="F64")
+    most = max(counts, key=lambda dtype: (counts[dtype], -size[dtype], dtype), default="F64")
     return {
         name: None if asked and tensor.is_float and size[asked] < size[tensor.dtype] > size[most] else asked
         for name, tensor in base.items()

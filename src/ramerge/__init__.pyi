@@ -27,7 +27,7 @@ from .foundation.errors import (
 )
 from .foundation.progress import Progress
 from .foundation.version import __version__
-from .options import Options, Ray, Upload
+from .options import AsAdapter, Options, Ray, Upload
 from .recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
 from .selection.results import SearchResult
 from .selection.run import SearchProgress
@@ -35,6 +35,7 @@ from .selection.search import search
 from .selection.served import TaskScore
 from .selection.serving import ModelServer
 from .selection.settings import SearchSettings
+from .state_dicts import MergedStateDict, merge_state_dicts, merge_tensors
 
 __all__ = [
     "Agent",
@@ -42,6 +43,7 @@ __all__ = [
     "Agreement",
     "Allow",
     "Analysis",
+    "AsAdapter",
     "CalibrationRecord",
     "CalibrationSettings",
     "CheckpointError",
@@ -51,6 +53,7 @@ __all__ = [
     "EvaluationRequest",
     "EvaluationTarget",
     "InputError",
+    "MergedStateDict",
     "MergedTensor",
     "ModelAccess",
     "ModelServer",
@@ -89,6 +92,8 @@ __all__ = [
     "evaluate",
     "gather",
     "merge",
+    "merge_state_dicts",
+    "merge_tensors",
     "plan",
     "rank",
     "read_recipe",

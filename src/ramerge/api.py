@@ -18,7 +18,7 @@ from ramerge.engine.stream import TensorStream
 from ramerge.foundation.errors import PlanError, RecipeError
 from ramerge.foundation.progress import Listener, silence
 from ramerge.methods.registry import METHODS
-from ramerge.options import Options
+from ramerge.options import AsAdapter, Options
 from ramerge.output.build import discard, tidy
 from ramerge.output.targets import OutputTarget, output_target, problems_of
 from ramerge.planning.build import make_plan
@@ -45,6 +45,7 @@ class _Planned:
 
     details: MergePlan
     as_delta: bool
+    as_adapter: AsAdapter | None
     options: Options
 
     @property
@@ -121,7 +122,7 @@ class _Planned:
         """
         if self.options.ray is not None:
             raise RecipeError("ray: tensors come one after another from this process only; leave out `ray`")
-        made = _made(self.details.points, None, self.as_delta, self.options, in_memory=True)
+        made = _made(self.details.points, None, self.as_delta, self.options, self.as_adapter, in_memory=True)
         if made.problems:
             raise PlanError(made.problems)
 
@@ -134,7 +135,7 @@ class _Planned:
         """The plan with an output: this one, or by default its own."""
         made = self.details
         if out is not None:
-            made = _made(made.points, out, self.as_delta, self.options)
+            made = _made(made.points, out, self.as_delta, self.options, self.as_adapter)
         if made.out is None:
             raise RecipeError("no output folder: give one to `plan` or to `merge`")
         return made
@@ -147,6 +148,7 @@ class Plan(_Planned):
     Attributes:
         details: tensors, files, reads and resources; unstable.
         as_delta: whether the output will be a delta on the base.
+        as_adapter: how the output will become a LoRA adapter; None if it will not.
         options: how the merge will be carried out.
 
     Example:
@@ -178,6 +180,7 @@ class SweepPlan(_Planned):
     Attributes:
         details: tensors, files, reads and resources; unstable.
         as_delta: False.
+        as_adapter: None.
         options: how the sweep will be carried out.
 
     Example:
@@ -205,6 +208,7 @@ def plan(
     *,
     vary: None = None,
     as_delta: bool = False,
+    as_adapter: AsAdapter | None = None,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Plan: ...
@@ -223,6 +227,7 @@ def plan(
     *,
     vary: Mapping[str, Sequence[Any]] | None = None,
     as_delta: bool = False,
+    as_adapter: AsAdapter | None = None,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Plan | SweepPlan:
@@ -238,6 +243,7 @@ def plan(
             disk.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
         as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
+        as_adapter: how the output will become a LoRA adapter on the base; None for a model or a delta.
         options: how the merge will be carried out.
         on_progress: called with a `Progress` while weights are read for `auto`, or prompts are used.
 
@@ -262,8 +268,8 @@ def plan(
         _points(document, vary)
         _refuse_existing(out, options)
         document = with_side_inputs(document, options, on_progress)
-    made = _made(_points(document, vary), out, as_delta, options)
-    return (SweepPlan if made.is_sweep else Plan)(made, as_delta, options)
+    made = _made(_points(document, vary), out, as_delta, options, as_adapter)
+    return (SweepPlan if made.is_sweep else Plan)(made, as_delta, as_adapter, options)
 
 
 def _points(document: Document, vary: Mapping[str, Sequence[Any]] | None) -> Sequence[Point]:
@@ -335,11 +341,18 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
 
 
 def _made(
-    points: Sequence[Point], out: str | Path | None, as_delta: bool, options: Options, *, in_memory: bool = False
+    points: Sequence[Point],
+    out: str | Path | None,
+    as_delta: bool,
+    options: Options,
+    as_adapter: AsAdapter | None = None,
+    *,
+    in_memory: bool = False,
 ) -> MergePlan:
     place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
-    made = make_plan(points, place, options, in_memory=in_memory, as_delta=as_delta)
+    kind: dict[str, Any] = {"in_memory": in_memory, "as_delta": as_delta, "as_adapter": as_adapter}
+    made = make_plan(points, place, options, **kind)
     _LOG.debug("plan: %s, %d problems", made.method.name, len(made.problems))
     for name, form in made.formats.items():
         _LOG.debug("input %s: %s", name, form)
@@ -347,7 +360,7 @@ def _made(
     if not stopped:
         return made
     # an interrupted run may have begun before these counts were known: it is resumed with counts of its own
-    before = make_plan(points, place, replace(options, cache=False), in_memory=in_memory, as_delta=as_delta)
+    before = make_plan(points, place, replace(options, cache=False), **kind)
     return before if goes_on(before, stopped) else made
 
 
@@ -369,6 +382,27 @@ def _carried_out(
     )
     with chosen_executor(options.ray, made.resources.workers, made.resources.memory_of) as executor:
         return execute(made, executor, listen, on_tensor, fresh=options.fresh)
+
+
+def merge_into(
+    take: Callable[[MergedTensor], None],
+    document: Document,
+    options: Options,
+    check: Callable[[MergePlan], Sequence[str]],
+) -> Record:
+    """Merge, and pass each tensor to a function, in the order of the output; nothing is written.
+
+    Args:
+        take: the function, which is called from this thread.
+        document: the recipe.
+        options: as for `plan`.
+        check: gives further problems of the plan.
+
+    Raises:
+        RamergeError: as for `merge`.
+    """
+    made = _made(make_points(document), None, False, replace(options, cache=False), in_memory=True)
+    return _carried_out(replace(made, problems=(*made.problems, *check(made))), options, silence, take)[0]
 
 
 # --- functions --------------------------------------------------------------------------------------------------------
@@ -396,6 +430,7 @@ def merge(
     out: str | Path,
     *,
     as_delta: bool = False,
+    as_adapter: AsAdapter | None = None,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Record:
@@ -404,7 +439,7 @@ def merge(
     Args:
         recipe: as for `plan`.
         out: the output, as for `plan`; it must not exist unless `options.overwrite` is set.
-        as_delta: as for `plan`.
+        as_delta, as_adapter: as for `plan`.
         options: how the merge is carried out.
         on_progress: called from this thread with a `Progress` after every block.
 
@@ -427,7 +462,7 @@ def merge(
         >>> record.method
         'ram+'
     """
-    made = plan(recipe, out, as_delta=as_delta, options=options, on_progress=on_progress)
+    made = plan(recipe, out, as_delta=as_delta, as_adapter=as_adapter, options=options, on_progress=on_progress)
     return _carried_out(made._to(None), options, on_progress or silence)[0]
 
 

@@ -53,6 +53,8 @@ NOT_RUN = re.compile(r"# (needs|takes) \w+")
 THEIRS = {
     "--no-deps": "pip",
     "--max-model-len": "vLLM",
+    "--enable-lora": "vLLM",
+    "--max-lora-rank": "vLLM",
     "--save-debug-rollout-data": "slime",
     "--no-monitors": "prime-rl",
     "--output_path": "OpenRLHF",

@@ -81,3 +81,23 @@ def test_counts_of_small_blocks_stay_within_the_budget(method: str, tmp_path: Pa
     planned = run("plan", *flags)["peak_memory_bytes"]
     peak = run("merge", *flags, "--no-cache", str(tmp_path / "out"))["peak_memory_bytes"]
     assert peak <= planned
+
+
+@pytest.mark.parametrize("asked", [["--rank", "8"], ["--energy", "0.9"]], ids=["sketched", "exact"])
+def test_decompositions_stay_within_the_plan(asked: list[str], tmp_path: Path) -> None:
+    import numpy as np
+
+    draw = np.random.default_rng(0)
+    base = {f"layers.{i}.w.weight": draw.normal(0, 0.02, (1500, 2500)) for i in range(2)}
+    for name in ("base", "a"):
+        moved = {
+            key: floats(values + (name == "a") * draw.normal(0, 1e-3, values.shape)) for key, values in base.items()
+        }
+        write_checkpoint(tmp_path / name, moved)
+    flags = ["--base", str(tmp_path / "base"), "--agent", f"a={tmp_path / 'a'}", "--method", "task_arithmetic"]
+    flags += ["--as-adapter", *asked]
+    run("merge", *flags, str(tmp_path / "warm"))
+    planned = run("plan", *flags)["peak_memory_bytes"]
+    found = run("merge", *flags, str(tmp_path / "out"))
+    assert found["peak_memory_bytes"] <= planned
+    assert set(found["adapter"]) == {"layers.0.w", "layers.1.w"}

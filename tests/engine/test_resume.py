@@ -31,6 +31,7 @@ CASES = {
     "three passes": ({"method": "ties"}, {}),
     "stochastic": ({"rounding": "stochastic"}, {}),
     "as a delta": ({}, {"as_delta": True}),
+    "as an adapter": ({}, {"as_adapter": ramerge.AsAdapter(rank=3)}),
 }
 
 

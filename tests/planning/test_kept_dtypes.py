@@ -117,3 +117,13 @@ def test_a_rules_dtype_does_not_go_with_quantizing_like_the_base(tmp_path: Path)
     rules = [{"match": "*", "dtype": "bfloat16"}]
     (problem,) = ramerge.plan(recipe(tmp_path, ["code"], dtype="like base", rules=rules)).problems
     assert "quantized like the base have no other dtype" in problem
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_as_many_elements_of_two_dtypes_are_told_apart_whatever_their_order(order: int, tmp_path: Path) -> None:
+    for seed, name in enumerate(("base", "code")):
+        own = {"a.weight": floats([[0.5 + seed]], "F32"), "b.weight": floats([[0.25 + seed]], "F64")}
+        write_checkpoint(tmp_path / name, dict(list(own.items())[::order]))
+    ramerge.merge(recipe(tmp_path, ["code"], "task_arithmetic", dtype="float32"), tmp_path / "out")
+    found = read_checkpoint(tmp_path / "out")
+    assert {name: one.dtype for name, one in found.items()} == {"a.weight": "F32", "b.weight": "F64"}

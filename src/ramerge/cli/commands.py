@@ -26,6 +26,7 @@ from ramerge.foundation.options import (
     ROUNDING,
     SHARD_SIZE,
     TALK,
+    as_adapter,
     as_json,
     command,
     option,
@@ -36,13 +37,21 @@ from ramerge.foundation.progress import silence
 from ramerge.foundation.terminal import fail, reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
-    from ramerge.options import Options
+    from ramerge.options import AsAdapter, Options
     from ramerge.recipe.document import Document
 
 
 @command(short_help="Merge agents into a checkpoint.")
-@options(*RECIPE, AS_DELTA, MERGE)
-def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, options: Options, **flags: Any) -> None:
+@options(*RECIPE, AS_DELTA, as_adapter, MERGE)
+def merge(
+    paths: tuple[str, ...],
+    quiet: bool,
+    as_json: bool,
+    as_delta: bool,
+    as_adapter: AsAdapter | None,
+    options: Options,
+    **flags: Any,
+) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all.
 
     OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name or
@@ -53,11 +62,18 @@ def merge(paths: tuple[str, ...], quiet: bool, as_json: bool, as_delta: bool, op
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    _carry_out(document, out, options, as_delta=as_delta, quiet=quiet, as_json=as_json)
+    _carry_out(document, out, options, as_delta=as_delta, as_adapter=as_adapter, quiet=quiet, as_json=as_json)
 
 
 def _carry_out(
-    document: Document, out: str, options: Options, *, as_delta: bool = False, quiet: bool, as_json: bool
+    document: Document,
+    out: str,
+    options: Options,
+    *,
+    as_delta: bool = False,
+    as_adapter: AsAdapter | None = None,
+    quiet: bool,
+    as_json: bool,
 ) -> None:
     from ramerge.api import plan as make
     from ramerge.engine.summary import summary
@@ -65,7 +81,7 @@ def _carry_out(
 
     warn_of_launcher()
     with shown(quiet=quiet or as_json) as listen:
-        made = make(document, out, as_delta=as_delta, options=options, on_progress=listen)
+        made = make(document, out, as_delta=as_delta, as_adapter=as_adapter, options=options, on_progress=listen)
     warn(made.warnings)  # before the work, so that it can be stopped
     with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)
@@ -111,7 +127,7 @@ def sweep(
 
 
 @command(short_help="Show what a merge would do, and what would make it fail.")
-@options(*RECIPE, AS_DELTA, run_options(*LIMITS, "cache", "overwrite", "upload"))
+@options(*RECIPE, AS_DELTA, as_adapter, run_options(*LIMITS, "cache", "overwrite", "upload"))
 @option(
     "output",
     "--write-recipe",
@@ -125,6 +141,7 @@ def plan(
     quiet: bool,
     as_json: bool,
     as_delta: bool,
+    as_adapter: AsAdapter | None,
     recipe_file: Path | None,
     options: Options,
     **flags: Any,
@@ -144,7 +161,7 @@ def plan(
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
     document, out = read_inputs(paths, flags, or_model=True)
     with shown(quiet=quiet or as_json) as listen:
-        made = make(document, out, as_delta=as_delta, options=options, on_progress=listen)
+        made = make(document, out, as_delta=as_delta, as_adapter=as_adapter, options=options, on_progress=listen)
     if recipe_file is not None:
         write_recipe(made.recipe, recipe_file)
     warn(made.details.doubts)

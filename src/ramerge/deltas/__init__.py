@@ -1,9 +1,10 @@
-"""Deltas: what an agent has changed of its base. A wing with its own commands, format and kind of output.
+"""Deltas: what an agent has changed of its base. A wing with its own commands, format and kinds of output.
 
 run, commands     the functions that users call, and the same on the command line
 make              what an agent has changed of its base, into a folder
 rebuild           the agent that deltas give back
 output, patches   a merge that is written as a delta
+adapter_output, factors   a merge that is written as a LoRA adapter, and its factors
 record, card      what is known of a delta, and its page
 format, patched   the format, and the origin of its tensors
 layout            the index and the files of a delta

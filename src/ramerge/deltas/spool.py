@@ -168,6 +168,11 @@ class Spool:
         found = np.frombuffer(data, np.uint8)
         yield from (found[begin : begin + BLOCK * width] for begin in range(0, found.size, BLOCK * width))
 
+    def read_bytes(self, entry: int, start: int, stop: int) -> Bytes:
+        """Elements `start:stop` of a tensor that is `merged` or `whole`."""
+        width = itemsize(self.slots.entries[entry].dtype)
+        return np.frombuffer(self._read(self.slots.place(entry, 0) + start * width, (stop - start) * width), np.uint8)
+
     def take_digests(self, entry: int, slot: int) -> Iterator[bytes]:
         """The digests of the blocks of a slot, of a tensor that only the base has."""
         count = blocks_of(self.slots.entries[entry].elements_in(slot))

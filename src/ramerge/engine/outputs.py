@@ -88,9 +88,9 @@ class OutputKind:
 
 
 OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)
-"""The kinds by name: `checkpoint`, and `delta` of the wing of that name."""
+"""The kinds by name: `checkpoint`, and `delta` and `adapter` of the wing of deltas."""
 
 
 def kind_of(plan: MergePlan) -> OutputKind:
     """The kind that a plan is written as."""
-    return OUTPUT_KINDS["checkpoint" if plan.below is None else "delta"]
+    return OUTPUT_KINDS["adapter" if plan.adapter is not None else "checkpoint" if plan.below is None else "delta"]

@@ -10,7 +10,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import cast
 
 from typing_extensions import override
 
@@ -18,6 +17,7 @@ from ramerge.engine.executors.executor import in_runs
 from ramerge.engine.operators import Operators
 from ramerge.engine.result_codec import BlockResult, Results
 from ramerge.engine.worker import Message, Sink, Task, Worker, worker
+from ramerge.foundation.blas import one_blas_thread
 from ramerge.methods.base import Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
 from ramerge.tensors.reader import Files
@@ -49,9 +49,7 @@ class PlanPass(ABC):
         """
         if not any(tensor.whole or tensor.recorded for tensor in self.plan.tensors):
             return nullcontext()
-        import threadpoolctl  # looks at all loaded libraries, which other merges need not wait for
-
-        return cast(AbstractContextManager[object], threadpoolctl.threadpool_limits(1, "blas"))
+        return one_blas_thread()
 
     def open_worker(self, report: Callable[[Message], None]) -> AbstractContextManager[Worker]:
         """What a thread owns. It reports what happens in the middle of a block."""

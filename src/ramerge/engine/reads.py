@@ -54,7 +54,7 @@ class Passes:
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
-        self.plan = replace(plan, out=plan.out if isinstance(plan.out, Path) else None, below=None)
+        self.plan = replace(plan, out=plan.out if isinstance(plan.out, Path) else None, below=None, adapter=None)
         self._executor = executor
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)

@@ -121,6 +121,8 @@ class Record:
         bytes_written: bytes of the output's safetensors files.
         seconds: of a sweep, for all points together.
         peak_memory_bytes: the process's largest resident memory.
+        adapter: of an adapter, for each module its `rank`, whether its factors are the `exact` sum, and the `error`:
+            the norm of what they lack, as a share of that of the module's update.
 
     Example:
         >>> record = ramerge.merge("recipe.yaml", "merged")
@@ -153,6 +155,7 @@ class Record:
     bytes_written: int
     seconds: float
     peak_memory_bytes: int
+    adapter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `ramerge.json`."""

@@ -29,7 +29,7 @@ from ramerge.foundation.text import decimals, quoted
 from ramerge.methods.base import FEW
 from ramerge.planning.findings import key_of, listed
 from ramerge.planning.model import MergePlan, TensorPlan
-from ramerge.storage.location import Remote
+from ramerge.storage.location import is_far
 from ramerge.tensors.reader import Files, Reader
 from ramerge.tensors.rounded import Rounded
 from ramerge.tensors.tensor import Tensor
@@ -150,7 +150,7 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
     What training adds to weights leaves them in: an update that lowers the correlation to c makes the weights 1/c times
     as large. So weights that are hardly larger and hardly correlate with the base's are other weights.
     """
-    if any(isinstance(path, Remote) for path in plan.files):
+    if any(map(is_far, plan.files)):
         return  # each piece would be a request
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for tensor, values in pieces(tensors, len(names)):

@@ -186,7 +186,7 @@ def files_of(
         apart=plan.untied,
     )
     yield "README.md", model_card(plan, point, record)
-    yield "ramerge.yaml", _resolved(plan, point).to_yaml()
+    yield "ramerge.yaml", resolved(plan, point).to_yaml()
     yield "ramerge.json", record.to_json()
 
 
@@ -203,7 +203,8 @@ def _sides(plan: MergePlan, agent: Agent, name: str) -> dict[str, Any]:
     return dict.fromkeys(agent.sides, plan.sides[name].spelled_out) if name in plan.sides else {}
 
 
-def _resolved(plan: MergePlan, point: Point) -> Recipe:
+def resolved(plan: MergePlan, point: Point) -> Recipe:
+    """A point's recipe with everything that it depends on spelled out."""
     agents = {
         name: Agent(**_spelled_out(point.recipe.agents[name], model), **_sides(plan, point.recipe.agents[name], name))
         for name, model in plan.agents.items()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
+from typing import Any
 
 from ramerge.formats import pickled, safetensors, unread
 from ramerge.formats.files import UNGATHERED, check_files, policy_places
@@ -24,14 +25,15 @@ from ramerge.foundation.errors import CheckpointError, collected
 from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint, Contents
-from ramerge.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary, tied_embedding, untied
+from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, head_of, set_vocabulary, tied_embedding, untied
 from ramerge.tensors.identity import identify
 from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows
 from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
-_PREFIX = "base_model.model."
+PREFIX = "base_model.model."
+"""In front of the names in an adapter's file."""
 # Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
 # they were before, and once more under the wrapper's name.
 _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
@@ -306,7 +308,7 @@ class _Agent:
         others: dict[str, Tensor] = {}
         before = set()
         for tensor in stored:
-            key = unwrapped(tensor.name).removeprefix(_PREFIX)
+            key = unwrapped(tensor.name).removeprefix(PREFIX)
             found = _PART.fullmatch(key)
             if found is None:
                 if _BEFORE in key:
@@ -625,6 +627,17 @@ class _Agent:
             self._note("changes", name, pair.module)
             left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
             self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
+
+
+def module_of(factor: Tensor) -> str | None:
+    """The name of the module that a stored factor of LoRA belongs to, as its trainer has it."""
+    found = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
+    return found["module"].replace(".base_layer", "") if found is not None else None
+
+
+def is_stored_transposed(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
+    return config.get("model_type") in _CONV1D and not name.endswith(HEADS)
 
 
 def _plain(tensor: Tensor) -> str:

@@ -9,6 +9,7 @@ styles                        the styles of all pages
 extras                        packages that not every user installs
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail
+blas                          BLAS held to one thread
 dtypes                        names of element types
 process                       signals and standard streams, before all other imports
 version                       the version of this package

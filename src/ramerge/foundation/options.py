@@ -13,7 +13,7 @@ import click
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.terminal import complain
-from ramerge.options import Options, Ray, Setting, Upload, settings_of
+from ramerge.options import AsAdapter, Options, Ray, Setting, Upload, settings_of
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -299,6 +299,26 @@ SHARD_SIZE: Decorator = option(
 AS_DELTA: Decorator = option(
     "output", "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
 )
+
+
+def as_adapter(function: Callable[..., None]) -> Callable[..., None]:
+    """`--as-adapter` and its settings; the command gets an `AsAdapter` or None as `as_adapter`."""
+    settings = {name: about for name, *about in settings_of(AsAdapter)}
+
+    @wraps(function)
+    def collected(*args: Any, as_adapter: bool, **flags: Any) -> None:
+        given = {name: value for name in settings if (value := flags.pop(name)) not in (None, False)}
+        if given and not as_adapter:
+            raise click.UsageError(f"{settings[next(iter(given))][1].flag} belongs to --as-adapter; give both")
+        function(*args, as_adapter=AsAdapter(**given) if as_adapter else None, **flags)
+
+    text = "Write a LoRA adapter of PEFT on the base: the exact sum of adapters, or a decomposition of each update."
+    return options(
+        option("output", "--as-adapter", "as_adapter", is_flag=True, help=text),
+        *(setting_option(name, *about) for name, about in settings.items()),
+    )(collected)
+
+
 TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
 
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)

@@ -323,6 +323,8 @@ class Method:
         mean: of a weighted mean of the agents themselves: from parameters and agents to the weights, which add up to 1;
             None for other methods. It is computed as blocks are read (`tensors.weighted`), and `merge` gets one input
             for each mean that is asked for.
+        factors: of a weighted sum of task vectors: from parameters and agents to the factor of each; None if it is no
+            such sum, or not with these parameters. Adapters out are then exact.
         along_run: whether the agents are checkpoints of one run, which would else look like agents of another base.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
@@ -364,6 +366,7 @@ class Method:
     most: int | None = None
     limit: int = FEW
     mean: Callable[[Any, Agents], tuple[float, ...]] | None = None
+    factors: Callable[[Any, Agents], tuple[float, ...] | None] = lambda _parameters, _agents: None
     along_run: bool = False
     symmetric: bool = True
     needs_base: bool = True

@@ -25,6 +25,11 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": sum(for_each(parameters.weights, agents)) if parameters.normalize else 1.0}
 
 
+def _factors(parameters: Any, agents: Agents) -> tuple[float, ...] | None:
+    weights = for_each(parameters.weights, agents)
+    return tuple(weight / sum(weights) for weight in weights) if parameters.normalize else None
+
+
 def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     if prepared.inputs.agents <= FEW:
         return merge_formula(piece, prepared, counts, allow_nonfinite)
@@ -47,6 +52,7 @@ def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfini
     derived=_derived,
     check=_is_a_mean,
     needs_base=False,
+    factors=_factors,
     limit=MANY,
     merge=_merge,
 )

@@ -27,6 +27,12 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": divisor_of(for_each(parameters.weights, agents))}
 
 
+def _factors(parameters: Any, agents: Agents) -> tuple[float, ...]:
+    weights = for_each(parameters.weights, agents)
+    divisor = divisor_of(weights) if parameters.normalize else 1.0
+    return tuple(parameters.scale * weight / divisor for weight in weights)
+
+
 def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     if prepared.inputs.agents <= FEW:
         return merge_formula(piece, prepared, counts, allow_nonfinite)
@@ -49,6 +55,7 @@ def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfini
     formula="scale * sum_t w_t tau_t",
     differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
     derived=_derived,
+    factors=_factors,
     limit=MANY,
     merge=_merge,
 )

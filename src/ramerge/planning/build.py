@@ -5,7 +5,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,10 @@ from ramerge.formats.encodings.decode import stated_dtype
 from ramerge.foundation.limits import read_limits
 from ramerge.foundation.text import message
 from ramerge.methods.base import IMPORTANCE, INPUTS, Statistic
-from ramerge.options import Options
+from ramerge.options import AsAdapter, Options
 from ramerge.output import remote_output
 from ramerge.output.targets import OutputTarget, free_bytes, problems_of
-from ramerge.planning import cached_counts, checks
+from ramerge.planning import adapters, cached_counts, checks
 from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings, gathered
 from ramerge.planning.inputs import OpenedInputs, open_inputs
@@ -29,6 +29,7 @@ from ramerge.planning.rounds import rounds
 from ramerge.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
 from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
+from ramerge.storage.location import Location
 from ramerge.storage.own_files import BLOCK
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import identify
@@ -44,6 +45,7 @@ def make_plan(
     *,
     in_memory: bool = False,
     as_delta: bool = False,
+    as_adapter: AsAdapter | None = None,
     observed: Sequence[Statistic] = (),
     notes: Sequence[str] = (),
 ) -> MergePlan:
@@ -55,6 +57,7 @@ def make_plan(
         options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         as_delta: whether the output is a delta on the base.
+        as_adapter: how the output becomes a LoRA adapter; None for a model or a delta.
         observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
         notes: further notes for the plan.
 
@@ -65,11 +68,20 @@ def make_plan(
     findings = Findings(recipe.document)
     inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
+    if as_adapter is not None:
+        adapters.check(as_adapter, points, inputs, findings, in_memory=in_memory)
+        points = adapters.in_float32(points, findings)
     sends = out is not None and not isinstance(out, Path)
-    contents = _contents(points, inputs, findings, observed, cache=options.cache)
+    alone = in_memory or as_adapter is not None  # nothing but tensors is given, or written
+    contents = _contents(points, inputs, findings, observed, cache=options.cache, alone=alone)
     if as_delta:
         checks.check_delta(points, inputs, findings, in_memory=in_memory)
         contents = replace(contents, below=inputs.opened_base)
+    if as_adapter is not None:
+        if as_delta:
+            findings.problem("--as-adapter and --as-delta: an output is only one of them")
+        made = adapters.plan_adapter(as_adapter, points, inputs, contents.tensors, findings)
+        contents = replace(contents, adapter=made)
     checks.note_rounded_base(contents.tensors, findings)
     checks.note_coarse_agents(contents.tensors, points, findings)
     fewest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
@@ -77,7 +89,11 @@ def make_plan(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
-    disk_free = _check_output(out, points, inputs, contents, findings, options=options, as_delta=as_delta)
+    size = 0 if as_delta else None  # how large a delta becomes is known when it is made
+    if contents.adapter is not None:
+        size = adapters.spooled_bytes(contents.adapter, contents.tensors)
+        resources = adapters.with_peak(contents.adapter, resources, limits, findings)
+    disk_free = _check_output(out, points, inputs, contents, findings, options=options, size=size)
     raised = findings.warnings if options.strict else []
     return MergePlan(
         points=tuple(points),
@@ -116,14 +132,16 @@ def _check_output(
     findings: Findings,
     *,
     options: Options,
-    as_delta: bool,
+    size: int | None,
 ) -> int | None:
-    """The free bytes where the output is built; None if there is no output. Notes what would make writing fail."""
+    """The free bytes where the output is built; None if there is no output. Notes what would make writing fail.
+
+    `size` is what it takes there at least, if it is not the model's.
+    """
     if out is None:
         return None
-    # how large a delta becomes is known when it is made
     if isinstance(out, Path):
-        needed = 0 if as_delta else contents.bytes_written
+        needed = contents.bytes_written if size is None else size
         for text in problems_of(out, inputs.folders, needed, overwrite=options.overwrite):
             findings.problem(text)
         return free_bytes(out)
@@ -132,7 +150,8 @@ def _check_output(
     at_once = (
         remote_output.needed_of(contents.bytes_written, largest) if options.ray is None else contents.bytes_written
     )
-    for text in remote_output.problems_of(out, inputs.folders, 0 if as_delta else at_once, overwrite=options.overwrite):
+    needed = at_once if size is None else size
+    for text in remote_output.problems_of(out, inputs.folders, needed, overwrite=options.overwrite):
         findings.problem(text)
     return remote_output.free_here(out)
 
@@ -144,21 +163,24 @@ def _contents(
     observed: Sequence[Statistic],
     *,
     cache: bool,
+    alone: bool,
 ) -> PlannedContents:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents()
     matched, ties = _matched(points, base, inputs, findings)
     speaker = check_tokens(recipe, base, inputs.opened_agents, matched.rows, findings)
-    _check_models(points, base, ties, inputs, findings)
+    _check_models(points, base, ties, inputs, findings, alone=alone)
     if not inputs.are_complete:
         return PlannedContents()
     shards, tensors = plan_tensors(base, matched, points, observed)
     _check_tensors(base, tensors, inputs, recipe, findings)
-    companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
-    checks.note_companions(inputs, recipe, findings, speaker)
-    if not observed:
-        checks.note_tokenizer(companions, inputs, findings)
+    companions: Mapping[str, Location] = {}
+    if not alone:
+        companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
+        checks.note_companions(inputs, recipe, findings, speaker)
+        if not observed:
+            checks.note_tokenizer(companions, inputs, findings)
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
     known = cached_counts.recall(digest, tensors, points)
     counted = rounds(tensors, points, known)
@@ -185,14 +207,21 @@ def _contents(
 
 
 def _check_models(
-    points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, findings: Findings
+    points: Sequence[Point],
+    base: Checkpoint,
+    ties: Sequence[Tie],
+    inputs: OpenedInputs,
+    findings: Findings,
+    *,
+    alone: bool,
 ) -> None:
     recipe, agents = points[0].recipe, inputs.opened_agents
     check_same_tokens(base, agents, recipe, findings)
     checks.note_one_agent(points[0], findings)
     checks.note_adapters(points, inputs, findings)
     checks.check_layers(base, findings)
-    checks.check_configs(base, agents, ties, recipe, findings)
+    if base.config or not alone:  # tensors need none
+        checks.check_configs(base, agents, ties, recipe, findings)
 
 
 def _check_tensors(

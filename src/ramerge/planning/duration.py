@@ -10,6 +10,7 @@ from functools import cache
 
 import numpy as np
 
+from ramerge.foundation.blas import one_blas_thread
 from ramerge.foundation.machine import processors
 from ramerge.methods.base import Work
 from ramerge.planning.model import TensorPlan
@@ -50,11 +51,9 @@ def seconds(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int,
 @cache
 def _speed(threads: int) -> _Speed:
     """Measures a product and a decomposition, in so many threads at a time, which share caches and clocks."""
-    import threadpoolctl
-
     matrix = np.random.default_rng(0).standard_normal((_SIDE, _SIDE))
     symmetric = matrix @ matrix.T
-    with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(threads) as pool:
+    with one_blas_thread(), ThreadPoolExecutor(threads) as pool:
         product = _fastest(pool, threads, lambda: matrix @ symmetric)
         decomposition = _fastest(pool, threads, lambda: np.linalg.eigh(symmetric))
     return _Speed(2 * _SIDE**3 / product, _LARGER * _SIDE**3 / decomposition)

@@ -172,6 +172,8 @@ def _untied(
 
 
 def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -> FoundModel:
+    if (given := recipe.document.models.get(texts[0])) is not None:
+        return FoundModel(texts[0], given)
     try:
         return resolve_all(texts, recipe.folder)
     except CheckpointError as error:

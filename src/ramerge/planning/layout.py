@@ -198,7 +198,8 @@ def _stored_wider(base: Checkpoint) -> frozenset[str]:
         counts[tensor.usual_dtype] += tensor.elements
     if len(counts) < 2:
         return frozenset()
-    usual = counts.most_common(1)[0][0]
+    # of as many elements the narrower, so that the order of tensors in files does not matter
+    usual = max(counts, key=lambda dtype: (counts[dtype], -itemsize(dtype), dtype))
     folders = {_folder(tensor) for tensor in floats if tensor.usual_dtype == usual}
     wider = (tensor for tensor in floats if itemsize(tensor.usual_dtype) > itemsize(usual))
     return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)

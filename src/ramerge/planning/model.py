@@ -15,6 +15,7 @@ from ramerge.kernels.formats import loop_of
 from ramerge.kernels.piece import arithmetic, computed
 from ramerge.methods.base import FEW, Layer, Method, Statistic
 from ramerge.methods.moved import ORDERED, absolute
+from ramerge.options import AsAdapter
 from ramerge.output.targets import OutputTarget
 from ramerge.output.write import Shard
 from ramerge.recipe.layers import layer_of
@@ -26,6 +27,7 @@ from ramerge.tensors import scaled
 from ramerge.tensors.arena import room
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.identity import Identity
+from ramerge.tensors.lowrank import LowRank
 from ramerge.tensors.scaled import Scaled
 from ramerge.tensors.tensor import Tensor
 from ramerge.tensors.weighted import Weighted
@@ -322,6 +324,55 @@ class Resources:
         return self.peak_memory_bytes + (workers - self.workers) * self.worker_bytes
 
 
+class AdapterTerm(NamedTuple):
+    """A product that is a part of a matrix's update: its factor, and the origin that has it."""
+
+    factor: float
+    product: LowRank
+
+
+class AdaptedMatrix(NamedTuple):
+    """A matrix that an adapter changes.
+
+    Attributes:
+        tensor: its number in the plan.
+        module: the module's name, as PEFT has it.
+        transposed: whether the model stores it as (in, out).
+        is_embedding: whether it is a table of embeddings, whose factors have names of their own.
+        terms: the products whose sum its update is; None if its update is decomposed.
+        copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
+            their factors: if these are not equal, the update is decomposed, too.
+    """
+
+    tensor: int
+    module: str
+    transposed: bool
+    is_embedding: bool
+    terms: tuple[AdapterTerm, ...] | None
+    copies: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """An adapter as output.
+
+    Attributes:
+        settings: what is asked for.
+        matrices: the matrices that may become factors.
+        others: numbers of the tensors that may have moved and are no such matrices.
+        peak_bytes: the most memory that decomposing a matrix takes.
+        config: the base's `config.json`.
+        tied: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
+    """
+
+    settings: AsAdapter
+    matrices: tuple[AdaptedMatrix, ...]
+    others: tuple[int, ...]
+    peak_bytes: int
+    config: Mapping[str, Any]
+    tied: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedContents:
     """The tensors of the output, and what is read for them.
@@ -340,6 +391,7 @@ class PlannedContents:
         bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
         below: the model on which the output is a delta; None if the output is a checkpoint.
+        adapter: how the output becomes a LoRA adapter; None if it does not.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
             output is quantized like it.
         stated: the dtype that the base's `config.json` states.
@@ -358,6 +410,7 @@ class PlannedContents:
     bytes_read: int = 0
     bytes_written: int = 0
     below: Checkpoint | None = field(default=None, repr=False)
+    adapter: AdapterPlan | None = field(default=None, repr=False)
     dequantized_to: str | None = None
     stated: str | None = None
 

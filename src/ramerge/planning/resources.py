@@ -12,12 +12,12 @@ from ramerge.planning.findings import Findings
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.recipe.points import Point
-from ramerge.storage.location import Remote
+from ramerge.storage.location import is_far
 from ramerge.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
 
 # Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
 # number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
-_BASELINE_BYTES = 230_000_000
+BASELINE_BYTES = 230_000_000
 _BYTES_PER_AGENT = 6_000_000
 _BYTES_PER_TENSOR = 700
 # The compilation of kernels that decode quantized weights, and write them.
@@ -87,7 +87,7 @@ def cut(
     budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
-    remote = any(isinstance(path, Remote) for path in inputs.files)
+    remote = any(map(is_far, inputs.files))
     deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
 
     def resources(workers: int, block: int) -> Resources:
@@ -123,7 +123,7 @@ def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[S
     agents, tensors = len(inputs.agents), contents.tensors
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
     compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
-    fixed = _BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
+    fixed = BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
     fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return fixed + (_BYTES_OF_SENDING if sends else 0)
@@ -135,7 +135,7 @@ def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
 
 
 def _largest_block(inputs: OpenedInputs) -> int:
-    if any(isinstance(path, Remote) for path in inputs.files):
+    if any(map(is_far, inputs.files)):
         return _LARGEST_REMOTE_BLOCK
     has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
     return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK

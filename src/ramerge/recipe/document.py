@@ -20,6 +20,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ramerge.foundation.errors import RecipeError, reason
 from ramerge.foundation.jsontext import nesting
 from ramerge.foundation.text import brief, is_unicode, one_line, quoted, unknown, without_secrets
+from ramerge.storage.location import Location
 
 # Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
 _MAX_BYTES = 200_000
@@ -52,6 +53,7 @@ class Document:
             tokens; None if there is no such key.
         warnings: what is probably not what is wanted in a recipe that was translated from there.
         notes: what else to say about it.
+        models: models that are not found by a path, such as those in memory: their folders by the text that names them.
     """
 
     values: dict[str, Any]
@@ -64,6 +66,7 @@ class Document:
     same_tokenizers: Key | None = None
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    models: Mapping[str, Location] = field(default_factory=dict)
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""

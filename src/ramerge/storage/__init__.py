@@ -1,4 +1,4 @@
-"""Files that are not on this machine: object stores, the hub.
+"""Files that are not on a disk of this machine: object stores, the hub, the memory of this process.
 
 They are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
 
@@ -12,5 +12,6 @@ upload         what a run has uploaded, and how its shards are named
 bucket_upload  buckets
 hub_upload     a branch of a repository of the hub, in one commit
 client         requests, retries and errors, which are obstore's, and human-readable errors
+memory         folders in this process's memory
 own_files      folders that ramerge writes: what the core must know of deltas, and models inside of an output
 """

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -117,6 +117,11 @@ class Remote:
 
 
 Location: TypeAlias = Path | Remote
+
+
+def is_far(path: Location) -> TypeGuard[Remote]:
+    """Whether each read of it is a request to a server."""
+    return isinstance(path, Remote) and not path.storage.in_memory
 
 
 def relative(path: Location, folder: Location) -> PurePath:

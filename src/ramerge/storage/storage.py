@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,9 +49,11 @@ class Storage(ABC):
 
     Attributes:
         address: the folder as messages and records name it, without credentials.
+        in_memory: whether its files are in this process, so that reading them is no request.
     """
 
     address: str
+    in_memory: ClassVar[bool] = False
 
     @abstractmethod
     def files(self) -> Mapping[str, Version]:

@@ -27,7 +27,7 @@ from ramerge.foundation.errors import CheckpointError, reason
 from ramerge.foundation.files import OpenFile
 from ramerge.foundation.machine import processors
 from ramerge.foundation.systems import PRIVATE, read_into
-from ramerge.storage.location import Location, Remote
+from ramerge.storage.location import Location, Remote, is_far
 from ramerge.storage.storage import Stream, has_changed
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.identity import FileIdentity, Identity, identity_of, is_another, is_same_elsewhere
@@ -58,7 +58,7 @@ def threads_for(files: Iterable[Location]) -> int:
     Args:
         files: what is read.
     """
-    remote = any(isinstance(path, Remote) for path in files)
+    remote = any(is_far(path) for path in files)
     return max(processors() + 1, _REQUESTS if remote else 0)
 
 
@@ -169,10 +169,10 @@ class Files:
         Raises:
             CheckpointError: as for `fill`.
         """
-        remote = [each for each in wanted if isinstance(each.path, Remote)]
+        remote = [each for each in wanted if is_far(each.path)]
         asked = [self._requests.submit(self._fill_one, each) for each in remote[1:]]
         try:
-            for each in (*remote[:1], *(each for each in wanted if isinstance(each.path, Path))):
+            for each in (*remote[:1], *(each for each in wanted if not is_far(each.path))):
                 self._fill_one(each)
         finally:
             wait(asked)  # until then they write into the arrays
@@ -219,7 +219,7 @@ class Files:
 def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
     """Where elements `start:stop` of a tensor lie; None if that is here, or if they are computed."""
     origin, width = tensor.origin, itemsize(tensor.dtype)
-    if not isinstance(origin, Stored) or not isinstance(origin.path, Remote):
+    if not isinstance(origin, Stored) or not is_far(origin.path):
         return None
     return _Extent(origin.path, origin.offset + start * width, origin.offset + stop * width)
 
@@ -284,7 +284,7 @@ class Reader:
         for tensors, start, stop in spans:
             for tensor in {id(tensor): tensor for tensor in tensors}.values():
                 for piece in tensor.origin.ahead(tensor, start, stop):
-                    if isinstance(piece.path, Remote):
+                    if is_far(piece.path):
                         end = piece.offset + piece.nbytes
                         pieces.setdefault(piece.path, []).append(_Extent(piece.path, piece.offset, end))
                 if (extent := _elsewhere(tensor, start, stop)) is None:

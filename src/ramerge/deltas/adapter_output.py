@@ -1,0 +1,367 @@
+"""A merge as a LoRA adapter of PEFT on its base: `ramerge merge --as-adapter`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.deltas.codec import BLOCK
+from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
+from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
+from ramerge.engine.card import model_card
+from ramerge.engine.fingerprint import fingerprint_of
+from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.engine.reads import Passes
+from ramerge.engine.record import Record
+from ramerge.engine.sidecars import records_of, resolved
+from ramerge.formats.adapter import PREFIX
+from ramerge.formats.peft import CONFIG
+from ramerge.foundation.blas import one_blas_thread
+from ramerge.foundation.dtypes import itemsize
+from ramerge.foundation.errors import WeightsError
+from ramerge.foundation.files import write_all
+from ramerge.foundation.jsontext import dumped
+from ramerge.foundation.pool import map_in_threads
+from ramerge.foundation.progress import Progress
+from ramerge.foundation.text import quoted, without_secrets
+from ramerge.kernels.convert import convert
+from ramerge.kernels.formats import FORMATS
+from ramerge.output.staging import StagingDir
+from ramerge.output.write import lay_out
+from ramerge.planning.adapters import needed, said_of_vllm
+from ramerge.planning.findings import listed
+from ramerge.planning.model import AdaptedMatrix, AdapterPlan, Block, MergePlan
+from ramerge.tensors.reader import Files, Reader
+from ramerge.tensors.tensor import Tensor
+
+WEIGHTS = "adapter_model.safetensors"
+_PIECE = 1 << 22
+
+
+class MergedTensors:
+    """Leaves the merged tensors of some numbers in a spool, as whole tensors; others are not kept. Pickles."""
+
+    in_order = False
+
+    def __init__(self, plan: MergePlan, spool: Spool) -> None:
+        self._entries = {number: entry for entry, number in enumerate(_kept(plan))}
+        self.spool = spool
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
+        if tensor in self._entries:
+            self.spool.put_bytes(self._entries[tensor], start, data)
+
+    def advance(self, block: Block) -> None:
+        """Nothing to do."""
+
+    def sync(self) -> None:
+        self.spool.sync()
+
+    def close(self) -> None:
+        self.spool.close()
+
+
+def _adapter(plan: MergePlan) -> AdapterPlan:
+    assert plan.adapter is not None
+    return plan.adapter
+
+
+def _kept(plan: MergePlan) -> list[int]:
+    return needed(_adapter(plan))
+
+
+def slots_of(plan: MergePlan) -> SpoolSlots:
+    """Room for the merged tensors that are compared with the base's."""
+    tensors = [plan.tensors[number] for number in _kept(plan)]
+    return SpoolSlots([SpooledTensor(one.name, one.dtype, one.base.shape, "whole") for one in tensors])
+
+
+def spec(plan: MergePlan) -> OutputSpec:
+    assert plan.out is not None
+    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots_of(plan)))
+
+
+def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    spool = spool_of(slots_of(plan), output.spool_folder, output.journal.before_sync)
+    with closing(MergedTensors(plan, spool)) as merged:
+        passes.count()
+        passes.merge(merged)
+        spool.begin_reading()
+        with Files(plan.files) as files, _Entries(output.spool_folder) as entries:
+            made = _Adapter(plan, passes, spool, files, entries)
+            made.factor()
+            made.save_others()
+            if not entries.listed:
+                raise WeightsError("--as-adapter: the merge changes nothing of the base, so there is no adapter")
+            size = entries.copy_to(output.staging)
+    (record,) = records_of(plan, passes, size, seen, began)
+    record = replace(record, adapter=made.figures, notes=(*record.notes, made.said))
+    output.staging.write(CONFIG, dumped(made.config))
+    output.staging.write("README.md", model_card(plan, plan.points[0], record, _USAGE))
+    output.staging.write("ramerge.yaml", resolved(plan, plan.points[0]).to_yaml())
+    output.staging.write("ramerge.json", record.to_json())
+    return (record,)
+
+
+_USAGE = """This folder is a LoRA adapter of PEFT. If BASE is the folder or hub id of the base:
+
+```python
+from peft import PeftModel
+from transformers import AutoModelForCausalLM
+
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), THIS_FOLDER)
+```
+"""
+
+
+class _Adapter:
+    """Makes the tensors of an adapter, one after another, and what is said of them.
+
+    Attributes:
+        figures: of each module, what the record says.
+    """
+
+    def __init__(self, plan: MergePlan, passes: Passes, spool: Spool, files: Files, entries: _Entries) -> None:
+        self._plan, self._adapter = plan, _adapter(plan)
+        self._passes, self._spool, self._files, self._entries = passes, spool, files, entries
+        self._slots = {number: entry for entry, number in enumerate(_kept(plan))}
+        self._found: dict[str, Factors] = {}
+        self._saved: dict[str, list[str]] = {}
+        self.figures: dict[str, dict[str, Any]] = {}
+
+    # --- factors -----------------------------------------------------------------------------------------------------
+
+    def factor(self) -> None:
+        """Append the factors of each matrix that has changed."""
+        matrices = self._adapter.matrices
+        done, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
+        self._passes.listen(Progress("factoring", done, total, "parameters"))
+        with one_blas_thread():
+            made = map_in_threads(self._workers(), lambda: Reader(self._files), self._factors, matrices)
+            for matrix, found in zip(matrices, made, strict=True):
+                if found is not None:
+                    self._put(matrix, found)
+                done += self._plan.tensors[matrix.tensor].base.elements
+                self._passes.listen(Progress("factoring", done, total, "parameters"))
+
+    def _workers(self) -> int:
+        """As many matrices at a time as fit the memory of the workers that merged."""
+        resources = self._plan.resources
+        return max(
+            1, min(resources.workers, resources.workers * resources.worker_bytes // max(self._adapter.peak_bytes, 1))
+        )
+
+    def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
+        planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
+        m, n = planned.base.shape
+        if matrix.terms is not None and all(self._is_equal(reader, planned.base, copy) for copy in matrix.copies):
+            parts = ((term.factor * term.product.scaling, *_sides(reader, term.product, m, n)) for term in matrix.terms)
+            return concatenated(parts, settings)
+        return decomposed(Update((m, n), self._rows(reader, matrix.tensor, n)), planned.name, settings)
+
+    @staticmethod
+    def _is_equal(reader: Reader, base: Tensor, copy: Tensor) -> bool:
+        spans = ((start, min(start + BLOCK, base.elements)) for start in range(0, base.elements, BLOCK))
+        return all(np.array_equal(_numbers(reader, base, *span), _numbers(reader, copy, *span)) for span in spans)
+
+    def _rows(self, reader: Reader, number: int, width: int) -> Any:
+        def rows(start: int, stop: int) -> Matrix:
+            found = self._difference(reader, number, start * width, stop * width)
+            return found.reshape(stop - start, width)
+
+        return rows
+
+    def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
+        """What the merge changed of elements of a tensor."""
+        return self._merged(number, start, stop) - _numbers(reader, self._plan.tensors[number].base, start, stop)
+
+    def _merged(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
+        planned = self._plan.tensors[number]
+        data = self._spool.read_bytes(self._slots[number], start, stop)
+        return data.view(np.float64 if planned.dtype == "F64" else np.float32).astype(np.float64)
+
+    def _put(self, matrix: AdaptedMatrix, found: Factors) -> None:
+        left, right = (found.right.T, found.left.T) if matrix.transposed else (found.left, found.right)
+        ends = ("lora_A.weight", "lora_B.weight")
+        if matrix.is_embedding:
+            ends = ("lora_embedding_A", "lora_embedding_B")
+        for end, factor in zip(ends, (right, left), strict=True):
+            self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
+        self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
+        self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
+
+    # --- what is no matrix -------------------------------------------------------------------------------------------
+
+    def save_others(self) -> None:
+        """Append the modules that have changed and are no matrices, whole.
+
+        Raises:
+            WeightsError: there are some, and they shall not be saved.
+        """
+        reader = Reader(self._files)
+        moved = [number for number in self._adapter.others if self._has_moved(reader, number)]
+        names = [self._plan.tensors[number].name for number in moved]
+        if moved and not self._adapter.settings.save_modules:
+            raise WeightsError(
+                f"--as-adapter: the merge changes {listed(list(map(quoted, names)))}, which are norms, biases or "
+                "embeddings and cannot be factors; --save-modules saves them as modules_to_save, and a rule "
+                "(keep: base) keeps the base's"
+            )
+        numbers = {tensor.name: number for number, tensor in enumerate(self._plan.tensors)}
+        for name in names:
+            module, _, last = name.rpartition(".")
+            if module in self._found:  # the bias of a layer that has factors
+                self._save(reader, numbers[name], f"{PREFIX}{module}.base_layer.{last}")
+            elif module not in self._saved:
+                self._saved[module] = [f"{module}.{end}" for end in ("weight", "bias") if f"{module}.{end}" in numbers]
+                for part in self._saved[module] or [name]:
+                    # PEFT asks for what is tied under both names
+                    for each in self._adapter.tied if part in self._adapter.tied else (part,):
+                        self._save(reader, numbers[part], f"{PREFIX}{each}")
+
+    def _has_moved(self, reader: Reader, number: int) -> bool:
+        elements = self._plan.tensors[number].base.elements
+        return any(
+            self._difference(reader, number, start, min(start + BLOCK, elements)).any()
+            for start in range(0, elements, BLOCK)
+        )
+
+    def _save(self, reader: Reader, number: int, name: str) -> None:
+        tensor = self._plan.tensors[number].base
+
+        def pieces() -> Iterator[NDArray[np.float32]]:
+            for start in range(0, tensor.elements, BLOCK):
+                stop = min(start + BLOCK, tensor.elements)
+                is_merged = number in self._slots
+                found = self._merged(number, start, stop) if is_merged else _numbers(reader, tensor, start, stop)
+                yield found.astype(np.float32)
+
+        self._entries.append_all(name, tensor.shape, pieces())
+
+    # --- what is said ------------------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """`adapter_config.json`. Every product is multiplied by alpha / rank = 1, also by programs without patterns."""
+        ranks = {module: found.rank for module, found in self._found.items()}
+        rank = max(ranks.values(), default=1)
+        others = {f"^{module}": own for module, own in ranks.items() if own != rank}
+        config, base = self._adapter.config, self._plan.base
+        is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())
+        return {
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM" if is_causal else None,
+            "base_model_name_or_path": without_secrets(base.hub_id or str(base.folder)),
+            "revision": base.revision if base.hub_id else None,
+            "inference_mode": True,
+            "r": rank,
+            "lora_alpha": rank,
+            "rank_pattern": others,
+            "alpha_pattern": others,
+            "use_rslora": False,
+            "use_dora": False,
+            "bias": "none",
+            "lora_dropout": 0.0,
+            "init_lora_weights": True,
+            "fan_in_fan_out": any(matrix.transposed for matrix in self._adapter.matrices),
+            "target_modules": sorted(ranks) or None,
+            "modules_to_save": sorted(self._saved) or None,
+            "ensure_weight_tying": any(name.rpartition(".")[0] in self._saved for name in self._adapter.tied),
+        }
+
+    @property
+    def said(self) -> str:
+        """What was written and what is lost, in one line."""
+        found = self._found
+        ranks = [each.rank for each in found.values()]
+        low, high = min(ranks, default=0), max(ranks, default=0)
+        of = f"rank {low}" if low == high else f"ranks {low} to {high}"
+        text = f"written as a LoRA adapter of {of} on {len(found):,} matrices"
+        text += f" and {len(self._saved):,} modules_to_save" if self._saved else ""
+        lossy = {module: each.error for module, each in found.items() if not each.is_exact}
+        if lossy:
+            worst = max(lossy, key=lossy.__getitem__)
+            share = overall(list(found.values()))
+            text += f"; it lacks {share:.2%} of the updates' norm, most in {quoted(worst)}: {lossy[worst]:.2%}"
+        else:
+            text += "; it is the exact sum, up to the rounding of its float32 factors"
+        return f"{text}; {said_of_vllm(high, saves=bool(self._saved))}"
+
+
+_NOTHING = np.empty((0, 0), np.float32)
+
+
+def _sides(reader: Reader, product: Any, m: int, n: int) -> tuple[Matrix, Matrix]:
+    """Left and right side of a product, in float64."""
+    with reader.arena.scratch():
+        left = product.left.read(reader, 0, product.ranks, 0, m, ranks_first=False).astype(np.float64)
+    with reader.arena.scratch():
+        right = product.right.read(reader, 0, product.ranks, 0, n, ranks_first=True).astype(np.float64)
+    return left.reshape(m, product.ranks), right.reshape(product.ranks, n)
+
+
+def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:
+    """Elements of a tensor in float64."""
+    width, count = itemsize(tensor.dtype), stop - start
+    held = np.zeros(-(-count * width // 4) * 4, np.uint8)
+    reader.read(tensor, start, stop, held[: count * width])
+    wide = np.empty(count, np.uint64)
+    convert(tensor.dtype, held.view(FORMATS[tensor.dtype].word), "F64", wide, count)
+    return wide.view(np.float64)
+
+
+class _Entries:
+    """Tensors of a file whose ranks are known only when they are made: they lie in a spooled file until all are there.
+
+    Attributes:
+        listed: names, shapes and sizes in bytes, all float32.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "factors"
+        self.listed: list[tuple[str, str, Sequence[int], int]] = []
+        self._size = 0
+
+    def __enter__(self) -> _Entries:
+        self._file = self._path.open("w+b")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+    def append(self, name: str, values: NDArray[np.float32]) -> None:
+        self.append_all(name, values.shape, [values])
+
+    def append_all(self, name: str, shape: Sequence[int], pieces: Any) -> None:
+        size = 0
+        for piece in pieces:
+            self._file.write(piece.data)
+            size += piece.nbytes
+        self.listed.append((name, "F32", list(shape), size))
+
+    def copy_to(self, staging: StagingDir) -> int:
+        """Write the file. Returns its size in bytes."""
+        shard = lay_out(WEIGHTS, self.listed)
+        descriptor = staging.create(WEIGHTS)
+        try:
+            write_all(descriptor, memoryview(shard.header), 0)
+            position = len(shard.header)
+            self._file.seek(0)
+            while piece := self._file.read(_PIECE):
+                write_all(descriptor, memoryview(piece), position)
+                position += len(piece)
+            staging.finish(WEIGHTS, descriptor, position)
+        finally:
+            os.close(descriptor)
+        return position
+
+
+ADAPTER = OutputKind(spec, write)

@@ -1,0 +1,216 @@
+"""Two thin factors whose product is the update of a matrix: exactly, or as near as their rank allows.
+
+A sum of low-rank products is the product of their factors side by side. It is truncated by the singular values of a
+core that is as small as its rank. Any other update is read block of rows by block of rows, and only matrices as thin as
+the rank are in memory: a randomized range finder with power iterations (Halko, Martinsson and Tropp 2011, algorithms
+4.4 and 5.1) finds the columns that matter. Where a side is short, or a large rank is needed, the eigenvectors of the
+Gram matrix of that side are exact. All is computed in float64, and what is lost is measured with the float32 factors
+that are written. The result depends on nothing but update, settings and the matrix's name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ramerge.options import AsAdapter
+from ramerge.planning.adapters import BLOCK_ELEMENTS, ENERGY, OVERSAMPLING, SMALL
+
+Matrix: TypeAlias = NDArray[np.float64]
+Thin: TypeAlias = NDArray[np.float32]
+
+_POWER_ITERATIONS = 2
+_FIRST_COLUMNS = 128
+# The share of the largest singular value below which a direction is rounding.
+_NOISE = 1e-9
+# A sum of products that is as small, compared with their factors, is the rounding of terms that cancel out.
+_CANCELED = 1e-14
+
+
+class Update:
+    """The update of a matrix of shape (m, n), whose rows are read again for every product with it.
+
+    Args:
+        shape: of the matrix.
+        rows: gives rows `start:stop`.
+    """
+
+    def __init__(self, shape: tuple[int, int], rows: Callable[[int, int], Matrix]) -> None:
+        self.shape = shape
+        self._rows = rows
+
+    def blocks(self) -> Iterator[tuple[slice, Matrix]]:
+        """All rows in order, some at a time."""
+        m, n = self.shape
+        step = max(1, BLOCK_ELEMENTS // max(n, 1))
+        for start in range(0, m, step):
+            stop = min(start + step, m)
+            yield slice(start, stop), self._rows(start, stop)
+
+    @property
+    def energy(self) -> float:
+        """The squared norm."""
+        return math.fsum(float(np.vdot(block, block)) for _, block in self.blocks())
+
+    def times(self, right: Matrix) -> Matrix:
+        """The product with a matrix of n rows."""
+        found = np.empty((self.shape[0], right.shape[1]))
+        for rows, block in self.blocks():
+            found[rows] = block @ right
+        return found
+
+    def transposed_times(self, right: Matrix) -> Matrix:
+        """The product of the transposed update with a matrix of m rows."""
+        found = np.zeros((self.shape[1], right.shape[1]))
+        for rows, block in self.blocks():
+            found += block.T @ right[rows]
+        return found
+
+    def gram(self) -> Matrix:
+        """The products of all columns with each other; of all rows, if there are fewer of them."""
+        m, n = self.shape
+        if n <= m:
+            found = np.zeros((n, n))
+            for _, block in self.blocks():
+                found += block.T @ block
+            return found
+        found = np.empty((m, m))
+        for rows, block in self.blocks():
+            for others, other in self.blocks():
+                if others.start > rows.start:
+                    break
+                found[rows, others] = block @ other.T
+                found[others, rows] = found[rows, others].T
+        return found
+
+
+class Factors(NamedTuple):
+    """Two factors in float32 and what their product lacks.
+
+    Attributes:
+        left: of shape (m, r).
+        right: of shape (r, n).
+        lost: the squared norm of what the product lacks of the update.
+        energy: the squared norm of the update.
+        is_exact: whether it lacks nothing but rounding of the factors.
+    """
+
+    left: Thin
+    right: Thin
+    lost: float
+    energy: float
+    is_exact: bool = False
+
+    @property
+    def rank(self) -> int:
+        return len(self.right)
+
+    @property
+    def error(self) -> float:
+        """The norm of what is lost, as a share of the norm of the update."""
+        return math.sqrt(self.lost / self.energy) if self.energy else 0.0
+
+
+def concatenated(parts: Iterable[tuple[float, Matrix, Matrix]], settings: AsAdapter) -> Factors | None:
+    """The factors of a sum of products, truncated as the settings say; None if the sum is 0.
+
+    Args:
+        parts: of each product its factor, its left side, shape (m, r), and its right side, shape (r, n).
+        settings: rank or energy to keep; without both, nothing is lost.
+    """
+    scaled = [(factor * left, right) for factor, left, right in parts]
+    left, right = np.concatenate([each for each, _ in scaled], 1), np.concatenate([each for _, each in scaled])
+    if not left.any() or not right.any():
+        return None
+    if settings.energy is None and len(right) <= (settings.rank or len(right)):
+        return Factors(left.astype(np.float32), right.astype(np.float32), 0.0, 1.0, is_exact=True)
+    outer, inner = np.linalg.qr(left), np.linalg.qr(right.T)
+    u, sizes, v = np.linalg.svd(outer[1] @ inner[1].T)
+    if sizes[0] <= _CANCELED * np.linalg.norm(left) * np.linalg.norm(right):
+        return None
+    count = len(sizes)
+    energy = float(np.square(sizes).sum())
+    made = _cut(outer[0] @ u[:, :count], sizes, v[:count] @ inner[0].T, energy, settings)
+    if made is None:
+        return None
+    # in factored form, because the product itself has as many elements as the matrix
+    core = np.concatenate([left, -made[0].astype(np.float64)], 1), np.concatenate([right, made[1].astype(np.float64)])
+    outer_rest, inner_rest = (np.asarray(np.linalg.qr(each, mode="r")) for each in (core[0], core[1].T))
+    rest = outer_rest @ inner_rest.T
+    return Factors(*made, float(np.square(rest).sum()), energy)
+
+
+def decomposed(update: Update, name: str, settings: AsAdapter) -> Factors | None:
+    """The factors of an update, truncated as the settings say; None if the update is 0.
+
+    Args:
+        update: the update.
+        name: of the matrix, which seeds the draws.
+        settings: rank or energy to keep; without both, `ENERGY`.
+    """
+    energy = update.energy
+    if not energy:
+        return None
+    settings = settings if settings.rank is not None else AsAdapter(energy=settings.energy or ENERGY)
+    made = _cut(*_leading(update, name, energy, settings), energy, settings)
+    if made is None:
+        return None
+    left, right = (each.astype(np.float64) for each in made)
+    lost = math.fsum(float(np.square(block - left[rows] @ right).sum()) for rows, block in update.blocks())
+    return Factors(*made, lost, energy)
+
+
+def _leading(update: Update, name: str, energy: float, settings: AsAdapter) -> tuple[Matrix, Matrix, Matrix]:
+    """Left singular vectors, singular values and right ones: all, or as many as are needed."""
+    side = min(update.shape)
+    columns = settings.rank + OVERSAMPLING if settings.rank is not None else _FIRST_COLUMNS
+    while side > SMALL and 4 * columns <= side:
+        found = _sketched(update, name, columns)
+        if settings.energy is None or np.square(found[1]).sum() >= settings.energy * energy:
+            return found
+        columns *= 2
+    return _exact(update, settings.rank)
+
+
+def _sketched(update: Update, name: str, columns: int) -> tuple[Matrix, Matrix, Matrix]:
+    draws = np.random.default_rng(xxhash.xxh3_64_intdigest(name.encode()))
+    basis = np.linalg.qr(update.times(draws.standard_normal((update.shape[1], columns))))[0]
+    for _ in range(_POWER_ITERATIONS):
+        basis = np.linalg.qr(update.times(np.linalg.qr(update.transposed_times(basis))[0]))[0]
+    v, sizes, u = np.linalg.svd(update.transposed_times(basis), full_matrices=False)
+    return basis @ u.T, sizes, v.T
+
+
+def _exact(update: Update, rank: int | None) -> tuple[Matrix, Matrix, Matrix]:
+    values, vectors = np.linalg.eigh(update.gram())
+    sizes = np.sqrt(np.maximum(values[::-1], 0))
+    count = int(np.count_nonzero(sizes > _NOISE * sizes[0]))
+    count = max(1, count if rank is None else min(rank, count))
+    sizes, vectors = sizes[:count], np.ascontiguousarray(vectors[:, ::-1][:, :count])
+    if update.shape[1] <= update.shape[0]:
+        return update.times(vectors) / sizes, sizes, vectors.T
+    return vectors, sizes, update.transposed_times(vectors).T / sizes[:, None]
+
+
+def _cut(u: Matrix, sizes: Matrix, v: Matrix, energy: float, settings: AsAdapter) -> tuple[Thin, Thin] | None:
+    """The leading directions, each with the root of its size on both sides."""
+    count = int(np.count_nonzero(sizes > _NOISE * sizes[0]))
+    if settings.rank is not None:
+        count = min(count, settings.rank)
+    elif settings.energy is not None:
+        kept = np.cumsum(np.square(sizes[:count]))
+        count = min(count, int(np.searchsorted(kept, settings.energy * energy * (1 - 1e-12))) + 1)
+    roots = np.sqrt(sizes[:count])
+    left, right = (u[:, :count] * roots).astype(np.float32), (roots[:, None] * v[:count]).astype(np.float32)
+    return (left, right) if left.any() and right.any() else None
+
+
+def overall(found: Sequence[Factors]) -> float:
+    """The norm of all that is lost, as a share of that of all updates that were truncated."""
+    energy = math.fsum(each.energy for each in found if not each.is_exact)
+    return math.sqrt(math.fsum(each.lost for each in found if not each.is_exact) / energy) if energy else 0.0

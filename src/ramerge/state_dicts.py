@@ -1,0 +1,404 @@
+"""Merges of what a program holds in memory: `merge_state_dicts` and `merge_tensors`.
+
+A state dict becomes a folder in memory (`storage.memory`) that holds its tensors as a safetensors file does, and
+`config.json` if one is given. So plans, checks and passes are those of a merge of folders, and so are the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Hashable, Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.api import merge_into
+from ramerge.engine.record import Record
+from ramerge.engine.sinks import MergedTensor
+from ramerge.formats.encodings.decode import without_declaration
+from ramerge.formats.recorded import PLACES
+from ramerge.formats.safetensors import ONE_FILE
+from ramerge.foundation.dtypes import TORCH_NAMES
+from ramerge.foundation.errors import RecipeError
+from ramerge.foundation.text import quoted
+from ramerge.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
+from ramerge.options import Options
+from ramerge.output.write import lay_out
+from ramerge.planning.findings import listed
+from ramerge.planning.model import MergePlan
+from ramerge.recipe.document import Document
+from ramerge.recipe.model import AUTO
+from ramerge.recipe.other_method import DEFAULT_METHOD
+from ramerge.storage.location import Remote
+from ramerge.storage.memory import Extent, MemoryFolder
+
+_DEFAULTS = Options()
+_DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}
+"""Safetensors' names by those of NumPy and ml_dtypes, which are torch's."""
+_KEYS = ("dtype", "preset", "rounding", "rounding_seed", "rules", "rename", "allow")
+"""Keys of recipes that have a meaning for what is in memory, besides those that are arguments."""
+
+
+class MergedStateDict(dict[str, Any]):
+    """Merged tensors by name, with what the merge did.
+
+    Attributes:
+        record: what `ramerge.merge` writes as `ramerge.json`: statistics of agents, notes, warnings.
+
+    Example:
+        >>> import numpy as np
+        >>> base = {"w": np.zeros(2, np.float32)}
+        >>> agents = {"code": {"w": np.ones(2, np.float32)}}
+        >>> ramerge.merge_state_dicts(base, agents, method="task_arithmetic", scale=0.5).record.method
+        'task_arithmetic'
+    """
+
+    def __init__(self, tensors: Mapping[str, Any], record: Record) -> None:
+        super().__init__(tensors)
+        self.record = record
+
+
+def merge_state_dicts(
+    base: Any,
+    agents: Mapping[str, Any],
+    method: str = DEFAULT_METHOD,
+    *,
+    out: Any = None,
+    config: Mapping[str, Any] | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    options: Options = _DEFAULTS,
+    **parameters: Any,
+) -> MergedStateDict:
+    """Merge state dicts in memory: the bytes are those of `ramerge merge`, and no file is read or written.
+
+    Arrays are read where they are, block by block; only what is not contiguous is copied, and of tensors on another
+    device each block. They must not change until the function returns. Threads may call it at the same time.
+
+    Args:
+        base: the base: a mapping of names to NumPy arrays (bfloat16 and float8 are those of ml_dtypes) or torch tensors
+            on any device, or an object with `state_dict()`, such as a module. None for a method that takes no base.
+        agents: name to agent, in the order in which sums are computed. Each is like the base, or as in a recipe a
+            mapping with `model` and side inputs. `importance` maps names to arrays of the tensors' shapes. `inputs`
+            maps weights of shape (m, d) to recorded rows of shape (n, d), or to a pair of rows and how much each
+            counts, shape (n,); by default 1 / n.
+        method: as for `Recipe`.
+        out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
+            be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others.
+        config: the base's `config.json` as a mapping. Needed for quantized weights only. It also holds for agents that
+            have all tensors of the base, scales included; others are not quantized.
+        recipe: further keys of a recipe: `dtype`, `preset`, `rounding`, `rounding_seed`, `rules`, `rename`, `allow`.
+        options: how the merge is carried out; `threads`, `max_memory` and `strict` apply.
+        **parameters: of the method.
+
+    Returns:
+        The merged tensors in the base's order, each of the kind that the base (or else the first agent) has under this
+        name, on the same device; with `out`, those of `out`. Names that share their memory in the base, as tied
+        embeddings do, are merged once and share it in the result.
+
+    Raises:
+        RecipeError: method or parameters are wrong, or a value is neither a NumPy array nor a torch tensor, or is a
+            part of a tensor, such as a DTensor.
+        PlanError: the state dicts do not fit each other, `out` or the memory; all problems are listed.
+        WeightsError: as for `ramerge.merge`.
+
+    Example:
+        >>> import numpy as np
+        >>> base = {"w": np.zeros(4, np.float32)}
+        >>> code = {"w": np.array([0, 1, 0, 2], np.float32)}
+        >>> tool = {"w": np.array([0, 0, 3, 4], np.float32)}
+        >>> merged = ramerge.merge_state_dicts(base, {"code": code, "tool": tool}, method="ram")
+        >>> merged["w"]
+        array([0., 1., 3., 3.], dtype=float32)
+        >>> ramerge.merge_state_dicts(base, {"code": code, "tool": tool}, method="ram", out=base)["w"] is base["w"]
+        True
+    """
+    if method == AUTO:
+        raise RecipeError("method: auto chooses from checkpoints in folders; name a method")
+    if options.ray is not None:
+        raise RecipeError("ray: state dicts are merged in the process that holds them; leave out `ray`")
+    if others := (recipe or {}).keys() - set(_KEYS):
+        raise RecipeError(f"recipe: {quoted(min(others))} is no key for state dicts, which take {', '.join(_KEYS)}")
+    entries = {name: _entry(agent) for name, agent in agents.items()}
+    models = {name: _tensors(entry["model"], f"agents.{name}") for name, entry in entries.items()}
+    own = _tensors(base, "base") if base is not None else next(iter(models.values()), {})
+    tied = _tied(own)
+    folders = _Folders(own, tied, config)
+    values = {
+        **(recipe or {}),
+        "method": method,
+        "parameters": parameters,
+        "agents": {
+            name: {"model": folders.model(name, tensors), **folders.sides(name, entries[name])}
+            for name, tensors in models.items()
+        },
+    }
+    if base is not None:
+        values["base"] = folders.model("base", own)
+
+    target = None if out is None else _mapping(out, "out")
+    merged: dict[str, MergedTensor] = {}
+    record = merge_into(
+        lambda tensor: merged.update({tensor.name: tensor}),
+        Document(values, models=folders.made),
+        options,
+        lambda plan: () if target is None else _misfits(plan, target, tied),
+    )
+    if target is not None:
+        merged |= {again: merged[name] for again, name in tied.items() if name in merged and again in target}
+        made = {name: _written(tensor, target[name]) for name, tensor in merged.items()}
+    else:
+        kinds = _mapping(base if base is not None else next(iter(entries.values()))["model"], "base")
+        usual = next(iter(kinds.values()), None)
+        made = {name: _like(tensor, kinds.get(name, usual)) for name, tensor in merged.items()}
+        made |= {again: made[name] for again, name in tied.items() if name in made}
+    places = {name: place for place, name in enumerate(own)}
+    ordered = sorted(made, key=lambda name: places.get(name, len(places)))
+    return MergedStateDict({name: made[name] for name in ordered}, record)
+
+
+def merge_tensors(base: Any, agents: Mapping[str, Any], *, name: str = "weight", **keywords: Any) -> Any:
+    """Merge one tensor: `merge_state_dicts` of models that have no other.
+
+    What a method counts of a model is counted of this tensor alone.
+
+    Args:
+        base: a NumPy array or torch tensor, or None for a method that takes no base.
+        agents: name to tensor, each of the base's shape.
+        name: of the tensor; draws of `dare`, `della` and `rounding="stochastic"` depend on it.
+        **keywords: as for `merge_state_dicts`; `out` is a tensor, and an agent's side inputs are those of this tensor.
+
+    Returns:
+        The merged tensor, of the kind that `base` (or else the first agent) is; with `out`, that.
+
+    Raises:
+        RamergeError: as for `merge_state_dicts`.
+
+    Example:
+        >>> import numpy as np
+        >>> base, code = np.zeros(2, np.float32), np.array([1, 2], np.float32)
+        >>> ramerge.merge_tensors(base, {"code": code}, method="task_arithmetic", scale=0.5)
+        array([0.5, 1. ], dtype=float32)
+    """
+    if keywords.get("out") is not None:
+        keywords["out"] = {name: keywords["out"]}
+    models = {
+        agent: {key: {name: value} for key, value in given.items()} if isinstance(given, Mapping) else {name: given}
+        for agent, given in agents.items()
+    }
+    return merge_state_dicts(None if base is None else {name: base}, models, **keywords)[name]
+
+
+# --- what a program holds -----------------------------------------------------------------------------------------
+
+
+class _Held(NamedTuple):
+    """A tensor in memory: safetensors' dtype, shape, bytes, and where it is: equal for names of one tensor."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    data: Extent
+    place: Hashable
+
+
+class _OnDevice:
+    """The bytes of a torch tensor that is not in this machine's memory, copied as they are read."""
+
+    def __init__(self, flat: Any) -> None:
+        self._flat = flat
+
+    def __len__(self) -> int:
+        return len(self._flat)
+
+    def __getitem__(self, part: slice) -> NDArray[np.uint8]:
+        found: NDArray[np.uint8] = self._flat[part].cpu().numpy()
+        return found
+
+
+def _mapping(model: Any, label: str) -> Mapping[str, Any]:
+    found = model.state_dict() if not isinstance(model, Mapping) and hasattr(model, "state_dict") else model
+    if not isinstance(found, Mapping) or not all(isinstance(name, str) for name in found):
+        raise RecipeError(f"{label}: must map names to tensors, or be a module; it is a {type(model).__name__}")
+    return found
+
+
+def _entry(agent: Any) -> Mapping[str, Any]:
+    """An agent as in a recipe: its model, and its side inputs by key."""
+    model = agent.get("model") if isinstance(agent, Mapping) else None
+    is_entry = isinstance(model, Mapping) or hasattr(model, "state_dict")
+    if is_entry and (others := agent.keys() - {"model", *(side.key for side in SIDE_INPUTS)}):
+        raise RecipeError(f"agents: {quoted(min(others))} is neither model nor a side input")
+    return agent if is_entry else {"model": agent}
+
+
+def _tensors(model: Any, label: str) -> dict[str, _Held]:
+    found, problems = {}, []
+    for name, value in _mapping(model, label).items():
+        try:
+            found[name] = _of_torch(value) if _is_torch(value) else _of_numpy(value)
+        except ValueError as error:
+            problems.append(f"{quoted(name)} {error}")
+    if problems:
+        raise RecipeError(f"{label}: {listed(problems)}")
+    return found
+
+
+def _is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")  # a program that has a tensor has imported it
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def _of_numpy(value: Any) -> _Held:
+    if not isinstance(value, np.ndarray | np.generic):
+        raise ValueError(f"is a {type(value).__name__}, neither a NumPy array nor a torch tensor")
+    array = np.asarray(value)
+    name = array.dtype.name
+    if name not in _DTYPES:
+        raise ValueError(f"is {name}, which is not a type of weights")
+    place = (array.ctypes.data, array.strides, array.shape, name) if array.size else None
+    if array.dtype.byteorder == ">":
+        array = array.astype(array.dtype.newbyteorder("<"))
+    return _Held(_DTYPES[name], array.shape, np.ascontiguousarray(array).reshape(-1).view(np.uint8), place)
+
+
+def _of_torch(tensor: Any) -> _Held:
+    import torch
+
+    name = str(tensor.dtype).removeprefix("torch.")
+    if hasattr(tensor, "full_tensor"):
+        raise ValueError("is a DTensor, a part of a tensor; give its full_tensor()")
+    if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
+        raise ValueError("is sparse, quantized or has no data; give a dense tensor")
+    if name not in _DTYPES:
+        raise ValueError(f"is {name}, which is not a type of weights")
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    data = flat.numpy() if flat.device.type == "cpu" else _OnDevice(flat)
+    where = (str(tensor.device), tensor.data_ptr(), tensor.stride(), tuple(tensor.shape), name)
+    place = where if tensor.numel() else None
+    return _Held(_DTYPES[name], tuple(tensor.shape), data, place)
+
+
+def _tied(tensors: Mapping[str, _Held]) -> dict[str, str]:
+    """Names of tensors that are there under an earlier name, with that name."""
+    firsts: dict[Hashable, str] = {}
+    found = {name: firsts.setdefault(held.place, name) for name, held in tensors.items() if held.place is not None}
+    return {name: first for name, first in found.items() if name != first}
+
+
+def _is_tied(name: str, tensors: Mapping[str, _Held], tied: Mapping[str, str]) -> bool:
+    """Whether a model has a tensor under the earlier name, too, where the base has one."""
+    first = tensors.get(tied.get(name, name))
+    return name in tied and first is not None and first.place == tensors[name].place
+
+
+class _Folders:
+    """Folders in memory of what is merged.
+
+    Args:
+        own: the base's tensors; without a base, the first agent's.
+        tied: names of these that stand for a tensor under an earlier name, which are left out.
+        config: the base's configuration.
+
+    Attributes:
+        made: the folders, by the name that a recipe has for them.
+    """
+
+    def __init__(self, own: Mapping[str, _Held], tied: Mapping[str, str], config: Mapping[str, Any] | None) -> None:
+        self.made: dict[str, Remote] = {}
+        self._names, self._tied, self._config = own.keys(), tied, config or {}
+
+    def model(self, label: str, tensors: Mapping[str, _Held]) -> str:
+        """The name of the folder of a model; it is quantized as the base is if it has all of the base's tensors."""
+        untied = {name: held for name, held in tensors.items() if not _is_tied(name, tensors, self._tied)}
+        as_base = tensors.keys() >= self._names
+        return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
+
+    def sides(self, label: str, entry: Mapping[str, Any]) -> dict[str, str]:
+        """The names of the folders of an agent's side inputs, where there are some."""
+        found: dict[str, str] = {}
+        if (importances := entry.get(IMPORTANCE.key)) is not None:
+            tensors = _tensors(importances, f"agents.{label}.{IMPORTANCE.key}")
+            untied = {name: held for name, held in tensors.items() if name not in self._tied}
+            found[IMPORTANCE.key] = self._put(f"{label}/{IMPORTANCE.key}", untied)
+        if (inputs := entry.get(INPUTS.key)) is not None:
+            key = f"agents.{label}.{INPUTS.key}"
+            pairs = {name: _with_weights(value) for name, value in _mapping(inputs, key).items()}
+            places = {name: (f"{name}.rows", f"{name}.weights") for name in pairs}
+            rows = {each: value for name, pair in pairs.items() for each, value in zip(places[name], pair, strict=True)}
+            found[INPUTS.key] = self._put(f"{label}/{INPUTS.key}", _tensors(rows, key), PLACES, {"inputs": places})
+        return found
+
+    def _put(
+        self, label: str, tensors: Mapping[str, _Held], file: str = "", content: Mapping[str, Any] | None = None
+    ) -> str:
+        address = f"memory:{label}"
+        entries = [(name, held.dtype, held.shape, len(held.data)) for name, held in tensors.items()]
+        header = np.frombuffer(lay_out(ONE_FILE, entries).header, np.uint8)
+        files: dict[str, list[Extent]] = {ONE_FILE: [header, *(held.data for held in tensors.values())]}
+        if content:
+            files[file] = [np.frombuffer(json.dumps(content, default=str).encode(), np.uint8)]
+        self.made[address] = Remote(MemoryFolder(address, files))
+        return address
+
+
+def _with_weights(value: Any) -> tuple[Any, Any]:
+    """Recorded rows, and how much each counts."""
+    if isinstance(value, tuple | list):
+        rows, weights = value
+        return rows, weights
+    return value, np.full(len(value), 1 / max(len(value), 1))
+
+
+# --- what it gets -------------------------------------------------------------------------------------------------
+
+
+def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -> list[str]:
+    """What of a plan's output has no place in `out`."""
+    held, problems = _tensors(out, "out"), []
+    parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
+    parts |= {again: parts[name] for again, name in tied.items() if name in parts and again in held}
+    for name, part in parts.items():
+        found = held.get(name)
+        if found is None:
+            problems.append(f"out: lacks {quoted(name)}, which the merge has")
+        elif not (_is_torch(out[name]) or out[name].flags.writeable):
+            problems.append(f"out: {quoted(name)} is read-only; give an array that can be written")
+        elif (found.dtype, found.shape) != (part.dtype, part.shape):
+            problems.append(
+                f"out: {quoted(name)} is {found.dtype} {list(found.shape)}, and the merged tensor is {part.dtype} "
+                f"{list(part.shape)}; `dtype` sets that of the result"
+            )
+    return problems
+
+
+def _like(tensor: MergedTensor, value: Any) -> Any:
+    """A merged tensor as an array of the kind of `value`, on its device."""
+    if _is_torch(value):
+        return tensor.torch().to(value.device)
+    return tensor.data.view(_numpy_dtype(tensor.dtype, value)).reshape(tensor.shape)
+
+
+def _numpy_dtype(dtype: str, value: Any) -> np.dtype[Any]:
+    name = TORCH_NAMES[dtype]
+    own: np.dtype[Any] = value.dtype
+    if own.name == name:
+        return own.newbyteorder("=")
+    with suppress(TypeError):
+        return np.dtype(name)
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise RecipeError(f"dtype: NumPy has no {name}; install ml_dtypes, or give torch tensors") from error
+    made: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+    return made
+
+
+def _written(tensor: MergedTensor, target: Any) -> Any:
+    """Write a merged tensor into an array of its dtype and shape."""
+    if _is_torch(target):
+        target.detach().copy_(tensor.torch())
+    else:
+        target[...] = tensor.data.view(_numpy_dtype(tensor.dtype, target)).reshape(tensor.shape)
+    return target

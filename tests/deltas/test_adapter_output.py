@@ -1,0 +1,290 @@
+"""Merges that are written as LoRA adapters: what PEFT makes of them, what is lost, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import ramerge
+from ramerge.cli.main import cli
+from tests.checkpoints import floats, read_checkpoint, read_safetensors, recipe, simple, write_checkpoint, write_simple
+from tests.formats.test_adapters import Writer, units, values_of
+from tests.reference import Stored
+
+# PEFT uses what transformers deprecates, and warns of embeddings that are tied
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+_MODULES = {
+    "llama": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj", "lm_head"],
+    "tied": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"],
+    "gpt2": ["c_attn", "c_proj", "c_fc"],
+}
+
+
+@pytest.fixture(scope="module")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    yield Writer(tmp_path_factory.mktemp("peft"))
+
+
+def drawn(writer: Writer, seed: int) -> tuple[str, dict[str, Any]]:
+    """A base, and the recipe of a sum of adapters on it, as different as PEFT makes them."""
+    draw = random.Random(seed)
+    base = draw.choice(list(_MODULES))
+    agents = {}
+    for number in range(draw.randint(1, 3)):
+        targets = draw.sample(_MODULES[base], draw.randint(1, len(_MODULES[base])))
+        options: dict[str, Any] = {
+            "r": draw.randint(1, 6),
+            "lora_alpha": draw.choice([1, 8, 20]),
+            "use_rslora": draw.random() < 0.5,
+            "target_modules": targets,
+            "fan_in_fan_out": base == "gpt2",
+        }
+        if draw.random() < 0.5:
+            options |= {"rank_pattern": {targets[0]: draw.randint(1, 8)}, "alpha_pattern": {targets[-1]: 5}}
+        agents[f"a{number}"] = str(writer.adapter(f"{seed} {number}", base, options))
+    weights = {name: draw.choice([1.0, 0.3, -0.7, 2.0]) for name in agents}
+    parameters: dict[str, Any] = {"weights": weights, "normalize": draw.random() < 0.3}
+    method = "task_arithmetic"
+    if draw.random() < 0.2 and abs(sum(weights.values())) > 0.1:
+        method, parameters["normalize"] = "linear", True
+    else:
+        parameters["scale"] = draw.choice([1.0, 0.5, -1.5])
+    allow = {"other_base": True, "swapped_base": True}  # adapters may be large
+    models = {"base": str(writer.base(base)), "agents": agents, "allow": allow}
+    return base, {**models, "method": method, "parameters": parameters}
+
+
+@pytest.mark.needs("torch", "peft")
+@pytest.mark.parametrize("seed", range(50))
+def test_peft_merges_a_sum_of_adapters_exactly(seed: int, writer: Writer, tmp_path: Path) -> None:
+    base, source = drawn(writer, seed)
+    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter())
+    ramerge.merge(source, tmp_path / "full")
+    assert all(layer["exact"] and not layer["error"] for layer in record.adapter.values())
+    merged, full, start = (
+        writer.merged(base, tmp_path / "adapter"),
+        values_of(tmp_path / "full"),
+        values_of(writer.base(base)),
+    )
+    assert merged.keys() == full.keys()
+    for name, values in full.items():
+        # a product of two factors is rounded as often as it has terms, in the order that a library likes
+        size = np.abs(values - start[name]).max(initial=0)
+        allowed = 4e-6 * size + 2 * np.spacing(np.abs(values).max(initial=0))
+        assert np.abs(merged[name] - values).max(initial=0) <= allowed
+        if source["method"] != "linear":  # a mean of equal numbers is rounded
+            assert (values == start[name]).all() == (merged[name] == start[name]).all()
+
+
+def error(found: Any, full: Any, start: Any) -> float:
+    return float(np.linalg.norm((found - full).astype(np.float64)) / np.linalg.norm((full - start).astype(np.float64)))
+
+
+@pytest.mark.needs("torch", "peft")
+@pytest.mark.parametrize("asked", [{"rank": 2}, {"energy": 0.9}, {"rank": 5}, {"energy": 0.999}])
+@pytest.mark.parametrize("method", ["task_arithmetic", "ram+", "tsvm"])
+def test_peft_loads_it_to_the_stated_error(asked: dict[str, Any], method: str, writer: Writer, tmp_path: Path) -> None:
+    targets = {"a": ["q_proj", "v_proj", "lm_head"], "b": ["q_proj", "down_proj"]}
+    agents = {name: str(writer.adapter(f"lossy {name}", "llama", {"target_modules": targets[name]})) for name in "ab"}
+    source = {"base": str(writer.base("llama")), "agents": agents, "method": method}
+    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(**asked))
+    ramerge.merge(source, tmp_path / "full")
+    merged, full = writer.merged("llama", tmp_path / "adapter"), values_of(tmp_path / "full")
+    start = values_of(writer.base("llama"))
+    moved = [name for name in full if (full[name] != start[name]).any()]
+    assert [f"{module}.weight" for module in sorted(record.adapter)] == sorted(moved)
+    for name in moved:
+        stated = record.adapter[name.removesuffix(".weight")]
+        assert error(merged[name], full[name], start[name]) == pytest.approx(stated["error"], rel=1e-3, abs=2e-5)
+        if "energy" in asked:
+            assert stated["error"] <= np.sqrt(1 - asked["energy"]) + 1e-6
+        else:
+            assert stated["rank"] <= asked["rank"]
+    said = record.notes[-1]
+    assert said.startswith("written as a LoRA adapter of rank")
+    assert "vLLM serves it with --enable-lora --max-lora-rank" in said
+    # ramerge reads it as PEFT does
+    ramerge.convert(f"{writer.base('llama')}+{tmp_path / 'adapter'}", tmp_path / "read")
+    found = values_of(tmp_path / "read")
+    assert all(units(found[name], merged[name], start[name]) <= 2 for name in full)
+
+
+@pytest.mark.needs("torch", "peft")
+@pytest.mark.parametrize("base", ["llama", "tied", "gpt2"])
+def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: Path) -> None:
+    """Agents that training moved everywhere: norms, biases and embeddings, as modules_to_save."""
+    start = values_of(writer.base(base))
+    rng = np.random.default_rng(0)
+    config = json.loads((writer.base(base) / "config.json").read_text())
+    for name in "ab":
+        moved = {key: floats(values + 0.01 * rng.standard_normal(values.shape), "F32") for key, values in start.items()}
+        write_checkpoint(tmp_path / name, moved, config=config)
+    source = recipe(tmp_path, ["a", "b"], "task_arithmetic") | {"base": str(writer.base(base))}
+    with pytest.raises(ramerge.WeightsError, match=r"norms, biases or embeddings.*--save-modules saves them"):
+        ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=64))
+    assert not (tmp_path / "adapter").exists()
+    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=64, save_modules=True))
+    ramerge.merge(source, tmp_path / "full")
+    merged, full = writer.merged(base, tmp_path / "adapter"), values_of(tmp_path / "full")
+    if base == "gpt2":  # PEFT keeps its copies apart
+        assert np.array_equal(merged.pop("lm_head.weight"), merged["transformer.wte.weight"])
+    assert merged.keys() == full.keys()
+    for name in full:
+        assert error(merged[name], full[name], start[name]) < 1e-5, name
+    assert "modules_to_save; " in record.notes[-1]
+    assert "vLLM does not serve adapters with modules_to_save" in record.notes[-1]
+
+
+def agents_of(folder: Path, base: str = "F32") -> dict[str, Any]:
+    return recipe(folder, write_simple(folder, dtype=base), "ram+")
+
+
+def adapter_in(folder: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
+    tensors = read_safetensors(folder / "adapter_model.safetensors")
+    return tensors, json.loads((folder / "adapter_config.json").read_text())
+
+
+@pytest.mark.parametrize("base", ["F32", "BF16", "F64"])
+def test_decomposed_updates_of_full_agents(base: str, tmp_path: Path) -> None:
+    source = agents_of(tmp_path, base)
+    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=4))
+    ramerge.merge(source | {"dtype": "float32"}, tmp_path / "full")
+    tensors, config = adapter_in(tmp_path / "adapter")
+    full, start = read_checkpoint(tmp_path / "full"), read_checkpoint(tmp_path / "base")
+    assert config["r"] == config["lora_alpha"] == 4
+    assert not config["rank_pattern"] and not config["alpha_pattern"]
+    assert config["target_modules"] == [name.removesuffix(".weight") for name in start]
+    for name, tensor in start.items():
+        module = name.removesuffix(".weight")
+        a, b = (tensors[f"base_model.model.{module}.lora_{side}.weight"].numbers(np.float64) for side in "AB")
+        update = full[name].numbers(np.float64) - tensor.numbers(np.float64)
+        best = np.sqrt(np.square(np.linalg.svd(update)[1][4:]).sum()) / np.linalg.norm(update)
+        assert record.adapter[module]["error"] == pytest.approx(best, rel=1e-3)
+        assert np.linalg.norm(b @ a - update) / np.linalg.norm(update) == pytest.approx(best, rel=1e-3)
+    kept = ramerge.merge(source, tmp_path / "kept", as_adapter=ramerge.AsAdapter())
+    assert all(layer["error"] <= 0.1 for layer in kept.adapter.values())
+
+
+def test_ranks_that_differ_are_patterns_that_scale_by_one(tmp_path: Path) -> None:
+    """Programs that know no patterns, such as vLLM, scale all modules by alpha / r of the configuration: by 1, too."""
+    record = ramerge.merge(agents_of(tmp_path), tmp_path / "adapter", as_adapter=ramerge.AsAdapter(energy=0.8))
+    _, config = adapter_in(tmp_path / "adapter")
+    ranks = {module: layer["rank"] for module, layer in record.adapter.items()}
+    assert config["r"] == config["lora_alpha"] == max(ranks.values())
+    assert config["rank_pattern"] == config["alpha_pattern"]
+    assert config["rank_pattern"] == {f"^{module}": rank for module, rank in ranks.items() if rank != config["r"]}
+
+
+def test_bytes_do_not_depend_on_threads(tmp_path: Path) -> None:
+    source = agents_of(tmp_path)
+    made = []
+    for threads in (1, 3):
+        out = tmp_path / f"{threads}"
+        ramerge.merge(source, out, as_adapter=ramerge.AsAdapter(rank=3), options=ramerge.Options(threads=threads))
+        made.append([(out / name).read_bytes() for name in ("adapter_model.safetensors", "adapter_config.json")])
+    assert made[0] == made[1]
+    assert sorted(path.name for path in (tmp_path / "1").iterdir()) == [
+        "README.md",
+        "adapter_config.json",
+        "adapter_model.safetensors",
+        "ramerge.json",
+        "ramerge.yaml",
+    ]
+
+
+@pytest.mark.parametrize("stage", ["merging", "factoring"])
+def test_an_interrupted_run_resumes_to_the_same_bytes(stage: str, tmp_path: Path) -> None:
+    source, asked = agents_of(tmp_path), ramerge.AsAdapter(rank=3)
+    ramerge.merge(source, tmp_path / "whole", as_adapter=asked)
+
+    def stop(progress: ramerge.Progress) -> None:
+        if progress.stage == stage and progress.done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ramerge.merge(source, tmp_path / "out", as_adapter=asked, on_progress=stop)
+    assert not (tmp_path / "out").exists()
+    ramerge.merge(source, tmp_path / "out", as_adapter=asked)
+    names = ("adapter_model.safetensors", "adapter_config.json")
+    assert [(tmp_path / "out" / name).read_bytes() for name in names] == [
+        (tmp_path / "whole" / name).read_bytes() for name in names
+    ]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".out")) == []
+
+
+def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
+    source = agents_of(tmp_path) | {"method": "task_arithmetic", "parameters": {"scale": 0.0}}
+    with pytest.raises(ramerge.WeightsError, match="the merge changes nothing of the base"):
+        ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=2))
+
+
+PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
+    "rank and energy": ({}, {"rank": 1, "energy": 0.5}, "give only one"),
+    "rank 0": ({}, {"rank": 0}, "--rank: must be at least 1, not 0"),
+    "energy": ({}, {"energy": 1.5}, "--energy: must be more than 0 and at most 1, such as 0.99, not 1.5"),
+    "dtype": ({"dtype": "bfloat16"}, {}, "an adapter is float32"),
+    "no base": ({"base": None, "method": "linear"}, {}, "the recipe has no base"),
+}
+
+
+@pytest.mark.parametrize("case", PROBLEMS)
+def test_problems_of_plans(case: str, tmp_path: Path) -> None:
+    changes, asked, text = PROBLEMS[case]
+    source = {key: value for key, value in (agents_of(tmp_path) | changes).items() if value is not None}
+    plan = ramerge.plan(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(**asked))
+    assert any(text in problem for problem in plan.problems), plan.problems
+
+
+def test_experts_are_refused(tmp_path: Path) -> None:
+    name = "model.layers.0.mlp.experts.0.up_proj.weight"
+    for seed, folder in enumerate(("base", "code")):
+        tensors = {name: floats(np.random.default_rng(seed).standard_normal((4, 4)), "F32")}
+        write_checkpoint(tmp_path / folder, tensors)
+    plan = ramerge.plan(recipe(tmp_path, ["code"]), as_adapter=ramerge.AsAdapter())
+    assert [text for text in plan.problems if "experts" in text and name in text]
+
+
+def test_the_plan_says_what_vllm_serves(tmp_path: Path) -> None:
+    source = agents_of(tmp_path)
+    for rank, text in ((5, "--max-lora-rank 8"), (300, "--max-lora-rank 320"), (600, "serves no rank above 512")):
+        plan = ramerge.plan(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=rank))
+        assert any(text in note for note in plan.notes), plan.notes
+    plan = ramerge.plan(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter())
+    assert any("vLLM serves ranks up to 512" in note for note in plan.notes)
+    assert "a LoRA adapter; " in plan.explain()
+
+
+def test_memory_of_decompositions_is_planned(tmp_path: Path) -> None:
+    for seed, folder in enumerate(("base", "code")):
+        write_checkpoint(tmp_path / folder, simple(seed, moved=float(seed), shape=(600, 3000)))
+    asked = ramerge.AsAdapter(energy=0.9)
+    planned = ramerge.plan(recipe(tmp_path, ["code"]), as_adapter=asked, options=ramerge.Options(threads=1))
+    small = ramerge.Options(max_memory="231MB", threads=1)
+    plan = ramerge.plan(recipe(tmp_path, ["code"]), as_adapter=asked, options=small)
+    assert any("too little to decompose the largest matrix" in text for text in plan.problems), plan.problems
+    assert planned.peak_memory_bytes > 260_000_000
+
+
+def test_the_command_line(tmp_path: Path) -> None:
+    agents_of(tmp_path)
+    words = ["merge", "--base", str(tmp_path / "base"), "--agent", f"code={tmp_path / 'code'}"]
+    done = CliRunner().invoke(cli, [*words, str(tmp_path / "out"), "--as-adapter", "--rank", "3"])
+    assert done.exit_code == 0, done.output
+    assert "written as a LoRA adapter of rank 3 on 3 matrices; it lacks" in " ".join(done.output.split())
+    done = CliRunner().invoke(cli, [*words, str(tmp_path / "other"), "--rank", "3"])
+    assert done.exit_code == 2
+    assert "--rank belongs to --as-adapter" in done.output
+    done = CliRunner().invoke(cli, ["plan", *words[1:], "--as-adapter", "--energy", "2"])
+    assert "--energy: must be more than 0" in done.output
