@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.checkpoints import DENSITIES, base_words, from_bf16, moved_words
-from ramerge.kernels import wudi
+from ramerge.linalg import wudi
 
 SOLVERS: dict[str, Callable[[list[NDArray[Any]]], NDArray[Any]]] = {"closed_form": wudi.closed_form, "adam": wudi.adam}
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ramerge.kernels import wudi
+from ramerge.linalg import wudi
 from tests.checkpoints import read_checkpoint
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ramerge.kernels.spectral import Array
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import Layer
 from ramerge.methods.core import CORE, CORE_PLUS, CoreParameters, core_coefficients, matrix_of, solve
 from tests import reference

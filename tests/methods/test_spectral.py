@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.kernels import curvature, spectral
+from ramerge.linalg import curvature, spectral
 from ramerge.methods.base import Layer
 from ramerge.methods.iso_cts import own_directions
 from ramerge.methods.registry import METHODS

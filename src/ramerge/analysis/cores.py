@@ -1,6 +1,6 @@
 """What the method `core` would give these agents, and the best factor of their sum: a forecast without data.
 
-Agents meet where their cores overlap (`kernels.core`): there a sum does more than each of them did. With the same
+Agents meet where their cores overlap (`linalg.core`): there a sum does more than each of them did. With the same
 w_j for all agents, the objective of `core` is a parabola. Its minimum is the factor at which the sum does in each core
 what its agent does, as nearly as it can. Tensors count by the shares that they have in the agents' squared norms.
 """
@@ -19,11 +19,11 @@ from ramerge.engine.executors.executor import Executor
 from ramerge.engine.reads import Passes
 from ramerge.foundation.errors import PlanError
 from ramerge.foundation.progress import Listener
-from ramerge.kernels import spectral
-from ramerge.kernels.core import acts, coefficients, movers
 from ramerge.kernels.fixed import WIDE_LIMBS, decode, encode
 from ramerge.kernels.piece import Piece
-from ramerge.kernels.spectral import Array
+from ramerge.linalg import spectral
+from ramerge.linalg.core import acts, coefficients, movers
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import Counts, Layer, Statistic
 from ramerge.methods.core import CORE, CoreParameters, cores_of, matrix_of
 from ramerge.options import Options

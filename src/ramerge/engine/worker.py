@@ -17,7 +17,7 @@ from ramerge.kernels.convert import convert, count_negative, count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import notifying_compilation
 from ramerge.kernels.piece import Piece, PieceResult, words_of
-from ramerge.kernels.work import notifying_work
+from ramerge.linalg.work import notifying_work
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.tensors.arena import Arena

@@ -3,8 +3,7 @@
 formats, convert, intrinsics     how numbers are packed into words
 piece                            one block of all inputs, as methods see it
 dequantize, quantize             codes and scales of quantized weights
-ram, elementwise, wudi           the loops of methods; `threefry`: random draws
-spectral, curvature, work        singular vectors, polar factors, and WUDI's objective by its spectrum
+ram, elementwise                 the loops of methods; `threefry`: random draws
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 rounding, effect, stochastic     what rounding erases, and stochastic rounding
 sums, fixed                      sums of products over segments; sums of floats that no order of adding changes

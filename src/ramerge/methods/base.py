@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.kernels.work import DECOMPOSITION
+from ramerge.linalg.work import DECOMPOSITION
 
 Counts = NDArray[Any]
 FEW = 16

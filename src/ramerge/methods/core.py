@@ -1,6 +1,6 @@
 """Core coefficients: a sum whose coefficients keep what each agent does in its leading directions.
 
-    tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `kernels.core`
+    tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `linalg.core`
 
 `core+` continues from there with a short step of WUDI's flow in linear weights, as `swudi` does: see `methods.swudi`.
 
@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels import core as kernel
-from ramerge.kernels import curvature
-from ramerge.kernels.core import coefficients, movers
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.kernels.spectral import Array, Triples
 from ramerge.kernels.threefry import key_words
+from ramerge.linalg import core as kernel
+from ramerge.linalg import curvature
+from ramerge.linalg.core import coefficients, movers
+from ramerge.linalg.spectral import Array, Triples
 from ramerge.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
 from ramerge.methods.matrices import WIDENED, is_matrix, scaled
 

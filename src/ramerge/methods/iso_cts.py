@@ -15,8 +15,8 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels import spectral
-from ramerge.kernels.spectral import Array, Triples
+from ramerge.linalg import spectral
+from ramerge.linalg.spectral import Array, Triples
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.iso_c import shortens_adapters
 from ramerge.methods.matrices import Cost, Shape, spectral_method

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels import spectral
-from ramerge.kernels.spectral import Array
+from ramerge.linalg import spectral
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 

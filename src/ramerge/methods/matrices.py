@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.kernels.spectral import Array
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula

@@ -22,8 +22,8 @@ from itertools import combinations
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels import spectral
-from ramerge.kernels.spectral import Array
+from ramerge.linalg import spectral
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import ScaledParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 

@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels import curvature
-from ramerge.kernels.spectral import Array
+from ramerge.linalg import curvature
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import ScaledParameters, only
 from ramerge.methods.core import CoreParameters, core_coefficients
 from ramerge.methods.matrices import Cost, Shape, spectral_method

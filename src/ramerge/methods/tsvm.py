@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ramerge.kernels import spectral
-from ramerge.kernels.spectral import Array
+from ramerge.linalg import spectral
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 

@@ -2,7 +2,7 @@
 
 For each linear weight tau minimizes sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
 by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The
-objective is quadratic: `kernels.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take
+objective is quadratic: `linalg.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take
 towards it.
 
 In directions in which the agents hardly moved the minimum can lie hundreds of times as far from the base as the sum of
@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from ramerge.kernels import wudi as kernel
-from ramerge.kernels.spectral import Array
+from ramerge.linalg import wudi as kernel
+from ramerge.linalg.spectral import Array
 from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
 from ramerge.methods.matrices import PreparedMatrices, is_matrix, merge, unit
 from ramerge.methods.task_arithmetic import weighted_sum

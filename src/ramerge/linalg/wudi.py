@@ -32,8 +32,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import DTypeLike
 
-from ramerge.kernels.spectral import Array, wide
-from ramerge.kernels.work import worked
+from ramerge.linalg.spectral import Array, wide
+from ramerge.linalg.work import worked
 
 Solver = Literal["adam", "closed_form"]
 

@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ramerge.kernels import spectral
-from ramerge.kernels.spectral import Array, Triples
 from ramerge.kernels.threefry import words
-from ramerge.kernels.work import worked
+from ramerge.linalg import spectral
+from ramerge.linalg.spectral import Array, Triples
+from ramerge.linalg.work import worked
 
 _OVERSAMPLED = 16  # directions of the range finder beyond those that are wanted
 _EXACT = 64  # a side up to which an eigendecomposition takes no longer

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.kernels.work import DECOMPOSITION, worked
+from ramerge.linalg.work import DECOMPOSITION, worked
 
 Array = NDArray[Any]
 

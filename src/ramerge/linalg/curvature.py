@@ -27,9 +27,9 @@ from typing import Any
 import numpy as np
 from numpy.polynomial import chebyshev
 
-from ramerge.kernels import spectral
-from ramerge.kernels.spectral import Array
-from ramerge.kernels.work import DECOMPOSITION, worked
+from ramerge.linalg import spectral
+from ramerge.linalg.spectral import Array
+from ramerge.linalg.work import DECOMPOSITION, worked
 
 _BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
 _TERMS = 64  # of a polynomial that phi is fitted with
