@@ -22,8 +22,8 @@ from ramerge.foundation.progress import Listener
 from ramerge.kernels.fixed import WIDE_LIMBS, decode, encode
 from ramerge.kernels.piece import Piece
 from ramerge.linalg import spectral
+from ramerge.linalg.arrays import Array
 from ramerge.linalg.core import acts, coefficients, movers
-from ramerge.linalg.spectral import Array
 from ramerge.methods.base import Counts, Layer, Statistic
 from ramerge.methods.core import CORE, CoreParameters, cores_of, matrix_of
 from ramerge.options import Options

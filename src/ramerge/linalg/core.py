@@ -14,13 +14,15 @@ and Tropp 2011, arXiv 0909.4061, algorithm 4.4).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from ramerge.kernels.threefry import words
-from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array, Triples
+from ramerge.linalg import arrays, spectral
+from ramerge.linalg.arrays import Array, real_of, wide
+from ramerge.linalg.spectral import Triples
 from ramerge.linalg.work import worked
 
 _OVERSAMPLED = 16  # directions of the range finder beyond those that are wanted
@@ -41,24 +43,18 @@ def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triple
     """
     if min(tau.shape) <= max(_EXACT, rank + _OVERSAMPLED):
         return spectral.leading(tau, lambda _values: rank)
-    basis = _orthonormal(tau @ _signs(tau, rank + _OVERSAMPLED, key))
+    basis = arrays.qr(tau @ _signs(tau, rank + _OVERSAMPLED, key))
     for _ in range(iterations):
-        basis = _orthonormal(tau @ _orthonormal(tau.T @ basis))
-    worked((iterations + 1) * 4 * basis.shape[1] * tau.size)
+        basis = arrays.qr(tau @ arrays.qr(tau.T @ basis))
+    worked((iterations + 1) * 4 * basis.shape[1] * math.prod(tau.shape))
     found = spectral.leading(basis.T @ tau, lambda _values: rank)
-    return Triples(basis @ found.u.astype(tau.dtype), found.s, found.v)
+    return Triples(basis @ arrays.astype(found.u, real_of(tau)), found.s, found.v)
 
 
 def _signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
     count = tau.shape[1] * columns
     bits = np.unpackbits(words(key, 0, -(-count // 32)).view(np.uint8), count=count)
-    signs: Array = (2 * bits.astype(tau.dtype) - 1).reshape(tau.shape[1], columns)
-    return signs
-
-
-def _orthonormal(x: Array) -> Array:
-    q: Array = np.linalg.qr(x)[0]
-    return q
+    return arrays.asarray((2 * bits.astype(real_of(tau)) - 1).reshape(tau.shape[1], columns), tau)
 
 
 def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Array:
@@ -76,13 +72,13 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
 
 
 def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
-    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j."""
-    right = np.concatenate([one.v for one in cores], axis=1).astype(taus[0].dtype)
+    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j, as NumPy's."""
+    right = arrays.concat([arrays.astype(one.v, real_of(taus[0])) for one in cores], 1)
     ends = np.cumsum([one.s.size for one in cores])
     projected = [tau @ right for tau in taus]
     for i, one in enumerate(cores):
         columns = slice(ends[i] - one.s.size, ends[i])
-        found = [spectral.wide(one.u).T @ spectral.wide(each[:, columns]) for each in projected]
+        found = [arrays.to_host(wide(one.u).T @ wide(each[:, columns])) for each in projected]
         relative = one.s / one.s[0]
         metric = np.multiply.outer(relative, relative) ** (2 * power)
         metric /= (metric * found[i] ** 2).sum()

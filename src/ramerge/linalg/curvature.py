@@ -8,13 +8,14 @@ With A the stack of all A_t = sqrt(g_t) tau_t, of shape (N m, n), C = A^T A. The
 with X of shape (m, N m), so whichever of C and A A^T is smaller will do. phi(lambda) is f(lambda) / lambda, and 0
 beyond the leading directions.
 
-phi takes an eigendecomposition of a Gram matrix in float64. Where no direction is left out and time * lambda is small,
-phi is so smooth that a polynomial of few terms does, and products of matrices take a tenth of the time.
+phi takes an eigendecomposition of a Gram matrix. Where no direction is left out and time * lambda is small, phi is so
+smooth that a polynomial of few terms does, and products of matrices take a tenth of the time.
 
 What is smooth is computed in the type of the task vectors: polynomials, and the products of task vectors with operators
 of a bounded time, which grow with its square root. In float32 that loses about 1e-6 of an update, which is less than
-what is lost when weights, a hundred times as large, are stored in float32. An operator for the minimum may grow without
-bound, and is float64.
+what is lost when weights, a hundred times as large, are stored in float32. Gram matrices and decompositions are float32
+too, if so little of the time passes that nothing is amplified, and the cut is clear (`spectral.resolved`); all else is
+float64. An operator for the minimum may grow without bound, and is float64.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
 
-from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array
+from ramerge.linalg import arrays, spectral
+from ramerge.linalg.arrays import Array, Real, real_of
+from ramerge.linalg.spectral import Values, upper_bound
 from ramerge.linalg.work import DECOMPOSITION, worked
 
 _BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
+_BRIEF = 10.0  # float32: the longest time * lambda, because an error of C grows with it
 _TERMS = 64  # of a polynomial that phi is fitted with
-_MOST_TERMS = {np.float32: 32, np.float64: _TERMS}  # of one that is used; each adds its rounding
-# terms of a polynomial that are left out, relative to the first one: above what fitting leaves in them by rounding
-_LEFT_OUT = {np.float32: 1e-8, np.float64: 1e-14}
+_MOST_TERMS = {"float32": 32, "float64": _TERMS}  # of one that is used; each adds its rounding
+# what the terms that are left out of a polynomial may change of an update, at most, and the least share of the first
+# term that is above the rounding of a fit
+_LEFT_OUT = {"float32": (3e-7, 1e-8), "float64": (0.0, 1e-14)}
 
 
 @dataclass(frozen=True)
@@ -48,9 +52,9 @@ class Filter:
     """
 
     time: float
-    choose: Callable[[Array], int] | None
+    choose: Callable[[Values], int] | None
 
-    def phi(self, values: Array) -> Array:
+    def phi(self, values: Values) -> Values:
         """f / lambda of eigenvalues, above 0 if the time is infinite."""
         if math.isinf(self.time):
             return 1 / values
@@ -72,70 +76,108 @@ def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Arra
 
 def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """By C of shape (n, n)."""
-    grams = [_unit(spectral.gram(tau.T)) for tau in taus]
-    curvature = spectral.total(grams)
     real = _real(taus, filter)
-    excess = [gram - factor * curvature for gram, factor in zip(grams, start, strict=True)]
-    smooth = curvature.astype(real)
-    if found := _series(smooth, filter, len(taus[0])):
-        step = _combined(taus, [one.astype(real) for one in excess], [0.0] * len(taus), real)
-        step = _polynomial(step, smooth, *found)
+    for precision in _precisions(real, taus[0].shape[1]):
+        grams = [_unit(spectral.gram(tau.T, precision)) for tau in taus]
+        curvature = _sum([grams[0] + 0, *grams[1:]])
+        narrow = arrays.astype(curvature, real)
+        bound = upper_bound(narrow)
+        if (brief := bound * filter.time <= _BRIEF) or precision == "float64":
+            terms = _series(bound, filter, min(taus[0].shape), len(curvature), real)
+            found = None if terms is not None else _led(curvature, filter, spectral.noise(curvature.shape))
+            if terms is not None or found is not None:
+                break
+    excess = [arrays.astype(gram - factor * curvature, real) for gram, factor in zip(grams, start, strict=True)]
+    del grams
+    if terms is not None:
+        m, n = taus[0].shape
+        if (len(terms) - 1) * m > (len(terms) - 2 + len(taus)) * n:  # fewer operations for operators than for the step
+            smooth = _polynomial(None, narrow, bound, terms)
+            operators = [one @ smooth for one in excess]
+            for operator, factor in zip(operators, start, strict=True):
+                _add_to_diagonal(operator, factor)
+            return _applied(taus, operators)
+        step = _polynomial(_applied(taus, excess, real=real), narrow, bound, terms)
         for tau, factor in zip(taus, start, strict=True):
-            step += real(factor) * tau
-        return step.astype(taus[0].dtype, copy=False)
-    values, vectors = _led(curvature, filter, spectral.noise(curvature.shape))
-    weighted, back = (vectors * filter.phi(values)).astype(real), vectors.T.astype(real)
-    return _combined(taus, [one.astype(real) @ weighted for one in excess], start, taus[0].dtype, back)
+            step += arrays.astype(tau, real) * factor
+        return arrays.astype(step, real_of(taus[0]))
+    assert found is not None
+    values, vectors = found
+    weighted = arrays.astype(spectral.scale_columns(vectors, filter.phi(values)), real)
+    back = arrays.astype(vectors, real).T
+    return _applied(taus, [one @ weighted for one in excess], start, back)
 
 
-def _combined(
-    taus: Sequence[Array], operators: Sequence[Array], start: Sequence[float], dtype: Any, back: Array | None = None
+def _precisions(real: Real, side: int) -> tuple[Real, ...]:
+    """The dtypes to try for Gram matrices and decompositions."""
+    return ("float32", "float64") if real == "float32" and side > spectral.SMALL else ("float64",)
+
+
+def _applied(
+    taus: Sequence[Array],
+    operators: Sequence[Array],
+    start: Sequence[float] = (),
+    back: Array | None = None,
+    real: Real | None = None,
 ) -> Array:
-    """sum_t taus[t] (start[t] + operators[t] back), in the type of the operators, stored in `dtype`."""
-    real = operators[0].dtype.type
-    result = np.empty_like(taus[0], dtype)
+    """sum_t taus[t] (operators[t] back + start[t]), computed in the type of the operators.
+
+    Stored in that of the task vectors if `real` does not name another.
+    """
+    result = arrays.empty(tuple(taus[0].shape), real or real_of(taus[0]), taus[0])
+    real = real_of(operators[0])
     for rows in spectral.blocks(result.T):
-        ones = [tau[rows].astype(real, copy=False) for tau in taus]
+        ones = [arrays.astype(tau[rows], real) for tau in taus]
         total = _sum(one @ operator for one, operator in zip(ones, operators, strict=True))
         if back is not None:
             total = total @ back
-        for one, factor in zip(ones, start, strict=True):
+        for one, factor in zip(ones, start, strict=False):  # none, if the operators hold them
             if factor:
-                total += real(factor) * one
+                total += factor * one
         result[rows] = total
     return result
 
 
 def _unit(gram: Array) -> Array:
-    gram /= float(np.trace(gram)) or 1.0
+    gram /= float(gram.diagonal().sum()) or 1.0
     return gram
+
+
+def _add_to_diagonal(square: Array, number: float) -> None:
+    square.reshape(-1)[:: len(square) + 1] += number
 
 
 def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
     """By A A^T of shape (N m, N m)."""
     real = _real(taus, filter)
     products, norms = _stacked_gram(taus, real)
-    if found := _series(products, filter, len(taus[0])):
-        step = _polynomial(_excess(products, norms, start), products, *found)
+    bound = upper_bound(products)
+    if (terms := _series(bound, filter, len(taus[0]), len(products), real)) is not None:
+        step = _polynomial(_excess(products, norms, start), products, bound, terms)
     else:
-        if real is not np.float64:
+        noise, found = spectral.noise(tuple(taus[0].shape)), None
+        if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > spectral.SMALL):
+            found = _led(products, filter, noise)
+        if found is None:
             del products  # before the next one is there
-            products, norms = _stacked_gram(taus, np.float64)
-        values, vectors = _led(products, filter, spectral.noise(taus[0].shape))
-        weighted = (_excess(products, norms, start) @ vectors) * filter.phi(values)
+            products, norms = _stacked_gram(taus, "float64")
+            found = _led(products, filter, noise)
+        assert found is not None
+        values, vectors = found
+        weighted = spectral.scale_columns(_excess(products, norms, start) @ vectors, filter.phi(values))
         step = weighted @ vectors.T
         del vectors, weighted
     del products
     parts = _parts(len(taus[0]), len(taus))
     operators = []
     for columns, norm, factor in zip(parts, norms, start, strict=True):
-        operator = step[:, columns] / norm
-        operator[np.diag_indices(len(operator))] += factor
-        operators.append(operator.astype(real, copy=False))
-    result = np.empty_like(taus[0])
+        operator = arrays.contiguous(step[:, columns]) / norm
+        _add_to_diagonal(operator, factor)
+        operators.append(arrays.astype(operator, real))
+    result = arrays.empty(tuple(taus[0].shape), real_of(taus[0]), taus[0])
     for columns in spectral.blocks(result):
         result[:, columns] = _sum(
-            operator @ tau[:, columns].astype(real, copy=False) for operator, tau in zip(operators, taus, strict=True)
+            operator @ arrays.astype(tau[:, columns], real) for operator, tau in zip(operators, taus, strict=True)
         )
     return result
 
@@ -144,15 +186,21 @@ def _parts(rows: int, agents: int) -> list[slice]:
     return [slice(begin, begin + rows) for begin in range(0, rows * agents, rows)]
 
 
-def _stacked_gram(taus: Sequence[Array], real: Any) -> tuple[Array, list[float]]:
+def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]]:
+    """A A^T by blocks of two agents, of which those below the diagonal are those above it; and the norms of agents."""
     parts = _parts(len(taus[0]), len(taus))
-    products = np.zeros((parts[-1].stop,) * 2, real)
-    for columns in spectral.blocks(taus[0]):
-        stack = np.concatenate([tau[:, columns].astype(real, copy=False) for tau in taus])
-        products += stack @ stack.T
-        worked(stack.itemsize / 8 * len(stack) * stack.size)
-    norms = [math.sqrt(np.trace(products[rows, rows], dtype=np.float64)) or 1.0 for rows in parts]
-    scales = np.repeat([1 / norm for norm in norms], len(taus[0])).astype(real)
+    products = arrays.zeros((parts[-1].stop,) * 2, real, taus[0])
+    for columns in [slice(None)] if real == real_of(taus[0]) else spectral.blocks(taus[0]):
+        ones = [arrays.astype(tau[:, columns], real) for tau in taus]
+        for t, rows in enumerate(parts):
+            for j in range(t + 1):
+                products[rows, parts[j]] += ones[t] @ ones[j].T
+        worked(ones[0].dtype.itemsize / 8 * products.shape[0] ** 2 * ones[0].shape[1])
+    for t, rows in enumerate(parts):
+        for j in range(t):
+            products[parts[j], rows] = products[rows, parts[j]].T
+    norms = [math.sqrt(float(arrays.wide(products[rows, rows].diagonal()).sum())) or 1.0 for rows in parts]
+    scales = arrays.asarray(np.repeat([1 / norm for norm in norms], len(taus[0])), products)
     products *= scales
     products *= scales[:, None]
     return products, norms
@@ -162,7 +210,7 @@ def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> 
     """X; what no two agents have in common cancels exactly, because it is not added in the first place."""
     m = len(products) // len(norms)
     parts = _parts(m, len(norms))
-    result = np.empty_like(products[:m])
+    result = arrays.empty((m, len(products)), real_of(products), products)
     for t, columns in enumerate(parts):
         result[:, columns] = (1 - start[t]) * norms[t] * products[columns, columns]
         for j, rows in enumerate(parts):
@@ -171,8 +219,8 @@ def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> 
     return result
 
 
-def _real(taus: Sequence[Array], filter: Filter) -> Any:
-    return np.float32 if taus[0].dtype == np.float32 and filter.time <= _BOUNDED else np.float64
+def _real(taus: Sequence[Array], filter: Filter) -> Real:
+    return "float32" if real_of(taus[0]) == "float32" and filter.time <= _BOUNDED else "float64"
 
 
 def _sum(terms: Iterable[Array]) -> Array:
@@ -182,8 +230,12 @@ def _sum(terms: Iterable[Array]) -> Array:
     return first
 
 
-def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
+def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Values, Array] | None:
+    """The leading eigenvalues and vectors; None if float32 does not resolve them."""
     values, vectors = spectral.spectrum(symmetric)
+    if real_of(symmetric) == "float32":
+        k = spectral.resolved(values, filter.choose or len)
+        return None if k is None else (values[:k], vectors[:, :k])
     known = values[: spectral.rank(values, noise)]
     k = spectral.cut(values, filter.choose(known) if filter.choose else len(known), noise)
     return values[:k], vectors[:, :k]
@@ -192,56 +244,50 @@ def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Array, Array]:
 # --- phi as a polynomial ---------------------------------------------------------------------------------------------
 
 
-def _series(symmetric: Array, filter: Filter, rows: int) -> tuple[float, Array] | None:
-    """The bound of a spectrum, and Chebyshev coefficients of phi from 0 to there; None if that is no faster."""
+def _series(bound: float, filter: Filter, rows: int, side: int, real: Real) -> NDArray[np.float64] | None:
+    """Chebyshev coefficients of phi from 0 to the bound of a spectrum; None if that is no faster."""
     if filter.choose is not None or math.isinf(filter.time):
         return None
-    bound, real = upper_bound(symmetric), symmetric.dtype.type
-    terms = _terms(filter, bound, _LEFT_OUT[real])
-    return (bound, terms) if _faster(len(terms), rows, len(symmetric), real) else None
+    terms = _terms(filter, bound, real)
+    return terms if _faster(len(terms), rows, side, real) else None
 
 
-def _terms(filter: Filter, bound: float, error: float) -> Array:
-    """Chebyshev coefficients of phi from 0 to `bound`, without those that are small at the end."""
+def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
+    """Chebyshev coefficients of phi from 0 to `bound`, without those that are small at the end.
+
+    The step that phi takes is at most `bound` times its error off, in units of the task vectors.
+    """
     nodes = chebyshev.chebpts1(_TERMS + 1)
-    terms: Array = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
-    return terms[: np.flatnonzero(np.abs(terms) > error * abs(terms[0])).max(initial=0) + 1]
+    terms: NDArray[np.float64] = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
+    of_update, least = _LEFT_OUT[real]
+    small = max(of_update / max(bound, 1e-300), least * abs(terms[0]))
+    return terms[: np.flatnonzero(np.abs(terms) > small).max(initial=0) + 1]
 
 
-def _faster(terms: int, rows: int, side: int, real: Any) -> bool:
+def _faster(terms: int, rows: int, side: int, real: Real) -> bool:
     """Whether products of a matrix of `rows` rows take less time than an eigendecomposition; in float32 half of it."""
-    half = 0.5 if real == np.float32 else 1.0
+    half = 0.5 if real == "float32" else 1.0
     return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < DECOMPOSITION * side
 
 
-def upper_bound(symmetric: Array) -> float:
-    """Slightly more than the largest eigenvalue of a positive semidefinite matrix, by some steps of Lanczos."""
-    basis = np.random.default_rng(0).standard_normal((1, len(symmetric)))
-    basis /= np.linalg.norm(basis)
-    diagonal, off_diagonal = [], []
-    for _ in range(min(24, len(symmetric))):
-        following = (symmetric @ basis[-1].astype(symmetric.dtype)).astype(np.float64)
-        diagonal.append(float(following @ basis[-1]))
-        for _twice in range(2):
-            following -= basis.T @ (basis @ following)
-        off_diagonal.append(float(np.linalg.norm(following)))
-        if off_diagonal[-1] <= 1e-6 * max(diagonal):
-            break
-        basis = np.concatenate([basis, following[None] / off_diagonal[-1]])
-    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1))
-    return 1.05 * float(values[-1] + off_diagonal[-1] * abs(vectors[-1, -1]))
+def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[np.float64]) -> Array:
+    """x sum_k terms[k] T_k(2 symmetric / bound - 1), by the recurrence of Chebyshev polynomials; overwrites both.
 
-
-def _polynomial(x: Array, symmetric: Array, bound: float, terms: Array) -> Array:
-    """x sum_k terms[k] T_k(2 symmetric / bound - 1), by the recurrence of Chebyshev polynomials; overwrites both."""
+    Without x, the polynomial itself.
+    """
     symmetric *= 4 / bound
-    before, present = x, x @ symmetric
-    present *= 0.5
+    if x is None:
+        x, present = arrays.zeros(tuple(symmetric.shape), real_of(symmetric), symmetric), 0.5 * symmetric
+        _add_to_diagonal(x, 1.0)
+    else:
+        present = x @ symmetric
+        present *= 0.5
+    before = x
     present -= x
     result = float(terms[0]) * x
     for k in range(1, len(terms)):
         result += float(terms[k]) * present
-        worked(symmetric.itemsize / 8 * 2 * len(x) * symmetric.size)
+        worked(symmetric.dtype.itemsize / 8 * 2 * len(x) * len(symmetric) ** 2)
         if k + 1 < len(terms):
             following = present @ symmetric
             before += present
@@ -257,23 +303,28 @@ def _polynomial(x: Array, symmetric: Array, bound: float, terms: Array) -> Array
 def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[float, float, float]:
     """Operations of products, cubes of the sides of eigendecompositions, and float64 numbers held, for float32 inputs.
 
-    Whether a polynomial will do depends on the largest eigenvalue, which is taken to be that of random task vectors.
+    What depends on the largest eigenvalue is taken to be as for random task vectors.
     """
     m, n = shape
     stacked, half = agents * m, 0.5 if filter.time <= _BOUNDED else 1.0
-    k = min(k, n, stacked)
-    smooth = filter.choose is None and math.isfinite(filter.time)
+    side, long = sorted((n, stacked))
+    largest = agents / side * (1 + math.sqrt(side / long)) ** 2
+    decomposed = 0.5 if largest * filter.time <= _BRIEF and side > spectral.SMALL else 1.0
+    k = min(k, side)
+    terms = len(_terms(filter, largest, "float32")) if filter.choose is None and math.isfinite(filter.time) else 0
     if n <= stacked:
-        if smooth:
-            terms = len(_terms(filter, agents / n * (1 + math.sqrt(n / stacked)) ** 2, _LEFT_OUT[np.float32]))
-            if _faster(terms, m, n, np.float32):
-                return agents * n * n * m + half * 2 * (agents + terms) * m * n * n, 0.0, (2 * agents + 4) * n * n
-        products = agents * n * n * m + half * 2 * agents * n * n * k + half * 2 * (agents + 1) * m * n * k
-        return products, n**3, (2 * agents + 6) * n * n
-    largest = agents / stacked * (1 + math.sqrt(stacked / n)) ** 2
+        numbers = (2 * agents + 6) * n * n
+        applied = half * 2 * agents * m * n * n
+        if terms and _faster(terms, min(m, n), n, "float32"):
+            rest = min((terms - 1) * m, (terms - 2 + agents) * n)
+            return decomposed * agents * n * n * m + applied + half * 2 * rest * n * n, 0.0, numbers
+        products = decomposed * agents * n * n * m + half * 2 * k * n * (agents * n + (agents + 1) * m)
+        return products, decomposed * n**3, numbers
     applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
-    if smooth:
-        terms = len(_terms(filter, largest, _LEFT_OUT[np.float32]))
-        if _faster(terms, m, stacked, np.float32):
-            return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers
-    return stacked * stacked * n + 2 * m * stacked * (stacked + k) + applied, stacked**3, numbers
+    if terms and _faster(terms, m, stacked, "float32"):
+        return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers
+    return (
+        decomposed * (stacked * stacked * n + 2 * m * stacked * (stacked + k)) + applied,
+        decomposed * stacked**3,
+        numbers,
+    )

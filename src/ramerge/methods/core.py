@@ -23,8 +23,9 @@ from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.kernels.threefry import key_words
 from ramerge.linalg import core as kernel
 from ramerge.linalg import curvature
+from ramerge.linalg.arrays import Array
 from ramerge.linalg.core import coefficients, movers
-from ramerge.linalg.spectral import Array, Triples
+from ramerge.linalg.spectral import Triples
 from ramerge.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
 from ramerge.methods.matrices import WIDENED, is_matrix, scaled
 
@@ -96,10 +97,10 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
     factors = core_coefficients(tensor, taus, parameters)
     if time:
         return curvature.solve(taus, factors, curvature.Filter(time, None))
-    total = np.zeros_like(taus[0])
+    total = 0 * taus[0]
     for factor, tau in zip(factors, taus, strict=True):
         if factor:
-            total += tau.dtype.type(factor) * tau
+            total += factor * tau
     return total
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 
@@ -28,9 +28,7 @@ def isotropic(delta: Array) -> Array:
     values, vectors = spectral.spectrum(spectral.gram(delta))
     kept = spectral.rank(values, spectral.noise(delta.shape))
     u, sigma = vectors[:, :kept], np.sqrt(values[:kept])
-    operator = (u * (sigma.sum() / len(delta) / sigma)) @ u.T
-    result: Array = operator @ delta
-    return result
+    return (spectral.scale_columns(u, sigma.sum() / len(delta) / sigma) @ u.T) @ delta
 
 
 def shortens_adapters(_parameters: WeightedParameters) -> str:

@@ -16,7 +16,8 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array, Triples
+from ramerge.linalg.arrays import Array, wide
+from ramerge.linalg.spectral import Triples
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.iso_c import shortens_adapters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
@@ -45,7 +46,8 @@ def own_directions(r: int, agents: int, fraction: float) -> int:
 
 
 def _outside(tau: Array, common: Array, k: int) -> Triples:
-    left = spectral.wide(tau) - common @ (common.T @ tau)
+    tau, common = wide(tau), wide(common)
+    left = tau - common @ (common.T @ tau)
     return spectral.leading(left, lambda _squares: k, least=spectral.squares(tau))
 
 

@@ -7,13 +7,14 @@ Signs of the basis cancel. Where singular values are equal, the basis is not det
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 from pydantic import Field
 
-from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array
+from ramerge.linalg import arrays, spectral
+from ramerge.linalg.arrays import Array, wide
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 
@@ -29,7 +30,7 @@ class KnotsParameters(WeightedParameters):
 
 def solve(_tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
     basis = shared_basis(taus)
-    return basis @ elected([_trimmed(basis.T @ tau, parameters.density) for tau in taus])
+    return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
 
 
 def shared_basis(taus: Sequence[Array]) -> Array:
@@ -39,34 +40,34 @@ def shared_basis(taus: Sequence[Array]) -> Array:
     if out <= joint[1]:
         values, vectors = spectral.spectrum(spectral.total(spectral.gram(tau) for tau in taus))
         return vectors[:, : spectral.rank(values, spectral.noise(joint))]
-    stacked = np.concatenate(taus, axis=1)
+    stacked = wide(arrays.concat(taus, 1))
     values, vectors = spectral.spectrum(spectral.gram(stacked.T))
     kept = spectral.rank(values, spectral.noise(joint))
-    return stacked @ (vectors[:, :kept] / np.sqrt(values[:kept]))
+    return stacked @ spectral.scale_columns(vectors[:, :kept], 1 / np.sqrt(values[:kept]))
 
 
 def _trimmed(coordinates: Array, density: float) -> Array:
     """Coordinates without the smallest; those that equal the least that is kept stay."""
-    if density >= 1 or not coordinates.size:
+    count = math.prod(coordinates.shape)
+    if density >= 1 or not count:
         return coordinates
     if not density:
-        return np.zeros_like(coordinates)
-    sizes = np.abs(coordinates)
-    count = max(1, int(density * sizes.size))
-    least = np.partition(sizes, sizes.size - count, axis=None)[sizes.size - count]
-    coordinates[sizes < least] = 0
+        return 0 * coordinates
+    sizes = abs(coordinates)
+    coordinates[sizes < arrays.kth_largest(sizes, max(1, int(density * count)))] = 0
     return coordinates
 
 
 def elected(values: Sequence[Array]) -> Array:
     """The mean of those that have the sign of the sum; 0 where that is 0."""
-    sign = np.sign(sum(values))
-    total, voices = np.zeros_like(sign), np.zeros_like(sign)
+    sign = arrays.sign(sum(values))
+    total, voices = 0 * sign, 0 * sign
     for one in values:
         agrees = one * sign > 0
-        total += np.where(agrees, one, 0)
+        total += one * agrees
         voices += agrees
-    return total / np.maximum(voices, 1)
+    voices[voices < 1] = 1
+    return total / voices
 
 
 def cost(shape: Shape, agents: int, _parameters: KnotsParameters) -> Cost:

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.linalg.spectral import Array
+from ramerge.linalg import arrays
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
@@ -127,7 +128,7 @@ def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Cal
     exponent = math.frexp(max(bounds))[1]
     for tau in taus:
         _shift(tau, -exponent)
-    result = np.ascontiguousarray(solve(taus), real)
+    result = np.ascontiguousarray(arrays.to_host(solve(taus)), real)
     result *= real.type(scale)
     _shift(result, exponent)
     return result

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 
@@ -30,17 +30,30 @@ class PsaParameters(WeightedParameters):
 
 
 def solve(_tensor: str, taus: Sequence[Array], parameters: PsaParameters) -> Array:
-    found = [spectral.leading(tau, lambda squares: holding(squares, parameters.energy)) for tau in taus]
-    lefts, rights = (
-        spectral.polar(np.concatenate(vectors, axis=1))
-        for vectors in zip(*[(one.u, one.v) for one in found], strict=True)
-    )
+    if taus[0].shape[0] > taus[0].shape[1]:
+        return solve(_tensor, [tau.T for tau in taus], parameters).T
+    found = [spectral.leading(tau, lambda squares: holding(squares, parameters.energy), exact=False) for tau in taus]
+    lefts, rights = spectral.beside(found)
+    lefts = spectral.polar(lefts)
+    if rights.shape[1] > len(rights):
+        rights, root = spectral.polar(rights), None
+    else:  # polar(V) is V root, but only what there is of it in each agent's part is needed
+        root = spectral.inverse_root(rights.T)
     factors, start = [], 0
     for one, tau in zip(found, taus, strict=True):
         part = slice(start, start := start + one.s.size)
-        gained = one.s @ ((lefts[:, part].T @ lefts[:, part]) * (rights[:, part].T @ rights[:, part])) @ one.s
+        share = spectral.scale_columns(lefts[:, part], one.s)
+        within = _gram_of(rights[:, part]) if root is None else root.projected(part)
+        gained = spectral.squares(share) if within is None else spectral.inner(share, spectral.matmul(share, within))
         factors.append(one.s * (math.sqrt(spectral.squares(tau) / gained) if gained > 0 else 0.0))
-    return (lefts * np.concatenate(factors)) @ rights.T
+    operator = spectral.scale_columns(lefts, np.concatenate(factors))
+    if root is not None:
+        operator = spectral.matmul(operator, root.root)
+    return spectral.matmul(operator, rights.T)
+
+
+def _gram_of(x: Array) -> Array:
+    return x.T @ x
 
 
 def holding(squares: Array, energy: float) -> int:

@@ -19,11 +19,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-import numpy as np
 from pydantic import Field
 
 from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array
+from ramerge.linalg.arrays import Array, wide
 from ramerge.methods.base import ScaledParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 
@@ -64,19 +63,19 @@ def solve(tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) ->
     merged = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
     heads = [one for one in parts if one.head_norm]
     head = spectral.total(one.head for one in parts)
-    size = math.sqrt(spectral.squares(head))
+    size = spectral.norm(head)
     agreement = _agreement(heads)
     if size > _EQUAL * max(one.head_norm for one in parts) and agreement:
-        head *= parameters.head_ratio_budget * agreement * math.sqrt(spectral.squares(merged)) / size
+        head *= parameters.head_ratio_budget * agreement * spectral.norm(merged) / size
         merged += head
     return merged
 
 
 def _split(tau: Array, k: int) -> _Split:
     found = spectral.leading(tau, lambda _squares: k)
-    head = (found.u * found.s) @ found.v.T
-    residual = spectral.wide(tau) - head
-    norms = [math.sqrt(spectral.squares(x)) for x in (head, residual)]
+    head = spectral.scale_columns(wide(found.u), found.s) @ wide(found.v).T
+    residual = wide(tau) - head
+    norms = [spectral.norm(x) for x in (head, residual)]
     return _Split(head, residual, norms[0], norms[1] if norms[1] > _EQUAL * norms[0] else 0.0)
 
 
@@ -84,9 +83,9 @@ def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family
     mean = spectral.total(one.residual for one in parts) / len(parts)
     units = [one for one in parts if one.residual_norm]
     if not units:
-        return np.zeros_like(mean)
+        return 0 * mean
     direction = spectral.total(one.residual / one.residual_norm for one in units)
-    length = math.sqrt(spectral.squares(direction))
+    length = spectral.norm(direction)
     coherence = min(1.0, length / len(parts))  # the mean of cos(q_t, q), of which those of zeros are 0
     if coherence <= (1 + _EQUAL) / math.sqrt(len(parts)):
         return mean

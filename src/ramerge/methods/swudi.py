@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.linalg import curvature
-from ramerge.linalg.spectral import Array
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import ScaledParameters, only
 from ramerge.methods.core import CoreParameters, core_coefficients
 from ramerge.methods.matrices import Cost, Shape, spectral_method

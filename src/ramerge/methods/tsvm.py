@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ramerge.linalg import spectral
-from ramerge.linalg.spectral import Array
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import WeightedParameters
 from ramerge.methods.matrices import Cost, Shape, spectral_method
 

@@ -20,7 +20,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.linalg import wudi as kernel
-from ramerge.linalg.spectral import Array
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
 from ramerge.methods.matrices import PreparedMatrices, is_matrix, merge, unit
 from ramerge.methods.task_arithmetic import weighted_sum
