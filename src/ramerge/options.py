@@ -41,6 +41,15 @@ def about(*values: Any, **more: Any) -> dict[str, Setting]:
     return {"setting": Setting(*values, **more)}
 
 
+DEVICE = about(
+    "--device",
+    "run",
+    "Where whole matrices are solved for, and models run: cpu, cuda, cuda:N, mps, or auto: a GPU where that pays.",
+    "DEVICE",
+)
+"""The setting `device` of merges and of what runs models."""
+
+
 def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
     """The name, the default and the setting of each field that has one."""
     for each in fields(cls):
@@ -168,6 +177,8 @@ class AsAdapter:
 class Options:
     """How a run is carried out. Except for `allow_outside_links`, no byte of an output depends on it.
 
+    But `device` changes the last digits of what is solved for as a whole matrix, as another processor does.
+
     Functions ignore what does not apply to them: `analyze` writes nothing, so it has no use for `overwrite`.
 
     Example:
@@ -201,6 +212,7 @@ class Options:
             "--max-memory", "run", "The most memory that the process may use, in bytes or such as 2GB.", "SIZE"
         ),
     )
+    device: str = field(default="auto", metadata=DEVICE)
     cache: bool = field(
         default=True,
         metadata=about(

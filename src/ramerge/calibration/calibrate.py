@@ -34,6 +34,7 @@ from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.engine.recorded import digest_of
 from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.formats.recorded import PLACES
+from ramerge.foundation.devices import called, choose_device
 from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
 from ramerge.foundation.extras import install, missing
 from ramerge.foundation.files import lock
@@ -188,7 +189,7 @@ class LiveBase:
 
     def __enter__(self) -> LiveBase:
         module: Any = import_module("ramerge.calibration.live")  # torch takes seconds
-        self.device = module.choose_device(self._settings.device, self._settings.dtype)
+        self.device = choose_device(self._settings.device, self._settings.dtype)
         wanted = self._settings.dtype
         self.dtype = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
         limits = read_limits(self.options.threads, self.options.max_memory)
@@ -470,7 +471,6 @@ class _Gathering:
         notes: Sequence[str],
         seconds: float,
     ) -> CalibrationRecord:
-        module: Any = import_module("ramerge.calibration.live")
         return CalibrationRecord(
             ramerge_version=__version__,
             agent=name,
@@ -484,7 +484,7 @@ class _Gathering:
             rows=len(recorded.weights["weights"]) if recorded is not None else 0,
             layers=len(recorded.places) if recorded is not None else 0,
             importances=len(importances),
-            device=module.called(self.base.device),
+            device=called(self.base.device),
             dtype=self.base.dtype,
             seconds=round(seconds, 3),
             notes=tuple(notes),

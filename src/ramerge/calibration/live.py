@@ -19,8 +19,9 @@ from transformers.utils import logging
 
 from ramerge.calibration.names import as_stored, parameters_of
 from ramerge.engine.sinks import MergedTensor
+from ramerge.foundation.devices import called
 from ramerge.foundation.dtypes import FLOATS
-from ramerge.foundation.errors import CheckpointError, PlanError, RecipeError
+from ramerge.foundation.errors import CheckpointError, PlanError
 
 _NAMED = 3
 _VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each expert
@@ -152,32 +153,6 @@ def _is_buffer(name: str, model: Any) -> bool:
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------
-
-
-def choose_device(text: str, dtype: str) -> torch.device:
-    """The device that `text` names; of `auto`, the best there is."""
-    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
-    if text == "auto":
-        text = "cuda" if cuda else "mps" if mps and dtype != "float64" else "cpu"
-    try:
-        device = torch.device(text)
-    except (RuntimeError, TypeError) as error:
-        raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps") from error
-    usable = {"cpu": True, "cuda": cuda and (device.index or 0) < torch.cuda.device_count(), "mps": mps}
-    if device.type not in usable:
-        raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps")
-    if not usable[device.type]:
-        raise RecipeError(
-            f"device: {text!r} is not there, or torch {torch.__version__} is built without it; use auto or cpu"
-        )
-    if device.type == "mps" and dtype == "float64":
-        raise RecipeError("device: mps cannot compute in float64; use cpu")
-    return device
-
-
-def called(device: torch.device) -> str:
-    """A device's name, with that of a GPU."""
-    return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)
 
 
 def load_model(folder: Path, dtype: str) -> Any:

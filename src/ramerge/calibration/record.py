@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ramerge.foundation.jsontext import dumped
-from ramerge.options import about, documented
+from ramerge.options import DEVICE, about, documented
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 GATHERED = ("inputs", "importance", "all", "replies")
@@ -102,10 +102,7 @@ class CalibrationSettings:
             kind=float,
         ),
     )
-    device: str = field(
-        default="auto",
-        metadata=about("--device", "run", "Where the model runs: cpu, cuda, cuda:N, mps, or auto.", "DEVICE"),
-    )
+    device: str = field(default="auto", metadata=DEVICE)
     dtype: str = field(
         default="auto",
         metadata=about(

@@ -127,7 +127,7 @@ def sweep(
 
 
 @command(short_help="Show what a merge would do, and what would make it fail.")
-@options(*RECIPE, AS_DELTA, as_adapter, run_options(*LIMITS, "cache", "overwrite", "upload"))
+@options(*RECIPE, AS_DELTA, as_adapter, run_options(*LIMITS, "device", "cache", "overwrite", "upload"))
 @option(
     "output",
     "--write-recipe",

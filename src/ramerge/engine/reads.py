@@ -38,6 +38,7 @@ class Passes:
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
         non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
         overflowing: warnings about results of that pass.
+        warned: warnings of workers.
         bytes_read: bytes of weights that were read.
         listen: gets the progress.
         plan: the plan, as it travels.
@@ -51,6 +52,7 @@ class Passes:
         self.rounding = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
         self.overflowing: tuple[str, ...] = ()
+        self.warned: list[str] = []
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
@@ -116,6 +118,7 @@ class Passes:
                     tally.report(event)
         refusals = tally.finish()
         self.rounding += tally.rounding
+        self.warned += dict.fromkeys(tally.warned)
         self.non_finite, self.overflowing = refusals.allowed(), refusals.overflowing()
         self.bytes_read += tally.done
         self.results |= tally.statistics.results

@@ -117,6 +117,7 @@ class Record:
         tensors: tensors of the output.
         merged_tensors: tensors that the method merged; `agents` are of these.
         parameters_count: elements of the output.
+        device: where whole matrices were solved for, with the name of a GPU.
         bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
         seconds: of a sweep, for all points together.
@@ -151,6 +152,7 @@ class Record:
     tensors: int
     merged_tensors: int
     parameters_count: int
+    device: str = "cpu"
     bytes_read: int
     bytes_written: int
     seconds: float

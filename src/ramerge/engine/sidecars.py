@@ -57,7 +57,7 @@ def _records(
     plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
 ) -> tuple[Record, ...]:
     results, rounding = passes.results, passes.rounding
-    warnings = [*seen, *passes.overflowing, *spoiled(passes.non_finite)]
+    warnings = [*seen, *passes.overflowing, *passes.warned, *spoiled(passes.non_finite)]
     rules = [
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
@@ -95,6 +95,7 @@ def _records(
             tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
+            device=plan.resources.device_name,
             bytes_read=passes.bytes_read,
             bytes_written=bytes_written // len(plan.points),
             seconds=round(time.monotonic() - began, 3),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.engine.passes import PlanPass
 from ramerge.engine.result_codec import BlockResult, Results, blank
-from ramerge.engine.worker import Message, Solving
+from ramerge.engine.worker import Message, Solving, Warned
 from ramerge.foundation.errors import WeightsError
 from ramerge.foundation.progress import Listener, Progress
 from ramerge.foundation.signals import raise_dropped
@@ -123,6 +123,7 @@ class PassTally:
         statistics: the sums.
         rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
         done: bytes of input whose blocks are done.
+        warned: warnings of workers.
     """
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
@@ -130,6 +131,7 @@ class PassTally:
         self.statistics = Statistics(plan, work.counted, results, blocks)
         self.rounding = blank(plan)
         self.done = 0
+        self.warned: list[str] = []
         self._plan, self._label, self._listen = plan, work.label, listen
         self._refusals = Refusals(plan)
         self._solving: dict[Block, int] = {}
@@ -158,6 +160,9 @@ class PassTally:
         if isinstance(message, Solving):
             self._solving[message.block] = message.bytes_done
             self._show()
+            return
+        if isinstance(message, Warned):
+            self.warned.append(message.text)
             return
         self._kernels_begun += not message.done
         self._kernels_done += message.done

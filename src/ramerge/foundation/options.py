@@ -333,4 +333,4 @@ RECIPE: tuple[Decorator, ...] = (
 )
 LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
 """Fields of `Options` that every command takes that reads models."""
-MERGE: Decorator = run_options(*LIMITS, "cache", "overwrite", "fresh", "upload", "ray")
+MERGE: Decorator = run_options(*LIMITS, "device", "cache", "overwrite", "fresh", "upload", "ray")

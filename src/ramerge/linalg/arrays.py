@@ -54,7 +54,7 @@ def asarray(numbers: NDArray[Any], like: Array) -> Array:
     """Numbers of NumPy in the kind, the dtype and on the device of `like`."""
     if isinstance(like, np.ndarray):
         return numbers.astype(like.dtype, copy=False)
-    return _torch().from_numpy(np.require(numbers, real_of(like), "CW")).to(like.device)
+    return _torch().from_numpy(np.require(numbers, real_of(like), ["C", "W"])).to(like.device)
 
 
 def to_host(x: Array) -> NDArray[Any]:
@@ -126,16 +126,13 @@ def _decomposed(x: Array, of_numpy: Callable[[NDArray[Any]], Sequence[Any]], of_
     return [asarray(np.asarray(each), x) for each in of_numpy(to_host(x))]
 
 
-try:
-    # np.linalg.eigh widens float32 to float64; this is the same routine of LAPACK in float32, in 0.6 of the time
-    from numpy.linalg._umath_linalg import eigh_lo  # type: ignore[import-not-found]
-except ImportError:  # pragma: no cover
-    eigh_lo = None
+# np.linalg.eigh widens float32 to float64; this is the same routine of LAPACK in float32, in 0.6 of the time
+_eigh_of_float32: Any = getattr(getattr(np.linalg, "_umath_linalg", None), "eigh_lo", None)
 
 
 def _eigh(symmetric: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    if symmetric.dtype == np.float32 and eigh_lo is not None:
-        values, vectors = eigh_lo(symmetric, signature="f->ff")
+    if symmetric.dtype == np.float32 and _eigh_of_float32 is not None:
+        values, vectors = _eigh_of_float32(symmetric, signature="f->ff")
         if np.isfinite(values).all():
             return values, vectors
     return np.linalg.eigh(symmetric)  # which raises LinAlgError where it does not converge

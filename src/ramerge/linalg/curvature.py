@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.polynomial import chebyshev
@@ -82,7 +83,7 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
         curvature = _sum([grams[0] + 0, *grams[1:]])
         narrow = arrays.astype(curvature, real)
         bound = upper_bound(narrow)
-        if (brief := bound * filter.time <= _BRIEF) or precision == "float64":
+        if bound * filter.time <= _BRIEF or precision == "float64":
             terms = _series(bound, filter, min(taus[0].shape), len(curvature), real)
             found = None if terms is not None else _led(curvature, filter, spectral.noise(curvature.shape))
             if terms is not None or found is not None:
@@ -258,7 +259,7 @@ def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
     The step that phi takes is at most `bound` times its error off, in units of the task vectors.
     """
     nodes = chebyshev.chebpts1(_TERMS + 1)
-    terms: NDArray[np.float64] = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
+    terms: NDArray[Any] = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
     of_update, least = _LEFT_OUT[real]
     small = max(of_update / max(bound, 1e-300), least * abs(terms[0]))
     return terms[: np.flatnonzero(np.abs(terms) > small).max(initial=0) + 1]

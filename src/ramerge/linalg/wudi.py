@@ -30,9 +30,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import DTypeLike
 
-from ramerge.linalg.spectral import Array, wide
+from ramerge.linalg import arrays
+from ramerge.linalg.arrays import Array, Real, real_of, wide
 from ramerge.linalg.work import worked
 
 Solver = Literal["adam", "closed_form"]
@@ -128,7 +128,7 @@ def _row_blocks(tau: Array) -> Iterator[slice]:
 
 def _norms(taus: Sequence[Array]) -> list[float]:
     """||tau_t||_F, of squares in float64: those of float32 overflow at 1e19 and vanish at 1e-23."""
-    return [math.sqrt(sum(float(np.square(wide(tau[rows])).sum()) for rows in _row_blocks(tau))) for tau in taus]
+    return [math.sqrt(sum(float((wide(tau[rows]) ** 2).sum()) for rows in _row_blocks(tau))) for tau in taus]
 
 
 def _sum(taus: Sequence[Array]) -> Array:
@@ -147,23 +147,23 @@ def _unit(tau: Array, norm: float) -> Array:
     return tau / (norm or 1.0)
 
 
-def _gram(tau: Array, norm: float, real: DTypeLike) -> Any:
+def _gram(tau: Array, norm: float, real: Real) -> Any:
     gram: Any = 0
     for rows in _blocks(len(tau), _LONG):
-        block = _unit(tau[rows].astype(real, copy=False), norm)
+        block = _unit(arrays.astype(tau[rows], real), norm)
         gram += block.T @ block  # BLAS does this in half the time, knowing the product to be symmetric
     return gram
 
 
-def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike, *, is_most: bool) -> tuple[Array, Array]:
+def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: Real, *, is_most: bool) -> tuple[Array, Array]:
     """S of shape (in, in) and E, computed in `real`; progress is reported if that is most of the work."""
-    excess = np.zeros_like(taus[0], dtype=real)
+    excess = arrays.zeros(tuple(taus[0].shape), real, taus[0])
     curvature: Any = 0
     for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
         gram = _gram(tau, norm, real)
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
-            excess[rows] -= _others(taus, t, rows).astype(real, copy=False) @ gram
+            excess[rows] -= arrays.astype(_others(taus, t, rows), real) @ gram
             if is_most:
                 worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
@@ -172,10 +172,10 @@ def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: DTypeLike, *
 
 def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """`closed_form` by S of shape (in, in)."""
-    curvature, excess = _quadratic(taus, norms, np.float64, is_most=True)
+    curvature, excess = _quadratic(taus, norms, "float64", is_most=True)
     inverse, mu = _inverse(curvature, proximity)
     del curvature
-    result = np.zeros_like(taus[0])
+    result = arrays.zeros(tuple(taus[0].shape), real_of(taus[0]), taus[0])
     for rows in _row_blocks(result):
         step = _proximal(excess[rows], inverse, mu)
         for tau in taus:
@@ -186,7 +186,7 @@ def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
 
 def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """`closed_form` by A A^T of shape (N out, N out)."""
-    result = np.zeros_like(taus[0])
+    result = arrays.zeros(tuple(taus[0].shape), real_of(taus[0]), taus[0])
     out, width = result.shape
     products: Any = 0  # A A^T
     for columns in _blocks(width, _LONG):
@@ -208,7 +208,7 @@ def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
 
 
 def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Array:
-    stack = np.concatenate([wide(tau[:, columns]) for tau in taus])
+    stack = arrays.concat([wide(tau[:, columns]) for tau in taus])
     for rows, norm in zip(_blocks(len(stack), len(taus[0])), norms, strict=True):
         stack[rows] /= norm or 1.0
     return stack
@@ -216,7 +216,7 @@ def _stack(taus: Sequence[Array], norms: Sequence[float], columns: slice) -> Arr
 
 def _interference(products: Array, norms: Sequence[float], out: int) -> Array:
     """D of shape (out, N out) from A A^T: (tau_t - tau_0) A_t^T = - sum over s != t of ||tau_s|| A_s A_t^T."""
-    excess = np.zeros_like(products[:out])
+    excess = 0 * products[:out]
     for t, columns in enumerate(_blocks(len(products), out)):
         for s, rows in enumerate(_blocks(len(products), out)):
             if s != t:
@@ -229,11 +229,10 @@ def _inverse(matrix: Array, proximity: float) -> tuple[Array, float]:
 
     The condition is at most 1 / `proximity`.
     """
-    each = np.arange(len(matrix))
-    mu = proximity * float(matrix[each, each].sum())
-    matrix[each, each] += mu
+    mu = proximity * float(matrix.diagonal().sum())
+    matrix.reshape(-1)[:: len(matrix) + 1] += mu
     # transposed: LAPACK makes matrix @ inverse close to the identity, here inverse @ matrix has to be
-    inverse = np.linalg.inv(matrix).T
+    inverse = arrays.inv(matrix).T
     worked(2 * 8 / 3 * len(matrix) ** 3)
     return inverse, mu
 
@@ -271,7 +270,7 @@ def _dense(out: int, width: int, agents: int) -> bool:
 
 def _curvature(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
     """X -> 2 X S by S itself, and 2 E."""
-    curvature, excess = _quadratic(taus, norms, taus[0].dtype, is_most=False)
+    curvature, excess = _quadratic(taus, norms, real_of(taus[0]), is_most=False)
     curvature *= 2
     excess *= 2
     return lambda x: x @ curvature, excess
@@ -292,7 +291,7 @@ def _factors(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[A
 
 def _descend(excess: Array, product: Callable[[Array], Array], steps: int, rate: float) -> Array:
     """X after `steps` steps of Adam (arXiv 1412.6980) from 0 along the gradient `product`(X) - `excess`."""
-    x, mean, square = (np.zeros_like(excess) for _ in range(3))
+    x, mean, square = (0 * excess for _ in range(3))
     for step in range(1, steps + 1):
         gradient = product(x)
         gradient -= excess
@@ -303,10 +302,10 @@ def _descend(excess: Array, product: Callable[[Array], Array], steps: int, rate:
         gradient *= 1 - _BETA2
         square *= _BETA2
         square += gradient
-        np.sqrt(square, out=gradient)
+        arrays.sqrt(square, out=gradient)
         gradient *= 1 / math.sqrt(1 - _BETA2**step)
         gradient += _EPSILON
-        np.divide(mean, gradient, out=change)
+        arrays.divide(mean, gradient, out=change)
         change *= rate / (1 - _BETA1**step)
         x -= change
     return x

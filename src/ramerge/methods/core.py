@@ -25,6 +25,7 @@ from ramerge.linalg import core as kernel
 from ramerge.linalg import curvature
 from ramerge.linalg.arrays import Array
 from ramerge.linalg.core import coefficients, movers
+from ramerge.linalg.devices import CPU
 from ramerge.linalg.spectral import Triples
 from ramerge.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
 from ramerge.methods.matrices import WIDENED, is_matrix, scaled
@@ -68,6 +69,7 @@ def unit(layer: Layer, _parameters: Any) -> int:
 def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
     layer = Layer(piece.tensor, piece.shape)
     rows, columns = matrix_of(layer)
+    place = piece.place or CPU
     time = parameters.time if isinstance(parameters, CorePlusParameters) and is_matrix(layer) else 0.0
 
     def function(base: Array, *agents: Array) -> Array:
@@ -75,7 +77,7 @@ def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _all
         for start in range(0, len(base), rows):
             part = slice(start, start + rows)
             taus = [one[part] - base[part] for one in agents]
-            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged)
+            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged, place)
         return result
 
     def merged(taus: Sequence[Array]) -> Array:

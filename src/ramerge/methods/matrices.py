@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.linalg import arrays
 from ramerge.linalg.arrays import Array
+from ramerge.linalg.devices import CPU, Place
 from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
@@ -26,8 +27,9 @@ _PASSES = 100  # operations of products in the time in which an element is widen
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
 
 Shape = tuple[int, ...]
-# tensor, task vectors of shape (out, in) -> the merged one
-Solve = Callable[[str, list[Array]], Array]
+Numbers = NDArray[Any]
+# tensor, task vectors of shape (out, in), where to solve if not here -> the merged one
+Solve = Callable[..., Numbers]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,8 @@ def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow
 
     def merged(base: Array, *agents: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-            tau = prepared.solve(piece.tensor, [agent - base for agent in agents])
+            place = piece.place or CPU
+            tau = prepared.solve(piece.tensor, [agent - base for agent in agents], place)
             tau += base
         return tau
 
@@ -86,7 +89,9 @@ def spectral_method(
     def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
         weights = for_each(getattr(given, "weights", 1.0), agents)
         return PreparedMatrices(
-            lambda tensor, taus: scaled(taus, weights, given.scale, lambda ones: solve(tensor, ones, given)),
+            lambda tensor, taus, place=CPU: scaled(
+                taus, weights, given.scale, lambda ones: solve(tensor, ones, given), place
+            ),
             weighted_sum(weights, given.scale, float(len(agents))),
         )
 
@@ -111,8 +116,10 @@ def spectral_method(
     return Method(prepare=prepare, scratch=scratch, work=work, **made)
 
 
-def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array]) -> Array:
-    """The result of `solve`, in the dtype of the task vectors, which are overwritten.
+def scaled(
+    taus: list[Numbers], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array], place: Place
+) -> Numbers:
+    """The result of `solve` at a place, in the dtype of the task vectors, which are overwritten.
 
     Squares of numbers of any size neither overflow nor vanish, because what is solved has a largest element of about 1.
     Factors of powers of 2 change no digit.
@@ -128,13 +135,13 @@ def scaled(taus: list[Array], weights: Sequence[float], scale: float, solve: Cal
     exponent = math.frexp(max(bounds))[1]
     for tau in taus:
         _shift(tau, -exponent)
-    result = np.ascontiguousarray(arrays.to_host(solve(taus)), real)
+    result = np.ascontiguousarray(place.solve(solve, taus), real)
     result *= real.type(scale)
     _shift(result, exponent)
     return result
 
 
-def _shift(x: Array, exponent: int) -> None:
+def _shift(x: Numbers, exponent: int) -> None:
     if abs(exponent) < 120:
         x *= x.dtype.type(2.0**exponent)
     else:  # which is slow, but has no limits

@@ -13,14 +13,17 @@ share s of the curvature goes the part 1 - (proximity / (s + proximity))^2 of th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
-import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
+from ramerge.linalg import arrays
 from ramerge.linalg import wudi as kernel
 from ramerge.linalg.arrays import Array
+from ramerge.linalg.devices import CPU, Place
 from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
 from ramerge.methods.matrices import PreparedMatrices, is_matrix, merge, unit
 from ramerge.methods.task_arithmetic import weighted_sum
@@ -73,7 +76,11 @@ def work(layer: Layer, parameters: WudiParameters, agents: int) -> Work:
 def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> PreparedMatrices:
     """Task Arithmetic of the sum, for other tensors."""
     others = weighted_sum((1.0,) * len(agents), parameters.scale)
-    return PreparedMatrices(lambda _tensor, taus: solve(taus, parameters), others)
+
+    def merged(_tensor: str, taus: list[NDArray[Any]], place: Place = CPU) -> NDArray[Any]:
+        return place.solve(lambda ones: solve(ones, parameters), taus)
+
+    return PreparedMatrices(merged, others)
 
 
 def harms_adapters(parameters: WudiParameters) -> str:
@@ -86,8 +93,8 @@ def harms_adapters(parameters: WudiParameters) -> str:
 
 def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
     """The merged task vector of a linear weight; not finite if one of them is not."""
-    if not all(np.isfinite(tau).all() for tau in taus):
-        return np.full_like(taus[0], np.nan)
+    if not all(map(arrays.all_finite, taus)):
+        return math.nan * taus[0]
     if parameters.solver == "adam":
         return kernel.adam(taus, parameters.steps, parameters.rate)
     return kernel.closed_form(taus, parameters.proximity)

@@ -17,6 +17,7 @@ from ramerge.options import AsAdapter, Options
 from ramerge.output import remote_output
 from ramerge.output.targets import OutputTarget, free_bytes, problems_of
 from ramerge.planning import adapters, cached_counts, checks
+from ramerge.planning.devices import place
 from ramerge.planning.duration import seconds
 from ramerge.planning.findings import Findings, gathered
 from ramerge.planning.inputs import OpenedInputs, open_inputs
@@ -62,7 +63,7 @@ def make_plan(
         notes: further notes for the plan.
 
     Raises:
-        RecipeError: `threads` or `max_memory` is not valid.
+        RecipeError: `threads`, `max_memory` or `device` is not valid.
     """
     recipe, limits = points[0].recipe, read_limits(options.threads, options.max_memory)
     findings = Findings(recipe.document)
@@ -89,6 +90,14 @@ def make_plan(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
+    resources = place(
+        options.device,
+        points,
+        contents.tensors,
+        len(inputs.agents),
+        replace(resources, solving_seconds=took),
+        findings,
+    )
     size = 0 if as_delta else None  # how large a delta becomes is known when it is made
     if contents.adapter is not None:
         size = adapters.spooled_bytes(contents.adapter, contents.tensors)
@@ -105,7 +114,7 @@ def make_plan(
         formats=inputs.formats,
         adapters=inputs.adapters,
         **vars(contents),
-        resources=replace(resources, solving_seconds=took),
+        resources=resources,
         disk_free=disk_free,
         strict=options.strict,
         notes=tuple(map(message, (*gathered(findings.notes, list(inputs.agents)), *notes))),

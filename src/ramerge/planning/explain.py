@@ -55,6 +55,7 @@ def explain(made: MergePlan) -> list[str]:
             ("write", _written(made, values["bytes_written"])),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
+            *([("device", values["device"])] if values["device"] != "cpu" else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]
     if made.disk_free is not None:

@@ -308,7 +308,10 @@ class Resources:
         peak_memory_bytes: upper estimate of the process's memory.
         worker_bytes: the share of it that each worker takes.
         run_bytes: of the blocks that a worker takes one after another, where more than one is better.
-        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved.
+        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved, or not on the CPU.
+        device: where whole matrices are solved for: `cpu`, or a device as torch names it.
+        device_name: with the name of a GPU.
+        device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
     """
 
     workers: int
@@ -318,6 +321,9 @@ class Resources:
     worker_bytes: int
     run_bytes: int = 0
     solving_seconds: float | None = None
+    device: str = "cpu"
+    device_name: str = "cpu"
+    device_bytes: int = 0
 
     def memory_of(self, workers: int) -> int:
         """Upper estimate of the memory of a process with so many workers, in bytes."""
@@ -669,6 +675,7 @@ class MergePlan(PlannedContents):
             "workers": self.resources.workers,
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
+            "device": self.resources.device_name,
             "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
             "warnings": list(self.doubts),

@@ -155,7 +155,7 @@ def search(
                 vary=read_varied(vary),
                 space=space,
                 settings=replace(search_settings, calibration=calibration),
-                options=options,
+                options=replace(options, device=calibration.device),
                 on_progress=lambda event: listen(progress_of(event)),
             )
         except StoppedError as stop:

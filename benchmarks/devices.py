@@ -1,0 +1,139 @@
+"""Whole matrices on the CPU and on a GPU: `python -m benchmarks.devices [DEVICE] [SECONDS]`; prints lines, then JSON.
+
+For the shapes of Qwen2.5-0.5B and 7B and of a 70B model, three task vectors of random numbers in bfloat16, with decaying
+singular values. Each shape is solved for once by each method on the device (`cuda` by default; `cpu` measures the
+CPU alone), and on the CPU while SECONDS (300) last, smallest first: one matrix a processor, each with one thread of
+BLAS, as in a merge. Results are compared. The sum over a model's matrices is what solving takes, without reading and
+writing; on a device it includes the way there and back. On one GPU all of it takes about ten minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import threadpoolctl
+from numpy.typing import NDArray
+
+from benchmarks import machine
+from ramerge.kernels.convert import convert
+from ramerge.linalg.devices import CPU, Place, is_sound
+from ramerge.methods.core import solve as solve_core
+from ramerge.methods.matrices import scaled
+from ramerge.methods.registry import METHODS
+
+SPECTRAL = ("swudi", "tsvm", "psa", "core+", "iso_c", "aswudi", "resmerge", "wudi", "iso_cts", "knots")
+# hidden size, size of keys and values, inner size, layers
+MODELS = {"0.5B": (896, 128, 4864, 24), "7B": (3584, 512, 18944, 28), "70B": (8192, 1024, 28672, 80)}
+TENSOR = "model.layers.0.self_attn.q_proj.weight"
+_AGENTS = 3
+Matrix = NDArray[np.float32]
+
+
+def shapes_of(model: str) -> dict[tuple[int, int], int]:
+    """How many matrices of each shape a model has."""
+    hidden, keys, inner, layers = MODELS[model]
+    each = {(keys, hidden): 2, (hidden, hidden): 2, (inner, hidden): 2, (hidden, inner): 1}
+    return {shape: layers * times for shape, times in each.items()}
+
+
+def task_vectors(shape: tuple[int, int]) -> list[Matrix]:
+    """Random numbers with 16 strong directions, rounded to bfloat16."""
+    rng = np.random.default_rng(list(shape))
+    made = []
+    for _ in range(_AGENTS):
+        tau = rng.standard_normal(shape, dtype=np.float32)
+        left, right = (rng.standard_normal((side, 16), dtype=np.float32) for side in shape)
+        tau += (left * (3 * 0.8 ** np.arange(16, dtype=np.float32))) @ right.T / 8
+        words = np.empty(tau.size, np.uint16)
+        convert("F32", (1e-4 * tau).reshape(-1).view(np.uint32), "BF16", words, tau.size)
+        made.append((words.astype(np.uint32) << 16).view(np.float32).reshape(shape))
+    return made
+
+
+def solver(method: str) -> Callable[[list[Matrix], Place], Matrix]:
+    """What merges task vectors at a place."""
+    parameters = METHODS[method].parameters()
+    if method == "core+":
+        return lambda taus, place: scaled(
+            taus, (1.0,) * len(taus), 1.0, lambda ones: solve_core(TENSOR, ones, parameters, parameters.time), place
+        )
+    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(_AGENTS)), {})
+    return lambda taus, place: prepared.solve(TENSOR, taus, place)
+
+
+def on_cpu(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix]) -> tuple[float, Matrix]:
+    """Seconds for a matrix while every processor solves for one, and the result."""
+    cores = len(os.sched_getaffinity(0))
+    copies = [[tau.copy() for tau in taus] for _ in range(cores)]
+    with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(cores) as pool:
+        began = time.perf_counter()
+        found = list(pool.map(lambda each: solve(each, CPU), copies))
+        return (time.perf_counter() - began) / cores, found[0]
+
+
+def on_device(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix], place: Place) -> tuple[float, Matrix]:
+    """Seconds for a matrix, the second one: the first loads libraries; and the result."""
+    for _ in range(2):
+        copies = [tau.copy() for tau in taus]
+        began = time.perf_counter()
+        result = solve(copies, place)
+        took = time.perf_counter() - began
+    return took, result
+
+
+def _main(device: str, most: float) -> None:
+    warned: list[str] = []
+    place = Place(device, warned.append)
+    if device != "cpu" and not is_sound(device):
+        raise SystemExit(f"{device} does not compute as NumPy does")
+    rows: list[dict[str, Any]] = []
+    spent = 0.0
+    for model in MODELS:
+        for shape, times in shapes_of(model).items():
+            taus = task_vectors(shape)
+            for method in SPECTRAL:
+                row: dict[str, Any] = {"model": model, "shape": shape, "times": times, "method": method}
+                work = METHODS[method].work(_layer(shape), METHODS[method].parameters(), _AGENTS)
+                here = None
+                if spent + work.operations / 3e10 < most:  # a processor does at least that much in a second
+                    row["cpu"], here = on_cpu(solver(method), taus)
+                    spent += row["cpu"] * len(os.sched_getaffinity(0))
+                if device != "cpu" and not warned:
+                    row["device"], there = on_device(solver(method), taus, place)
+                    if here is not None:
+                        row["difference"] = float(np.linalg.norm(there - here) / np.linalg.norm(here))
+                rows.append(row)
+                print(
+                    " ".join(
+                        f"{key}={value:.3g}" if isinstance(value, float) else f"{value}" for key, value in row.items()
+                    )
+                )
+                sys.stdout.flush()
+    for model in MODELS:
+        for method in SPECTRAL:
+            ones = [row for row in rows if row["model"] == model and row["method"] == method]
+            sums = {
+                where: sum(row["times"] * row[where] for row in ones)
+                for where in ("cpu", "device")
+                if all(where in row for row in ones)
+            }
+            if sums:
+                print(f"{model} {method}: " + ", ".join(f"{where} {took:.0f} s" for where, took in sums.items()))
+    print(json.dumps({"machine": machine.describe(), "device": device, "rows": rows, "warnings": warned}))
+
+
+def _layer(shape: tuple[int, int]) -> Any:
+    from ramerge.methods.base import Layer
+
+    return Layer(TENSOR, shape, 4)
+
+
+if __name__ == "__main__":
+    _main(sys.argv[1] if len(sys.argv) > 1 else "cuda", float(sys.argv[2]) if len(sys.argv) > 2 else 300.0)

@@ -1,0 +1,172 @@
+"""Where a matrix is solved for: the same results there as here, and here where a device fails."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ramerge
+from ramerge.engine.execute import execute
+from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.linalg import devices, spectral
+from ramerge.linalg.arrays import DoubleMissingError
+from ramerge.linalg.devices import CPU, TORCH_CPU, Place, is_sound
+from ramerge.methods.registry import METHODS
+from ramerge.planning import devices as planned_devices
+from tests.checkpoints import read_checkpoint, recipe, write_simple
+from tests.methods.test_spectral import KINDS, NAME, SETTINGS, SHAPES
+from tests.plans import planned
+
+ALL = [*SETTINGS, ("swudi", {"init_mode": "core"}), ("wudi", {}), ("wudi", {"solver": "adam", "steps": 5})]
+
+
+def merged(place: Place, method: str, taus: list[Any], parameters: dict[str, Any]) -> Any:
+    names = tuple(f"a{number}" for number in range(len(taus)))
+    prepared = METHODS[method].prepare(METHODS[method].parameters(**parameters), names, {})
+    return prepared.solve(NAME, [tau.copy() for tau in taus], place)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("method", "parameters"), ALL)
+def test_torch_solves_as_numpy_does(method, parameters, kind):
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    for shape in SHAPES:
+        for real, tolerance in ((np.float64, 1e-10), (np.float32, 1e-6)):
+            taus = [tau.astype(real) for tau in KINDS[kind](shape, 3)]
+            here = merged(CPU, method, taus, parameters)
+            there = merged(Place(TORCH_CPU, refuse), method, taus, parameters)
+            assert there.dtype == here.dtype
+            assert np.abs(there - here).max() <= tolerance * max(np.abs(tau).max() for tau in (here, *taus))
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("method", [name for name, each in METHODS.items() if each.family == "spectral"])
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F64"])
+def test_whole_merges_are_the_same_on_torch(method, dtype, tmp_path: Path):
+    source = recipe(tmp_path, write_simple(tmp_path, dtype=dtype), method)
+    for out, device in (("here", "cpu"), ("there", TORCH_CPU)):
+        plan = planned(source, tmp_path / out)
+        on = replace(plan.resources, device=device, device_name=device, device_bytes=1 << 40)
+        (record,) = execute(replace(plan, resources=on), ThreadExecutor(2))
+        assert record.device == device and not any(device in text for text in record.warnings)
+    here, there = (read_checkpoint(tmp_path / out) for out in ("here", "there"))
+    for name, tensor in here.items():
+        left, right = tensor.numbers(np.float64), there[name].numbers(np.float64)
+        assert np.allclose(left, right, rtol=2**-7 if dtype == "BF16" else 1e-6, atol=1e-7), name
+
+
+@pytest.mark.needs("torch")
+def test_torch_on_the_cpu_computes_soundly():
+    assert is_sound(TORCH_CPU)
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        ("CUDA out of memory. Tried to allocate 9 GiB", "out of memory"),
+        ("cusolver error: 7", "cusolver error"),
+        ("", ""),
+    ],
+)
+def test_a_device_that_fails_is_left_out_with_one_warning(error, text, monkeypatch):
+    device, seen = devices._Device(TORCH_CPU), []
+    monkeypatch.setattr(devices, "_device", lambda _name: device)
+    monkeypatch.setattr(
+        device, "_solve", lambda *_args: (seen.append(1), (_ for _ in ()).throw(RuntimeError(error)))[0]
+    )
+    warned: list[str] = []
+    tau = np.random.default_rng(0).standard_normal((5, 9))
+    for _ in range(3):
+        found = Place(TORCH_CPU, warned.append).solve(lambda taus: spectral.polar(taus[0]), [tau])
+        np.testing.assert_array_equal(found, spectral.polar(tau))
+    assert len(warned) == 1 and text in warned[0] and "CPU" in warned[0]
+    assert len(seen) == (1 if "memory" in error else 3)  # what did not fit is not tried again
+
+
+@pytest.mark.needs("torch")
+def test_float64_that_a_device_lacks_is_computed_here(monkeypatch):
+    device = devices._Device(TORCH_CPU)
+    monkeypatch.setattr(devices, "_device", lambda _name: device)
+
+    def lacking(*_args: object) -> None:
+        raise DoubleMissingError
+
+    monkeypatch.setattr(device, "_solve", lacking)
+    warned: list[str] = []
+    assert Place(TORCH_CPU, warned.append).solve(lambda taus: 2 * taus[0], [np.ones(3)]).tolist() == [2, 2, 2]
+    assert not warned
+
+
+@pytest.mark.needs("torch")
+def test_a_failure_becomes_a_warning_of_the_record(tmp_path: Path, monkeypatch):
+    source = recipe(tmp_path, write_simple(tmp_path, dtype="F32"), "tsvm")
+    device = devices._Device(TORCH_CPU)
+    monkeypatch.setattr(devices, "_device", lambda _name: device)
+
+    def full(*_args: object) -> None:
+        raise RuntimeError("MPS backend out of memory")
+
+    monkeypatch.setattr(device, "_solve", full)
+    for out, resources in (("a", {}), ("b", {"device": TORCH_CPU, "device_bytes": 1 << 40})):
+        plan = planned(source, tmp_path / out)
+        (record,) = execute(replace(plan, resources=replace(plan.resources, **resources)), ThreadExecutor(2))
+        assert sum("out of memory" in text for text in record.warnings) == (out == "b")
+    left, right = (read_checkpoint(tmp_path / out) for out in "ab")
+    assert all(left[name].bits.tobytes() == right[name].bits.tobytes() for name in left)
+
+
+# --- plans -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_device_that_is_no_name_is_refused(tmp_path: Path):
+    source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
+    for text in ("gpu", "cuda:x", "", "torch:cpu"):
+        with pytest.raises(ramerge.RecipeError, match="auto, cpu, cuda, cuda:N and mps"):
+            ramerge.plan(source, options=ramerge.Options(device=text))
+
+
+def test_a_device_that_is_not_there_is_a_problem_of_methods_that_need_one(tmp_path: Path):
+    names = write_simple(tmp_path)
+    options = ramerge.Options(device="cuda:7")
+    (problem,) = ramerge.plan(recipe(tmp_path, names, "tsvm"), options=options).problems
+    assert problem.startswith("device: ")
+    assert not ramerge.plan(recipe(tmp_path, names, "ram"), options=options).problems
+
+
+def test_auto_looks_for_a_gpu_only_where_solving_takes_long(tmp_path: Path, monkeypatch):
+    looked: list[int] = []
+    monkeypatch.setattr(planned_devices, "may_have_gpu", lambda: bool(looked.append(1)))
+    source = recipe(tmp_path, write_simple(tmp_path), "tsvm")
+    assert ramerge.plan(source).to_dict()["device"] == "cpu" and not looked
+    monkeypatch.setattr(planned_devices, "PAYS", 0.0)
+    assert ramerge.plan(source).to_dict()["device"] == "cpu" and looked
+
+
+@pytest.mark.parametrize(
+    ("room", "sound", "text"),
+    [(1 << 40, True, ""), (1 << 12, True, "matrices need more"), (1 << 40, False, "as the CPU does")],
+)
+def test_plans_name_the_device_and_what_does_not_fit(room, sound, text, tmp_path: Path, monkeypatch):
+    class Named:
+        type = "cuda"
+
+        def __str__(self) -> str:
+            return "cuda:0"
+
+    monkeypatch.setattr(planned_devices, "choose_device", lambda _text: Named())
+    monkeypatch.setattr(planned_devices, "called", lambda _device: "cuda:0 (a GPU)")
+    monkeypatch.setattr(planned_devices, "is_sound", lambda _device: sound)
+    monkeypatch.setattr(planned_devices, "_room", lambda _device: room)
+    plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path), "tsvm"), options=ramerge.Options(device="cuda"))
+    assert plan.to_dict()["device"] == ("cuda:0 (a GPU)" if sound else "cpu")
+    assert (plan.to_dict()["solving_seconds"] is None) == sound
+    assert ("cuda:0 (a GPU)" in plan.explain()) == sound or text
+    assert not text or any(text in line for line in (*plan.notes, *plan.warnings))
