@@ -1,7 +1,7 @@
 """Whole matrices on the CPU and on a GPU: `python -m benchmarks.devices [DEVICE] [SECONDS]`; prints lines, then JSON.
 
-For the shapes of Qwen2.5-0.5B and 7B and of a 70B model, three task vectors of random numbers in bfloat16, with decaying
-singular values. Each shape is solved for once by each method on the device (`cuda` by default; `cpu` measures the
+For the shapes of Qwen2.5-0.5B and 7B and of a 70B model: three task vectors of random numbers in bfloat16, with some
+strong directions. Each shape is solved for once by each method on the device (`cuda` by default; `cpu` measures the
 CPU alone), and on the CPU while SECONDS (300) last, smallest first: one matrix a processor, each with one thread of
 BLAS, as in a merge. Results are compared. The sum over a model's matrices is what solving takes, without reading and
 writing; on a device it includes the way there and back. On one GPU all of it takes about ten minutes.

@@ -117,7 +117,7 @@ class Record:
         tensors: tensors of the output.
         merged_tensors: tensors that the method merged; `agents` are of these.
         parameters_count: elements of the output.
-        device: where whole matrices were solved for, with the name of a GPU.
+        device: where whole matrices were solved for, with the name of a GPU; None where there were none.
         bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
         bytes_written: bytes of the output's safetensors files.
         seconds: of a sweep, for all points together.
@@ -152,7 +152,7 @@ class Record:
     tensors: int
     merged_tensors: int
     parameters_count: int
-    device: str = "cpu"
+    device: str | None = None
     bytes_read: int
     bytes_written: int
     seconds: float
@@ -165,8 +165,9 @@ class Record:
         values["rules"] = list(self.rules)
         values["notes"] = list(self.notes)
         values["warnings"] = list(self.warnings)
-        if self.rounding_seed is None:
-            del values["rounding_seed"]
+        for name in ("rounding_seed", "device"):
+            if values[name] is None:
+                del values[name]
         statistics: dict[str, Any] = {"agents": [agent.to_dict() for agent in values.pop("agents").values()]}
         if parts := values.pop("parts"):
             statistics["parts"] = {

@@ -95,4 +95,5 @@ def _as_yaml(value: Any) -> str:
 def limit_words(options: Options) -> list[str]:
     """The limits of a run as words of a command line."""
     words = ["--threads", str(options.threads)] if options.threads is not None else []
-    return words + (["--max-memory", str(options.max_memory)] if options.max_memory is not None else [])
+    words += ["--max-memory", str(options.max_memory)] if options.max_memory is not None else []
+    return words + (["--device", options.device] if options.device != "auto" else [])

@@ -75,6 +75,13 @@ def contiguous(x: Array) -> Array:
     return np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x.contiguous()
 
 
+def gram(x: Array) -> Array:
+    """x x^T, which NumPy computes in half the time of another product; torch on the CPU does not."""
+    if isinstance(x, np.ndarray):
+        return x @ x.T
+    return x @ x.T if x.device.type != "cpu" else _torch().from_numpy(to_host(x) @ to_host(x).T)
+
+
 def sqrt(x: Array, out: Array | None = None) -> Array:
     return np.sqrt(x, out=out) if isinstance(x, np.ndarray) else _torch().sqrt(x, out=out)
 

@@ -68,11 +68,11 @@ def gram(x: Array, real: Real = "float64") -> Array:
     """x x^T, of shape (m, m) for x of shape (m, n)."""
     if real_of(x) == real:
         worked(x.dtype.itemsize / 8 * len(x) ** 2 * x.shape[1])
-        return x @ x.T  # BLAS does this in half the time, knowing the product to be symmetric
+        return arrays.gram(x)
     total = arrays.zeros((len(x), len(x)), real, x)
     for columns in blocks(x):
         block = arrays.astype(x[:, columns], real)
-        total += block @ block.T
+        total += arrays.gram(block)
         worked(len(x) ** 2 * block.shape[1])
     return total
 
@@ -200,7 +200,7 @@ class InverseRoot:
 
     def projected(self, part: slice) -> Array | None:
         """The part of the projector on what is not null in some rows and columns; None for the identity."""
-        return None if self.kept is None else self.kept[part] @ self.kept[part].T
+        return None if self.kept is None else arrays.gram(self.kept[part])
 
 
 def inverse_root(x: Array) -> InverseRoot:
@@ -209,11 +209,11 @@ def inverse_root(x: Array) -> InverseRoot:
         values, vectors = spectrum(gram(x, "float32"))
         if values[-1] >= _SOUND * values[0]:
             half = scale_columns(vectors, values**-0.25)
-            return InverseRoot(half @ half.T, None)
+            return InverseRoot(arrays.gram(half), None)
     values, vectors = spectrum(gram(x))
     kept = int(np.count_nonzero(values > NULL * values.max(initial=0.0)))
     half = scale_columns(vectors[:, :kept], values[:kept] ** -0.25)
-    return InverseRoot(half @ half.T, vectors[:, :kept] if kept < len(x) else None)
+    return InverseRoot(arrays.gram(half), vectors[:, :kept] if kept < len(x) else None)
 
 
 def polar(x: Array) -> Array:

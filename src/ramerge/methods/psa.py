@@ -67,13 +67,16 @@ def cost(shape: Shape, agents: int, _parameters: PsaParameters) -> Cost:
     r, long = sorted(shape)
     taken = 0.7 * agents * r
     small, large = min(taken, r), min(taken, long)
+    half = 0.5 if r > spectral.SMALL else 1.0  # of operations in float32
     return Cost(
-        products=agents * 3 * r * r * long
-        + 3 * taken * small * max(taken, r)
-        + 3 * taken * large * max(taken, long)
-        + 2 * taken * (r + long) * 0.7 * r
-        + 2 * r * taken * long,
-        decompositions=agents * r**3 + small**3 + large**3,
+        products=half
+        * (
+            agents * r * r * long * 2.4
+            + 2 * taken * small * max(taken, r)
+            + taken * large * max(taken, long)
+            + 2 * r * taken * (large + long)
+        ),
+        decompositions=(0.5 + half / 4) * (agents * r**3 + small**3 + large**3),
         numbers=int(3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)),
     )
 

@@ -91,7 +91,7 @@ def make_plan(
     )
     took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = place(
-        options.device,
+        "cpu" if options.ray is not None and options.device == "auto" else options.device,  # nodes differ
         points,
         contents.tensors,
         len(inputs.agents),

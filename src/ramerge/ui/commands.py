@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "repeatable; default: the working folder.",
 )
 @option("run", "--port", type=click.IntRange(0, 65535), default=0, help="The port; default: any that is free.")
-@options(DEBUG, run_options("threads", "max_memory"))
+@options(DEBUG, run_options("threads", "max_memory", "device"))
 def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port: int, options: Options) -> None:
     """Open a page in the browser: look at agents, choose a merge, run it, compare and share it.
 

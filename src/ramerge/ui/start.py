@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ramerge.demo.run import AGENTS
 from ramerge.flags.write import limit_words
+from ramerge.foundation.devices import read_device
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.limits import read_limits
 from ramerge.foundation.words import named
@@ -25,6 +26,7 @@ def desk_of(roots: Sequence[Path], base: str | None, agents: Sequence[str], opti
         RecipeError: a root is no folder, a limit is wrong, or a model is outside of the roots.
     """
     read_limits(options.threads, options.max_memory)
+    read_device(options.device)
     folders = [folder.resolve() for folder in roots or [Path()]]
     if wrong := [str(folder) for folder in folders if not folder.is_dir()]:
         raise RecipeError(f"--root {folder}: is no folder" for folder in wrong)
