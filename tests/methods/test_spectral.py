@@ -401,6 +401,29 @@ def test_float32_loses_little(method, shape):
     assert np.abs(found - exact).max() <= 2e-5 * exact.std()
 
 
+def steep(shape, count=3):
+    """Task vectors of a few directions a hundred times as strong as the others."""
+    return [tau + 0.1 * strong for tau, strong in zip(random(shape, count), low_rank(shape, count), strict=True)]
+
+
+@pytest.mark.parametrize("make", [random, steep])
+@pytest.mark.parametrize("shape", [(264, 700), (700, 264), (300, 300)])
+@pytest.mark.parametrize(("method", "parameters"), [*((name, {}) for name in SPECTRAL), ("swudi", {"exp_time": 1e5})])
+def test_large_matrices_are_decomposed_in_float32_where_that_does(method, parameters, shape, make, monkeypatch):
+    decomposed: list[str] = []
+    taus = [tau.astype(np.float32) for tau in make(shape)]
+    exact = merged(method, [tau.astype(np.float64) for tau in taus], **parameters)
+    monkeypatch.setattr(
+        spectral.arrays, "eigh", lambda x, real=spectral.arrays.eigh: (decomposed.append(str(x.dtype)), real(x))[1]
+    )
+    found = merged(method, taus, **parameters)
+    assert np.linalg.norm(found - exact) <= 1e-5 * np.linalg.norm(exact)
+    if make is random and method in ("psa", "swudi") and not parameters:
+        assert decomposed.count("float32") > decomposed.count("float64")
+    if method in ("iso_c", "aswudi", "resmerge", "knots"):
+        assert "float32" not in decomposed
+
+
 # --- what each method promises ---------------------------------------------------------------------------------------
 
 

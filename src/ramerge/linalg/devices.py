@@ -7,10 +7,10 @@ here instead: float64 on MPS, a matrix that does not fit, or one that torch fail
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from queue import Queue
 from typing import Any
 
 import numpy as np
@@ -58,29 +58,39 @@ class _Device:
 
         self._torch, self._name = torch, name
         self._device = torch.device(name.removeprefix("torch:"))
-        self._slots = threading.Semaphore(SIDE_BY_SIDE)
+        # of CUDA, so that one matrix is copied while another one is solved for
+        self._slots: Queue[Any] = Queue()
+        for _ in range(SIDE_BY_SIDE):
+            self._slots.put(torch.cuda.Stream(self._device) if self._device.type == "cuda" else None)
         self._too_large = float("inf")  # bytes of task vectors that did not fit
         self._has_warned = False
 
     def solve(self, function: Solve, taus: Sequence[NDArray[Any]], notify: Callable[[str], None]) -> NDArray[Any]:
         size = sum(tau.nbytes for tau in taus)
         if size < self._too_large:
-            with self._slots:
-                try:
-                    return self._solve(function, taus)
-                except DoubleMissingError:
-                    pass
-                except RuntimeError as error:
-                    if self._is_full(error):
-                        self._too_large = min(self._too_large, size)
-                    if not self._has_warned:
-                        self._has_warned = True
-                        reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else "no reason given"
-                        notify(f"{self._name}: a matrix was solved for on the CPU instead ({reason}); the result holds")
+            stream = self._slots.get()
+            try:
+                return self._solve(function, taus, stream)
+            except DoubleMissingError:
+                pass
+            except RuntimeError as error:
+                if self._is_full(error):
+                    self._too_large = min(self._too_large, size)
+                self._warn(str(error).strip() or "no reason given", notify)
+            finally:
+                self._slots.put(stream)
         return to_host(function(list(taus)))
 
-    def _solve(self, function: Solve, taus: Sequence[NDArray[Any]]) -> NDArray[Any]:
-        with self._torch.inference_mode():
+    def _warn(self, reason: str, notify: Callable[[str], None]) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            notify(
+                f"{self._name}: a matrix was solved for on the CPU instead ({reason.splitlines()[0][:200]}); "
+                "the result holds"
+            )
+
+    def _solve(self, function: Solve, taus: Sequence[NDArray[Any]], stream: Any) -> NDArray[Any]:
+        with self._torch.inference_mode(), self._torch.cuda.stream(stream):
             try:
                 return to_host(function([self._torch.from_numpy(tau).to(self._device) for tau in taus]))
             except RuntimeError as error:

@@ -253,19 +253,19 @@ def norm(x: Array) -> float:
 # --- methods of a matrix ---------------------------------------------------------------------------------------------
 
 
-def beside(triples: Sequence[Triples]) -> tuple[Array, Array]:
+def side_by_side(triples: Sequence[Triples]) -> tuple[Array, Array]:
     """Left vectors of all agents side by side, and right ones, each in the narrowest dtype of theirs."""
-    return _beside([one.u for one in triples]), _beside([one.v for one in triples])
+    return _joined([one.u for one in triples]), _joined([one.v for one in triples])
 
 
-def _beside(vectors: Sequence[Array]) -> Array:
+def _joined(vectors: Sequence[Array]) -> Array:
     real: Real = "float32" if any(real_of(one) == "float32" for one in vectors) else "float64"
     return arrays.concat([arrays.astype(one, real) for one in vectors], 1)
 
 
 def aligned(triples: Sequence[Triples]) -> Array:
     """polar(U) diag(S) polar(V)^T of the triples of all agents side by side; float32 if all on one side are."""
-    u, v = beside(triples)
+    u, v = side_by_side(triples)
     if len(u) > len(v):
         return aligned([Triples(one.v, one.s, one.u) for one in triples]).T
     return times_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)

@@ -33,7 +33,7 @@ def solve(_tensor: str, taus: Sequence[Array], parameters: PsaParameters) -> Arr
     if taus[0].shape[0] > taus[0].shape[1]:
         return solve(_tensor, [tau.T for tau in taus], parameters).T
     found = [spectral.leading(tau, lambda squares: holding(squares, parameters.energy), exact=False) for tau in taus]
-    lefts, rights = spectral.beside(found)
+    lefts, rights = spectral.side_by_side(found)
     lefts = spectral.polar(lefts)
     if rights.shape[1] > len(rights):
         rights, root = spectral.polar(rights), None
