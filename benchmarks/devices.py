@@ -31,7 +31,7 @@ from ramerge.methods.registry import METHODS
 SPECTRAL = ("swudi", "tsvm", "psa", "core+", "iso_c", "aswudi", "resmerge", "wudi", "iso_cts", "knots")
 # hidden size, size of keys and values, inner size, layers
 MODELS = {"0.5B": (896, 128, 4864, 24), "7B": (3584, 512, 18944, 28), "70B": (8192, 1024, 28672, 80)}
-TENSOR = "model.layers.0.self_attn.q_proj.weight"
+TENSOR = "model.layers.0.self_attn.q_proj.weight"  # of attention: ResMerge looks at the name
 _AGENTS = 3
 Matrix = NDArray[np.float32]
 
@@ -50,32 +50,32 @@ def task_vectors(shape: tuple[int, int]) -> list[Matrix]:
     for _ in range(_AGENTS):
         tau = rng.standard_normal(shape, dtype=np.float32)
         left, right = (rng.standard_normal((side, 16), dtype=np.float32) for side in shape)
-        tau += (left * (3 * 0.8 ** np.arange(16, dtype=np.float32))) @ right.T / 8
+        tau += (left * (3 * 0.8 ** np.arange(16, dtype=np.float32))) @ right.T / 24
         words = np.empty(tau.size, np.uint16)
         convert("F32", (1e-4 * tau).reshape(-1).view(np.uint32), "BF16", words, tau.size)
         made.append((words.astype(np.uint32) << 16).view(np.float32).reshape(shape))
     return made
 
 
-def solver(method: str) -> Callable[[list[Matrix], Place], Matrix]:
+def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Place], Matrix]:
     """What merges task vectors at a place."""
     parameters = METHODS[method].parameters()
     if method == "core+":
         return lambda taus, place: scaled(
             taus, (1.0,) * len(taus), 1.0, lambda ones: solve_core(TENSOR, ones, parameters, parameters.time), place
         )
-    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(_AGENTS)), {})
+    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), {})
     return lambda taus, place: prepared.solve(TENSOR, taus, place)
 
 
-def on_cpu(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix]) -> tuple[float, Matrix]:
-    """Seconds for a matrix while every processor solves for one, and the result."""
+def on_cpu(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix]) -> tuple[float, float, Matrix]:
+    """Seconds for a matrix while every processor solves for one, its processor seconds, and the result."""
     cores = len(os.sched_getaffinity(0))
     copies = [[tau.copy() for tau in taus] for _ in range(cores)]
     with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(cores) as pool:
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         found = list(pool.map(lambda each: solve(each, CPU), copies))
-        return (time.perf_counter() - began) / cores, found[0]
+        return (time.perf_counter() - began) / cores, (time.process_time() - worked) / cores, found[0]
 
 
 def on_device(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix], place: Place) -> tuple[float, Matrix]:
@@ -97,18 +97,21 @@ def _main(device: str, most: float) -> None:
     spent = 0.0
     for model in MODELS:
         for shape, times in shapes_of(model).items():
-            taus = task_vectors(shape)
+            taus: list[Matrix] = []
             for method in SPECTRAL:
                 row: dict[str, Any] = {"model": model, "shape": shape, "times": times, "method": method}
                 work = METHODS[method].work(_layer(shape), METHODS[method].parameters(), _AGENTS)
-                here = None
-                if spent + work.operations / 3e10 < most:  # a processor does at least that much in a second
-                    row["cpu"], here = on_cpu(solver(method), taus)
+                runs_here = spent + work.operations / 3e10 < most  # a processor does at least that much in a second
+                runs_there = device != "cpu" and not warned
+                if not taus and (runs_here or runs_there):
+                    taus = task_vectors(shape)
+                if runs_here:
+                    row["cpu"], row["processor"], here = on_cpu(solver(method), taus)
                     spent += row["cpu"] * len(os.sched_getaffinity(0))
-                if device != "cpu" and not warned:
+                if runs_there:
                     row["device"], there = on_device(solver(method), taus, place)
-                    if here is not None:
-                        row["difference"] = float(np.linalg.norm(there - here) / np.linalg.norm(here))
+                if runs_here and runs_there:
+                    row["difference"] = float(np.linalg.norm(there - here) / np.linalg.norm(here))
                 rows.append(row)
                 print(
                     " ".join(
@@ -121,7 +124,7 @@ def _main(device: str, most: float) -> None:
             ones = [row for row in rows if row["model"] == model and row["method"] == method]
             sums = {
                 where: sum(row["times"] * row[where] for row in ones)
-                for where in ("cpu", "device")
+                for where in ("cpu", "processor", "device")
                 if all(where in row for row in ones)
             }
             if sums:

@@ -1,5 +1,7 @@
 """A spectral method on one matrix: `python -m benchmarks.spectral_layer TOOL METHOD OUT IN [FOLDER]`; prints JSON.
 
+Seconds are those of a clock, and of the processor, which other processes disturb less.
+
 TOOL is `ramerge`, or `fusion_bench` with the folder that its wheel is unpacked in. The task vectors are those of the
 generated checkpoints. Both take one thread, as a worker of a merge does.
 """
@@ -21,11 +23,9 @@ import numpy as np
 import threadpoolctl
 from numpy.typing import NDArray
 
+from benchmarks.devices import TENSOR, solver
 from benchmarks.wudi_layer import task_vectors
-from ramerge.methods.registry import METHODS
-
-# An attention matrix of the generated checkpoints; ResMerge looks at the name.
-TENSOR = "model.layers.0.self_attn.q_proj.weight"
+from ramerge.linalg.devices import CPU
 
 
 def _main(tool: str, method: str, shape: tuple[int, int], folder: str | None) -> None:
@@ -33,16 +33,17 @@ def _main(tool: str, method: str, shape: tuple[int, int], folder: str | None) ->
     solve = _ours(method, len(taus)) if tool == "ramerge" else _theirs(method, str(folder))
     with threadpoolctl.threadpool_limits(1), contextlib.redirect_stdout(sys.stderr):
         solve([tau[:64, :64].copy() for tau in taus])  # what a first call loads
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.process_time()
         result = solve(taus)
-        took = time.perf_counter() - began
-    print(json.dumps({"seconds": took, "norm": float(np.linalg.norm(result.astype(np.float64)))}))
+        took, processor = time.perf_counter() - began, time.process_time() - worked
+    print(
+        json.dumps({"seconds": took, "processor": processor, "norm": float(np.linalg.norm(result.astype(np.float64)))})
+    )
 
 
 def _ours(method: str, agents: int) -> Callable[[Sequence[NDArray[Any]]], NDArray[Any]]:
-    parameters = METHODS[method].parameters()
-    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), {})
-    return lambda taus: prepared.solve(TENSOR, [tau.copy() for tau in taus])
+    solve = solver(method, agents)
+    return lambda taus: solve([tau.copy() for tau in taus], CPU)
 
 
 def _theirs(method: str, folder: str) -> Callable[[Sequence[NDArray[Any]]], NDArray[Any]]:
