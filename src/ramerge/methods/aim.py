@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.kernels.spectral import Array
+from ramerge.linalg.arrays import Array
 from ramerge.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
 from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.matrices import WIDENED
