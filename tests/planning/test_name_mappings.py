@@ -108,7 +108,12 @@ CASES = {
         renamed(lambda name: f"module._orig_mod.{name}"),
         "_orig_mod",
     ),
-    "without head": (dense, plain, renamed(lambda name: name.removeprefix("model.")), "without its head"),
+    "without head": (
+        dense,
+        plain,
+        renamed(lambda name: name.removeprefix("model.")),
+        "no prefix is the base's 'model.'",
+    ),
     "projections of the agent in one": (dense, plain, fused, "qkv_proj"),
     "projections of the base in one": (dense, fused, plain, "q_proj"),
     "experts of the agent in one": (sparse, single, plain, "gate_up_proj"),
@@ -147,7 +152,11 @@ def test_the_same_merge_under_other_names(case: str, tmp_path: Path) -> None:
 
 
 def test_heads_and_towers_that_training_does_not_load_come_from_the_base(tmp_path: Path) -> None:
-    more = {"mtp.layers.0.w": np.ones((3, 3)), "model.visual.w": np.ones(4), "model.layers.2.norm.weight": np.ones(4)}
+    more = {
+        "mtp.layers.0.w": np.ones((3, 3)),
+        "model.visual.blocks.0.w": np.ones(4),
+        "model.layers.2.norm.weight": np.ones(4),
+    }
     config = {"num_hidden_layers": 2}
     write_checkpoint(tmp_path / "base", written(dense(0) | more), config=config)
     write_checkpoint(tmp_path / "a", written(dense(1)), config=config)

@@ -12,7 +12,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.methods.base import conditions
 from ramerge.output.write import Shard
-from ramerge.planning.configs import accepts, compare_configs, contradictions
+from ramerge.planning.configs import accepts, are_related, compare_configs, contradictions
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.layout import unlike_base
@@ -79,8 +79,7 @@ def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: F
         return inputs
     kept = {}
     for name, agent in inputs.opened_agents.items():
-        kinds = [one.config.get("model_type") for one in (base, agent)]
-        if None in kinds or kinds[0] == kinds[1]:
+        if are_related(base.config, agent.config):
             kept[name] = agent
             continue
         findings.problem(

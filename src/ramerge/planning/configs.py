@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cache, partial
@@ -22,6 +22,7 @@ from ramerge.foundation.text import brief, quoted
 from ramerge.planning import derived
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.text_config import parts_of, path_to, text_configs
 
 # Parts of keys that change what the weights mean, at any depth.
 _MEANING = re.compile(
@@ -94,7 +95,7 @@ def key_table() -> _KeyTable:
 def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
     """All keys whose values differ, where a key that one side leaves out has its default."""
     found = ConfigDifferences()
-    left, right = _flatten(canonical(base)), _flatten(canonical(agent))
+    left, right = (_flatten(canonical(config)) for config in comparable(base, agent))
     if left == right:
         return found
     table = key_table()
@@ -116,6 +117,67 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> Config
         else:
             found.warned[key] = text
     return found
+
+
+def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
+    """Whether two configurations are of one architecture, or one is of the text model, or another part, of the other.
+
+    Text models that were made from parts have names such as qwen2 and qwen2_5_vl.
+    """
+    kinds = [config.get("model_type") for config in (base, agent)]
+    if None in kinds or kinds[0] == kinds[1] or path_to(base, kinds[1]) or path_to(agent, kinds[0]):
+        return True
+    families = [re.match(r"[a-z]*", str(kind)) for kind in kinds]
+    return (
+        bool(parts_of(base)) != bool(parts_of(agent)) and families[0] is not None and families[0][0] == families[1][0]
+    )
+
+
+def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What two configurations say about what both models have."""
+    kinds = [config.get("model_type") for config in (base, agent)]
+    if kinds[0] != kinds[1]:
+        if path := path_to(base, kinds[1]):
+            return _part(base, path), _without(agent, _NAMES)
+        if path := path_to(agent, kinds[0]):
+            return _without(base, _NAMES), _part(agent, path)
+    nested = [len(text_configs(config)) > 1 for config in (base, agent)]
+    if bool(parts_of(base)) == bool(parts_of(agent)) and nested[0] == nested[1]:
+        return base, agent
+    left, right = _lifted(base), _lifted(agent)
+    if parts_of(base) and parts_of(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
+        return left, right
+    return tuple(_without(config, (*_NAMES, *parts_of(config), *_OF_IMAGES)) for config in (left, right))
+
+
+_NAMES = ("architectures", "model_type", "auto_map")
+# How positions of images are rotated, which changes nothing for text.
+_OF_IMAGES = ("mrope_section", "mrope_interleaved")
+
+
+def _part(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a part. That its embeddings are tied may be said only by the whole model's."""
+    part = config
+    for key in path:
+        part = part[key]
+    tied = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
+    return _without({**part, **tied}, _NAMES)
+
+
+def _lifted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with that of its text model in the place of its own."""
+    outer, *inner = text_configs(config)
+    names = {key for part in (outer, *inner) for key, value in part.items() if any(value is text for text in inner)}
+    merged: dict[str, Any] = {}
+    for part in (outer, *inner, {key: outer[key] for key in (*_NAMES, "tie_word_embeddings") if key in outer}):
+        merged |= {key: value for key, value in part.items() if key not in names}
+    return merged
+
+
+def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """A configuration without some keys, at any depth."""
+    kept = {key: value for key, value in config.items() if key not in keys}
+    return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
 def accepts(given: str, key: str) -> bool:
@@ -260,8 +322,7 @@ def _depth(config: Mapping[str, Any], layers: int) -> Iterator[str]:
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = config.get("text_config")
-    return inner if isinstance(inner, Mapping) and "hidden_size" in inner else config
+    return next((part for part in reversed(text_configs(config)) if "hidden_size" in part), config)
 
 
 def _number(config: Mapping[str, Any], key: str) -> int | None:

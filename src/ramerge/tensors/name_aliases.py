@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from ramerge.tensors.text_config import text_configs
+
 
 @dataclass(frozen=True)
 class Renaming:
@@ -52,8 +54,7 @@ RENAMINGS = (
 
 def interleaves_gates(config: Mapping[str, Any]) -> bool:
     """Whether rows of gate and up take turns in `experts.gate_up_proj`, instead of lying one below the other."""
-    text = config.get("text_config")
-    return any(part.get("model_type") == "gpt_oss" for part in (config, text) if isinstance(part, Mapping))
+    return any(part.get("model_type") == "gpt_oss" for part in text_configs(config))
 
 
 # Names that follow from a name by the table; real ones need two steps.

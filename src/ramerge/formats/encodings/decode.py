@@ -16,6 +16,7 @@ from ramerge.foundation.text import brief, quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Contents, Quantized
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.text_config import map_text, text_configs
 
 KEYS = ("quantization_config", "compression_config")
 """Keys of `config.json` that declare a quantization."""
@@ -32,9 +33,7 @@ _OF_ACTIVATIONS = re.compile(
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a configuration, or the one of its text model, says about quantization; None if it says nothing."""
-    text = config.get("text_config")
-    parts = (config, text if isinstance(text, Mapping) else {})
-    stated = (part.get(key) for part in parts for key in KEYS)
+    stated = (part.get(key) for part in text_configs(config) for key in KEYS)
     return next((found for found in stated if isinstance(found, Mapping)), None)
 
 
@@ -45,10 +44,7 @@ def method_of(quantization: Mapping[str, Any]) -> str:
 
 def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration that does not declare a quantization."""
-    found = {key: value for key, value in config.items() if key not in KEYS}
-    if isinstance(text := found.get("text_config"), Mapping):
-        found["text_config"] = without_declaration(text)
-    return found
+    return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
 
 
 def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantized | None]:
@@ -145,8 +141,7 @@ def _decoded(
 
 def stated_dtype(config: Mapping[str, Any]) -> str | None:
     """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
-    text = config.get("text_config")
-    for part in (config, text if isinstance(text, Mapping) else {}):
+    for part in text_configs(config):
         for key in ("dtype", "torch_dtype"):
             name = full_dtype(part.get(key))
             if isinstance(name, str) and name in FROM_FULL_NAME:
