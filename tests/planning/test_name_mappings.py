@@ -157,7 +157,7 @@ def test_heads_and_towers_that_training_does_not_load_come_from_the_base(tmp_pat
         "model.visual.blocks.0.w": np.ones(4),
         "model.layers.2.norm.weight": np.ones(4),
     }
-    config = {"num_hidden_layers": 2}
+    config = {"num_hidden_layers": 2, "vision_config": {"depth": 1}}
     write_checkpoint(tmp_path / "base", written(dense(0) | more), config=config)
     write_checkpoint(tmp_path / "a", written(dense(1)), config=config)
     notes = " ".join(ramerge.plan(recipe(tmp_path, ["a"])).notes)

@@ -14,7 +14,7 @@ from ramerge.recipe.layers import counts_of, layer_of
 from ramerge.tensors.embeddings import EMBEDDINGS, HEADS
 from ramerge.tensors.prefixes import stack_of
 from ramerge.tensors.tensor import Tensor
-from ramerge.tensors.text_config import parts_of, text_configs
+from ramerge.tensors.text_config import has_more_than_text, text_configs
 
 # Computed from config.json when a model is loaded.
 _BUFFER = re.compile(
@@ -70,7 +70,7 @@ def known_absences(
     for why, found in ((FURTHER, further), (BEYOND, beyond)):
         if names.issuperset(found):  # a model that has some of them lacks the others by mistake
             yield why, found
-    if not configs[0] or parts_of(configs[0]):
+    if has_more_than_text(configs[0]):
         yield PARTS, _of_other_parts(tensors, names)
 
 

@@ -71,17 +71,19 @@ def aligned(
     chosen = _chosen(
         {old: stack for old, stack in stacks(shapes).items() if old not in kept}, stacks(wanted), preferred
     )
-    pairs = sorted({pair for old, new in chosen.items() for pair in _shorter(old, new)}, key=_length)
+    around = {_around(old, new) for old, new in chosen.items()}
+    pairs = sorted({pair for old, new in around for pair in _shorter(old, new)}, key=_length)
     names: dict[str, str] = {}
     used: dict[str, str] = {}
     ends = _ends(wanted)
     for name, shape in shapes.items():
         stack = stack_of(name)
         if stack in chosen:
-            places = [(stack, chosen[stack])]
-        else:
-            places = [(old, new) for old, new in pairs if name.startswith(old) and new + name[len(old) :] in wanted]
-            places += [(old, new) for old, new in _in_front(name, ends) if wanted[new + name[len(old) :]] == shape]
+            names[name] = chosen[stack] + name[len(stack) :]
+            used.setdefault(*_shortest(*_around(stack, chosen[stack])))
+            continue
+        places = [(old, new) for old, new in pairs if name.startswith(old) and new + name[len(old) :] in wanted]
+        places += [(old, new) for old, new in _in_front(name, ends) if wanted[new + name[len(old) :]] == shape]
         for old, new in places[:1]:
             names[name] = new + name[len(old) :]
             used.setdefault(*_shortest(old, new))
@@ -106,7 +108,7 @@ def _chosen(ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferred: C
 
     found: dict[str, str] = {}
     for old, stack in ours.items():
-        likes = {new: likeness(old, new) for new in theirs if _kind(new) == _kind(old)}
+        likes = {new: likeness(old, new) for new in theirs}
         best = [new for new, like in likes.items() if like == max(likes.values()) and 2 * like[0] >= len(stack.shapes)]
         if len(best) == 1:
             found[old] = best[0]
@@ -117,8 +119,10 @@ def _chosen(ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferred: C
     }
 
 
-def _kind(stack: str) -> str:
-    return stack.rstrip(".").rpartition(".")[2]
+def _around(old: str, new: str) -> tuple[str, str]:
+    """What the layers of two stacks lie in."""
+    before, after = (stack.rstrip(".").rpartition(".")[0] for stack in (old, new))
+    return f"{before}." if before else "", f"{after}." if after else ""
 
 
 def _common(stack: Stack, other: Stack) -> int:

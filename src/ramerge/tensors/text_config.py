@@ -12,6 +12,8 @@ Config = Mapping[str, Any]
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
 # Mappings that are about something else than a part of the model.
 _NO_PART = re.compile(r"(quantization|compression|sparsity|generation|attn|ffn|rope|router|moe)_config")
+# What older configurations say of towers, without a mapping for each part.
+_OF_TOWERS = re.compile(r"(mm_)?(vision|visual|audio|img|image|speech)(_\w+)?|embd_layer")
 _OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_layers")
 
 
@@ -33,6 +35,11 @@ def parts_of(config: Config) -> dict[str, Config]:
         if key.endswith("_config") and isinstance(value, Mapping) and not _NO_PART.fullmatch(key)
         if any(name in value for name in _OF_MODELS)
     }
+
+
+def has_more_than_text(config: Config) -> bool:
+    """Whether a configuration is that of a model with towers, or does not say, as it is empty."""
+    return not config or bool(parts_of(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
 
 
 def all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
