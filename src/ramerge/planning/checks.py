@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ramerge.formats.encodings.decode import OF_MODELOPT
 from ramerge.formats.safetensors import INDEX
 from ramerge.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
@@ -31,7 +32,7 @@ _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
 # What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
-_OF_QUANTIZATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+_OF_QUANTIZATION = (OF_MODELOPT, "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 
