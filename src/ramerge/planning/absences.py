@@ -19,7 +19,7 @@ from ramerge.tensors.text_config import has_more_than_text, text_configs
 # Computed from config.json when a model is loaded.
 _BUFFER = re.compile(
     r"(?:.*\.)?(?:(?:original_)?inv_freq|(?:cos|sin)_cached|freqs_cis|(?:text_|image_)?position_ids|token_type_ids"
-    r"|masked_bias|(?:causal_|attn_|attention_)?mask)"
+    r"|masked_bias|tokens_per_expert|(?:causal_|attn_|attention_)?mask)"
 )
 # One of four dimensions is no bias but a mask, as of GPT-2 and GPT-NeoX.
 _MASK = re.compile(r"(?:.*\.)?(?:attn|attention|self_attn|self_attention)\.bias")

@@ -110,6 +110,7 @@ class Fusion:
 
 
 _EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
+_PRIME = "experts as prime-rl has them in training"
 _ROWS = "projections in one tensor, or each its own"
 _EXPERT = "{stem}.experts.{expert}"
 
@@ -118,6 +119,12 @@ FUSIONS = (
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
     Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
+    *(
+        Fusion(f"{{stem}}.experts.{short}", (f"{_EXPERT}.{part}.weight",), _PRIME)
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+        for part in (long, short)
+    ),
+    Fusion("{stem}.experts.gate_up_proj", ("{stem}.experts.w1", "{stem}.experts.w3"), _PRIME),
     *(
         Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
         for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")))
@@ -177,13 +184,18 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, t
         fitted.problems.append(f"{text}; say which one with rename")
     elif found:
         spelled.whole[found[0].name] = wanted.name
-        fitted.tensors[wanted.name] = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        tensor = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        if tensor.shape == (1, *wanted.shape):  # one shared expert, as a stack of one
+            tensor = reshaped(tensor, wanted.shape)
+        elif tensor.shape != wanted.shape and tensor.shape == (*wanted.shape[:1], *wanted.shape[:0:-1]):
+            tensor = Tensor(tensor.name, tensor.dtype, wanted.shape, Transposed(tensor))
+        fitted.tensors[wanted.name] = tensor
     else:
         made = ((fusion, tensor) for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
         fusion, tensor = next(made, (None, None))
         if fusion is not None and tensor is not None:
             fitted.tensors[wanted.name] = tensor
-            if taking_turns and fusion.is_of_experts and len(fusion.parts) > 1:
+            if taking_turns and ".experts." in fusion.whole and len(fusion.parts) > 1:
                 fitted.problems.append(
                     f"{quoted(wanted.name)}: rows of gate and up take turns in the experts.gate_up_proj of gpt-oss, "
                     "and one of base and agent has them as tensors of their own, in an order that nothing says; "
@@ -279,12 +291,11 @@ def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
 
 def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, turned: bool) -> Iterator[Tensor]:
     """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
-    experts = range(wanted.shape[0]) if fusion.is_of_experts and wanted.shape else range(1)
-    parts = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in experts]
-    if not parts or not all(len(found) == 1 and found[0].shape for row in parts for found in row):
+    matrices = _matrices(fusion, stem, wanted, spelled)
+    if not matrices:
         return
-    matrices = [[found[0] for found in row] for row in parts]
-    front = (len(experts),) if fusion.is_of_experts else ()
+    experts = range(len(matrices))
+    front = wanted.shape[:1] if len(wanted.shape) > len(matrices[0][0].shape) else ()
     rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
     exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
     turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
@@ -306,6 +317,22 @@ def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, tur
             pieces.append(PlacedPiece((expert, *place) if front else place, piece))
             start += size
     yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
+
+
+def _matrices(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> list[list[Tensor]]:
+    """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
+    count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
+    found = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
+    if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
+        return []
+    rows = [[each[0] for each in row] for row in found]
+    stacks = rows[0]
+    if len(wanted.shape) != 3 or any(len(stack.shape) != 3 or stack.shape[0] != wanted.shape[0] for stack in stacks):
+        return rows
+    return [
+        [reshaped(box_of(stack, (expert, 0, 0), (1, *stack.shape[1:])), stack.shape[1:]) for stack in stacks]
+        for expert in range(wanted.shape[0])
+    ]
 
 
 def _taken_out(
