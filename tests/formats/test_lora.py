@@ -534,9 +534,9 @@ def test_a_pair_for_each_expert(layout: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "config", "words"),
     [
-        ((2, 12, 8), {}, "and the base has [2, 12, 8]"),
-        ((3, 12, 9), {}, "and the base has [3, 12, 9]"),
-        (None, {}, "and the base has no such parameter of experts"),
+        ((2, 12, 8), {}, "and the base has 2 experts"),
+        ((3, 12, 9), {}, "does not fit the base's"),
+        (None, {}, "and the base has no such projection of experts"),
         ((3, 12, 8), {"use_dora": True}, "DoRA of experts is not read"),
         ((3, 12, 8), {"r": 3}, "has the rank 4, but by r and rank_pattern"),
     ],

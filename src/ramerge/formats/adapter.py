@@ -17,6 +17,7 @@ from itertools import permutations
 from typing import Any
 
 from ramerge.formats import pickled, safetensors, unread
+from ramerge.formats.expert_adapters import Place, Projection, places_of, projection_of
 from ramerge.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
@@ -29,6 +30,7 @@ from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, head_of, set_vocabular
 from ramerge.tensors.identity import identify
 from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows
 from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.tensors.origins import reshaped, stacked
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -142,7 +144,8 @@ def _tied(base: Checkpoint) -> tuple[str, ...]:
 class _Pair:
     """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts).
 
-    Stacked, as SkyRL writes those of a parameter of experts, A is (experts, rank, in), and B (experts, out, rank).
+    Stacked, those of a projection of all experts, A is (experts, rank, in), and B (experts, out, rank). One that all
+    experts share is a stack of one.
     """
 
     module: str
@@ -163,7 +166,7 @@ class _Pair:
         return len(self.a.shape) == 3
 
     def rank(self, experts: int) -> int:
-        return self.a.shape[1] if self.is_stacked else self.a.shape[0] // experts
+        return self.a.shape[0] // experts
 
     def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
         """Left and right factor from an expert and a row on, and the rank.
@@ -171,15 +174,29 @@ class _Pair:
         A has the experts one after the other, in B each rank has all experts side by side. Of several experts, or of
         one whose factors are all there are.
         """
-        rank, (out, width) = self.rank(experts), (self.b.shape[-2], self.a.shape[-1])
+        rank, width = self.rank(experts), self.a.shape[1]
         a = Factor(self.a, index=1, rank=width, expert=rank * width, first=expert * rank * width)
         b = Factor(self.b, index=rank * experts, rank=experts, expert=1, first=expert)
-        if self.is_stacked:
-            b = Factor(self.b, index=rank, rank=1, expert=out * rank, first=expert * out * rank)
         left, right = (a, b) if transposed else (b, a)
         if row:
             left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
         return left, right, rank
+
+    def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
+        """Left and right factor of a stack, from an expert and a row on; `row` is for those that are not transposed."""
+        (_, rank, width), out = self.a.shape, self.b.shape[1]
+        a_step, b_step = (size if factor.shape[0] > 1 else 0 for factor, size in ((self.a, rank * width), (self.b, out * rank)))
+        a = Factor(self.a, index=1, rank=width, expert=a_step, first=expert * a_step)
+        b = Factor(self.b, index=rank, rank=1, expert=b_step, first=expert * b_step + row * rank)
+        return (a, b) if transposed else (b, a)
+
+    @property
+    def as_stack(self) -> _Pair:
+        """The same factors as a stack of one, if they are no stack."""
+        if self.is_stacked:
+            return self
+        a, b = (reshaped(factor, (1, *factor.shape)) for factor in (self.a, self.b))
+        return replace(self, a=a, b=b)
 
 
 @dataclass(frozen=True)
@@ -202,8 +219,8 @@ class _AdaptedParameter:
 
     def orientations(self, pair: _Pair) -> set[bool]:
         """Whether the factors fit as they are (False), and transposed (True)."""
-        (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[-2], pair.a.shape[-1])
-        if pair.a.shape[0] != self.experts if pair.is_stacked else pair.a.shape[0] % self.experts:
+        (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[0], pair.a.shape[1])
+        if pair.a.shape[0] % self.experts:
             return set()
         found = {False} if (out, width) == (high, wide) else set[bool]()
         return found | ({True} if (width, out) == (high, wide) and len(self.shape) == 3 else set())
@@ -282,15 +299,21 @@ class _Agent:
                     wrapped.setdefault(plain, []).append(pair)
                 if "tokens" in parts:
                     self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
+        experts: dict[Projection, dict[int | None, _Pair]] = {}
         for module, pairs in wrapped.items():
             with self._about(module):
                 if targets := self._targets(module):
                     self._add_to_parameters(module, pairs, targets)
-                for pair in () if targets else pairs:
-                    if pair.is_stacked:
-                        self._add_to_experts(pair)
+                    continue
+                of_experts = projection_of(module) if self._named(f"{module}.weight") is None else None
+                for pair in pairs:
+                    if of_experts is not None:
+                        experts.setdefault(of_experts[0], {})[of_experts[1]] = pair
                     else:
                         self._add_to_module(pair, modules[pair.module])
+        for projection, found in experts.items():
+            with self._about(f"{projection.stem} ({projection.kind})" if None not in found else found[None].module):
+                self._add_to_experts(projection, found)
         if not modules and not others:
             self.problems.append("holds no tensors")
         for option, keys in self.settings.idle(self.scaled).items():
@@ -333,6 +356,8 @@ class _Agent:
         """Whether factors without elements are for a module that the base does not have, as a gate of its experts."""
         plain = module.replace(".base_layer", "")
         known = self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain)
+        if not known and (found := projection_of(plain)) is not None:
+            known = places_of(found[0], self._named, self.base.tensors)
         return not known and not any(tensor.elements for tensor in parts.values())
 
     @staticmethod
@@ -346,7 +371,9 @@ class _Agent:
                 shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
                 if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
                     raise ValueError(f"{shapes}; {UNGATHERED}")
-                if pair.is_stacked and pair.a.shape[:2] == (*pair.b.shape[:1], *pair.b.shape[2:]):
+                if projection_of(pair.plain) is not None and {len(pair.a.shape), len(pair.b.shape)} == {3}:
+                    if pair.a.shape[1] != pair.b.shape[2]:
+                        raise ValueError(f"{shapes}, which are no factors of a product for each expert")
                     return pair
                 if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
                     raise ValueError(f"{shapes}; adapters of convolutions are not read")
@@ -545,16 +572,106 @@ class _Agent:
             )
         return fits.pop()
 
-    def _add_to_experts(self, pair: _Pair) -> None:
-        """Add a pair for each expert to the parameter of all experts that it is named after."""
-        module, _, name = pair.plain.rpartition(".")
-        parameter = self._parameter(module, name)
-        if parameter is None or not parameter.orientations(pair) or self.settings.use_dora:
+    def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, _Pair]) -> None:
+        """Add pairs of single experts, or one of all, to a projection of experts."""
+        places = places_of(projection, self._named, self.base.tensors)
+        every = pairs.get(None)
+        shown = every or next(iter(pairs.values()))
+        shapes = f"A {list(shown.a.shape)}, B {list(shown.b.shape)}"
+        if not places:
+            raise ValueError(f"is an adapter of experts ({shapes}), and the base has no such projection of experts")
+        if self.settings.use_dora:
+            raise ValueError(f"is an adapter of experts ({shapes}), and DoRA of experts is not read")
+        if every is not None and len(pairs) > 1:
+            raise ValueError("has factors for all experts, and others for single ones; only one of them can be meant")
+        count = self.base.tensors[places[0].name].shape[0] if places[0].expert is None else 1 + places[-1].expert
+        if every is not None:
+            self._add_stack(projection, places, count, every.plain, self._stack_of(every, count))
+        elif places[0].expert is None:
+            self._add_stack(projection, places, count, *self._stacked(pairs, count))
+        else:
+            if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
+                raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
+            for expert, pair in pairs.items():
+                here = [replace(place, expert=0) for place in places if place.expert == expert]
+                self._add_stack(projection, here, 1, pair.plain, pair.as_stack)
+
+    def _stack_of(self, pair: _Pair, count: int) -> _Pair:
+        """The stack that a pair of all experts is: its own, one that all share, or as PEFT stores that of a parameter."""
+        if not pair.is_stacked and pair.a.shape[0] == count * self.settings.rank(pair.plain) and count > 1:
+            raise ValueError(
+                f"A {list(pair.a.shape)}, B {list(pair.b.shape)} have ranks for {count} experts in an order that is not "
+                "said; name the parameter in target_parameters if PEFT wrote them"
+            )
+        stack = pair.as_stack
+        if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
             shapes = f"A {list(pair.a.shape)}, B {list(pair.b.shape)}"
-            has = f"has {list(parameter.shape)}" if parameter is not None else "has no such parameter of experts"
-            dora = ", and DoRA of experts is not read" if self.settings.use_dora else ""
-            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base {has}{dora}")
-        self._add_to_parameter(pair, parameter, self._side(module, pair, parameter, set()))
+            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
+        return stack
+
+    @staticmethod
+    def _stacked(pairs: Mapping[int | None, _Pair], count: int) -> tuple[str, _Pair, tuple[int, ...]]:
+        """The pairs of single experts as a stack, and the place of each expert in it."""
+        numbers = sorted(expert for expert in pairs if expert is not None)
+        if numbers[-1] >= count:
+            raise ValueError(f"changes expert {numbers[-1]}, and the base has {count}")
+        found = [pairs[number] for number in numbers]
+        kinds = {(pair.a.shape, pair.b.shape, pair.a.dtype, pair.b.dtype) for pair in found}
+        if len(kinds) > 1:
+            raise ValueError("has other shapes, ranks or dtypes for some experts, which are one tensor in the base")
+        a, b = (
+            reshaped(stacked("", factors), (len(found), *factors[0].shape))
+            for factors in ([pair.a for pair in found], [pair.b for pair in found])
+        )
+        places = tuple(numbers.index(expert) if expert in pairs else -1 for expert in range(count))
+        return found[0].plain, replace(found[0], a=a, b=b), places
+
+    def _add_stack(
+        self,
+        projection: Projection,
+        places: Sequence[Place],
+        count: int,
+        name: str,
+        stack: _Pair,
+        order: tuple[int, ...] = (),
+    ) -> None:
+        (_, rank, width), out = stack.a.shape, stack.b.shape[1]
+        rows = max(place.row + place.shape[0] for place in places) if places[0].expert is not None else out
+        scaling = self._scaling(name, rank)
+        for place in places:
+            turned = False
+            if place.expert is None:
+                turned = self._turned(projection, place, out, width)
+            elif place.shape[1] != width or rows != out:
+                raise ValueError(
+                    f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
+                    f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
+                )
+            self._check_wide(place.name)
+            kind = "changes" if place.half is None else f"changes the {projection.kind} of"
+            self._note(kind, place.name, stack.module)
+            left, right = stack.of_stack(transposed=turned, expert=place.expert or 0, row=place.row)
+            interleaved = interleaves_gates(self.base.config)
+            region = place.region(out, turned=turned, interleaved=interleaved)
+            self._put(
+                place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
+            )
+
+    def _turned(self, projection: Projection, place: Place, out: int, width: int) -> bool:
+        """Whether the base has the projection turned. Raises ValueError if it does not fit, or nothing tells."""
+        fits = place.orientations(out, width)
+        if not fits:
+            raise ValueError(
+                f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} for "
+                "each expert; is it an adapter of another model?"
+            )
+        fits = fits if len(fits) == 1 else self._shown_by_base(projection.stem) or fits
+        if len(fits) > 1:
+            raise ValueError(
+                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell which "
+                "factor is on which side; merge the adapter into its base with its trainer's tools"
+            )
+        return fits.pop()
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
@@ -620,8 +737,7 @@ class _Agent:
 
     def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
         experts = parameter.experts
-        name = pair.plain if pair.is_stacked else f"{pair.plain}.{parameter.name}"
-        scaling = self._scaling(name, pair.rank(experts))
+        scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
         for name, expert, row in parameter.parts:
             self._check_wide(name)
             self._note("changes", name, pair.module)
