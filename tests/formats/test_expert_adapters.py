@@ -1,4 +1,4 @@
-"""Adapters on experts in the dialects of trainers, on bases in all layouts. Numbers are exact in float32, in any order."""
+"""Adapters on experts in the dialects of trainers, on bases in all layouts. Sums of these numbers are exact."""
 
 from __future__ import annotations
 

@@ -67,7 +67,9 @@ def shared(seed: int) -> Model:
     rng = np.random.default_rng([seed, 1])
     stack, shapes = "model.layers.0.mlp", {"gate_proj": (6, 4), "up_proj": (6, 4), "down_proj": (4, 6)}
     found = sparse(seed) | {f"{stack}.gate.e_score_correction_bias": rng.normal(0, 0.02, 3)}
-    return found | {f"{stack}.shared_experts.{name}.weight": rng.normal(0, 0.02, shape) for name, shape in shapes.items()}
+    return found | {
+        f"{stack}.shared_experts.{name}.weight": rng.normal(0, 0.02, shape) for name, shape in shapes.items()
+    }
 
 
 _SHORT = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}

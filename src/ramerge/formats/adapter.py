@@ -28,9 +28,10 @@ from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint, Contents
 from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, head_of, set_vocabulary, tied_embedding, untied
 from ramerge.tensors.identity import identify
-from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows
+from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
 from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.tensors.origins import reshaped, stacked
+from ramerge.tensors.prefixes import aligned
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -42,6 +43,10 @@ _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
 _SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
 # Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
 _ANY_RANK = 1024
+# Problems of a kind that are listed one by one.
+_MOST_ALIKE = 3
+# What names of models end in that are quantized for training adapters.
+_IN_4_BITS = re.compile(r"-(?:unsloth-)?bnb-4bit$")
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
 )
@@ -58,6 +63,12 @@ _PARTS = {
 _PAIRS = (("A", "B"), ("embedding A", "embedding B"))
 # A parameter of all experts, and the tensors that files may have instead for each expert, one below the other.
 _EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
+# Projections that files may have as one tensor, one below the other, or each by itself.
+_ROWS = (
+    ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
+    ("gate_up_proj", ("gate_proj", "up_proj")),
+    ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v")),
+)
 # In which order modules of transformers declare them. PEFT wraps the first of them first.
 _DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 # Architectures whose linear layers are stored as (in, out).
@@ -97,7 +108,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     agent.add(stored)
     agent.tie_again(base)
     if agent.problems:
-        raise CheckpointError(f"{path}: {text}" for text in agent.problems)
+        raise CheckpointError(f"{path}: {text}" for text in _gathered(agent.problems))
     base = agent.base
     same_names = agent.tensors.keys() == base.tensors.keys()
     vocabulary = agent.vocabulary
@@ -122,12 +133,24 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     )
 
 
+def _gathered(problems: Sequence[str]) -> list[str]:
+    """The problems; of those that say the same of many modules, the first and how many there are."""
+    alike: dict[str, list[str]] = {}
+    for text in problems:
+        alike.setdefault(re.sub(r"'[^']*'|[0-9]+", "", text), []).append(text)
+    return [
+        text
+        for texts in alike.values()
+        for text in (texts if len(texts) <= _MOST_ALIKE else [f"{texts[0]} (and {len(texts) - 1:,} others alike)"])
+    ]
+
+
 def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
     known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
     known.add(model_name(str(base.config.get("_name_or_path") or "")))
-    named = settings.base_model_name_or_path
-    if named and model_name(named) not in known:
+    named = _IN_4_BITS.sub("", settings.base_model_name_or_path)
+    if named and not {model_name(named), model_name(settings.base_model_name_or_path)} & known:
         yield (
             f"its configuration says that it was trained on {quoted(named)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
@@ -185,7 +208,8 @@ class _Pair:
     def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
         """Left and right factor of a stack, from an expert and a row on; `row` is for those that are not transposed."""
         (_, rank, width), out = self.a.shape, self.b.shape[1]
-        a_step, b_step = (size if factor.shape[0] > 1 else 0 for factor, size in ((self.a, rank * width), (self.b, out * rank)))
+        a_step = rank * width if self.a.shape[0] > 1 else 0
+        b_step = out * rank if self.b.shape[0] > 1 else 0
         a = Factor(self.a, index=1, rank=width, expert=a_step, first=expert * a_step)
         b = Factor(self.b, index=rank, rank=1, expert=b_step, first=expert * b_step + row * rank)
         return (a, b) if transposed else (b, a)
@@ -246,6 +270,8 @@ class _Agent:
     added: list[str] = field(default_factory=list)
     scaled: set[str] = field(default_factory=set)
     done: dict[tuple[str, str], str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    heights: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tensors = dict(self.base.tensors)
@@ -283,6 +309,11 @@ class _Agent:
 
     def add(self, stored: Sequence[Tensor]) -> None:
         modules, others = self._sorted(stored)
+        if _IN_4_BITS.search(self.settings.base_model_name_or_path):
+            self.notes.append(
+                f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
+                "updates are added to the base as it is"
+            )
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
             with self._about(key):
                 self._replace(key, tensor)
@@ -299,6 +330,7 @@ class _Agent:
                     wrapped.setdefault(plain, []).append(pair)
                 if "tokens" in parts:
                     self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
+        self._align(wrapped)
         experts: dict[Projection, dict[int | None, _Pair]] = {}
         for module, pairs in wrapped.items():
             with self._about(module):
@@ -355,9 +387,9 @@ class _Agent:
     def _is_placeholder(self, module: str, parts: Mapping[str, Tensor]) -> bool:
         """Whether factors without elements are for a module that the base does not have, as a gate of its experts."""
         plain = module.replace(".base_layer", "")
-        known = self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain)
+        known = bool(self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain))
         if not known and (found := projection_of(plain)) is not None:
-            known = places_of(found[0], self._named, self.base.tensors)
+            known = bool(places_of(found[0], self._named, self.base.tensors))
         return not known and not any(tensor.elements for tensor in parts.values())
 
     @staticmethod
@@ -385,7 +417,22 @@ class _Agent:
     # --- names -------------------------------------------------------------------------------------------------------
 
     def _named(self, name: str) -> str | None:
-        return next((spelled for spelled in name_aliases(name) if spelled in self.base.tensors), None)
+        moved = (new + name[len(old) :] for old, new in self.prefixes.items() if name.startswith(old))
+        return next(
+            (spelled for start in (name, *moved) for spelled in name_aliases(start) if spelled in self.base.tensors),
+            None,
+        )
+
+    def _align(self, wrapped: Mapping[str, Sequence[_Pair]]) -> None:
+        """Find prefixes under which the base has the modules, if these follow from no other convention."""
+        shapes = {
+            f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
+            for module, (pair, *_) in wrapped.items()
+            if not pair.is_stacked and self._named(f"{module}.weight") is None
+        }
+        self.heights = {module: pair.b.shape[0] for module, (pair, *_) in wrapped.items()}
+        if shapes:
+            self.prefixes = aligned(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
 
     def tie_again(self, base: Checkpoint) -> None:
         """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
@@ -496,6 +543,8 @@ class _Agent:
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         name = self._named(f"{pair.plain}.weight")
+        if name is None and self._add_to_rows(pair):
+            return
         if self.settings.ensure_weight_tying and name in self.tied[:1]:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
         self._note("changes", name or f"{pair.plain}.weight", pair.module)
@@ -505,8 +554,8 @@ class _Agent:
         transposed = self._is_transposed(pair, tensor)
         if transposed is None:
             raise ValueError(
-                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; is it "
-                "an adapter of another model?"
+                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
+                f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
             )
         magnitudes = parts.get("magnitudes")
         if (magnitudes is not None) != self.settings.use_dora:
@@ -520,6 +569,39 @@ class _Agent:
         self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if "bias" in parts:
             self._add_to_bias(pair.plain, parts["bias"], scaling)
+
+    def _add_to_rows(self, pair: _Pair) -> bool:
+        """Add a product to the rows of a matrix that holds several projections, or its rows to each of these.
+
+        Returns:
+            Whether the base has such matrices.
+        """
+        stem, _, last = pair.plain.rpartition(".")
+        out = pair.b.shape[0]
+        found: list[tuple[str, int, Region | None]] = []
+        for whole, parts in _ROWS:
+            if last in parts and (name := self._named(f"{stem}.{whole}.weight")) is not None:
+                heights = [self.heights.get(f"{stem}.{part}", out) for part in parts]
+                if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
+                    return False  # the rows before it are not known
+                found = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
+            elif last == whole and all(names := [self._named(f"{stem}.{part}.weight") for part in parts]):
+                row = 0
+                for name in filter(None, names):
+                    found.append((name, row, None))
+                    row += self.tensors[name].shape[0]
+                if row != out or any(self.tensors[name].shape[1:] != pair.a.shape[1:] for name, _, _ in found):
+                    return False
+        if found and self.settings.use_dora:
+            raise ValueError("is DoRA of a projection that is one tensor with others in base or adapter; not read")
+        for name, row, region in found:
+            self._check_wide(name)
+            self._note("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
+            left, right, rank = pair.factors(1, transposed=False, row=row)
+            self._put(
+                name, LowRank(self.tensors[name], left, right, rank, self._scaling(pair.plain, rank), region=region)
+            )
+        return bool(found)
 
     def _is_transposed(self, pair: _Pair, tensor: Tensor) -> bool | None:
         """Whether the base's weight is that of A and B transposed; None if it has another shape."""
@@ -584,7 +666,8 @@ class _Agent:
             raise ValueError(f"is an adapter of experts ({shapes}), and DoRA of experts is not read")
         if every is not None and len(pairs) > 1:
             raise ValueError("has factors for all experts, and others for single ones; only one of them can be meant")
-        count = self.base.tensors[places[0].name].shape[0] if places[0].expert is None else 1 + places[-1].expert
+        last = places[-1].expert
+        count = self.base.tensors[places[0].name].shape[0] if last is None else 1 + last
         if every is not None:
             self._add_stack(projection, places, count, every.plain, self._stack_of(every, count))
         elif places[0].expert is None:
@@ -597,11 +680,11 @@ class _Agent:
                 self._add_stack(projection, here, 1, pair.plain, pair.as_stack)
 
     def _stack_of(self, pair: _Pair, count: int) -> _Pair:
-        """The stack that a pair of all experts is: its own, one that all share, or as PEFT stores that of a parameter."""
+        """The stack that a pair of all experts is: its own, or one that all share."""
         if not pair.is_stacked and pair.a.shape[0] == count * self.settings.rank(pair.plain) and count > 1:
             raise ValueError(
-                f"A {list(pair.a.shape)}, B {list(pair.b.shape)} have ranks for {count} experts in an order that is not "
-                "said; name the parameter in target_parameters if PEFT wrote them"
+                f"A {list(pair.a.shape)}, B {list(pair.b.shape)} have ranks for {count} experts in an order that is "
+                "not said; name the parameter in target_parameters if PEFT wrote them"
             )
         stack = pair.as_stack
         if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
@@ -668,8 +751,8 @@ class _Agent:
         fits = fits if len(fits) == 1 else self._shown_by_base(projection.stem) or fits
         if len(fits) > 1:
             raise ValueError(
-                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell which "
-                "factor is on which side; merge the adapter into its base with its trainer's tools"
+                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
+                "which factor is on which side; merge the adapter into its base with its trainer's tools"
             )
         return fits.pop()
 
@@ -754,6 +837,22 @@ def module_of(factor: Tensor) -> str | None:
 def is_stored_transposed(name: str, config: Mapping[str, Any]) -> bool:
     """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
     return config.get("model_type") in _CONV1D and not name.endswith(HEADS)
+
+
+def _slice_of(pair: _Pair, tensor: Tensor) -> str | None:
+    """What to do if a pair is what one of several ranks has of it."""
+    if len(tensor.shape) != 2:
+        return None
+    for stored, whole, same in (
+        (pair.b.shape[0], tensor.shape[0], pair.a.shape[1] == tensor.shape[1]),
+        (pair.a.shape[1], tensor.shape[1], pair.b.shape[0] == tensor.shape[0]),
+    ):
+        if same and stored < whole and whole % stored == 0:
+            return (
+                f"is it an adapter of another model, or what one of {whole // stored} ranks has of it (tensor "
+                "parallel)? In that case save it again with the slices of all ranks gathered"
+            )
+    return None
 
 
 def _plain(tensor: Tensor) -> str:

@@ -1,8 +1,8 @@
 """Names and arrangements of adapters on experts, and where in a base they belong.
 
-Trainers adapt each expert by itself (`experts.3.up_proj`, `experts.up_projs.3`) or all together (`experts.w3`), and a base
-has each projection of each expert, all experts of a projection, or gate and up of all experts as one tensor. Sources:
-PEFT 0.21, `tinker_cookbook.weights`, SkyRL, Megatron-Bridge, unsloth.
+Trainers adapt each expert by itself (`experts.3.up_proj`, `experts.up_projs.3`) or all together (`experts.w3`), and a
+base has each projection of each expert, all experts of a projection, or gate and up of all experts as one tensor.
+Sources: PEFT 0.21, `tinker_cookbook.weights`, SkyRL, Megatron-Bridge, unsloth.
 """
 
 from __future__ import annotations
@@ -94,9 +94,7 @@ class Place:
         return {turned for turned in (False, True) if self.shape == ((width, out) if turned else (out, width))}
 
 
-def places_of(
-    projection: Projection, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> list[Place]:
+def places_of(projection: Projection, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]) -> list[Place]:
     """Where a projection is in the base; nothing if it is not there.
 
     Args:
@@ -111,9 +109,7 @@ def places_of(
     return found
 
 
-def _places(
-    stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> Iterator[Place]:
+def _places(stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]) -> Iterator[Place]:
     for part in _WHOLE[kind]:
         if (name := named(f"{stem}.{part}")) is not None and len(shape := tensors[name].shape) == 3:
             yield Place(name, None, shape[1:])

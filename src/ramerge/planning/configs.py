@@ -127,10 +127,8 @@ def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
     kinds = [config.get("model_type") for config in (base, agent)]
     if None in kinds or kinds[0] == kinds[1] or path_to(base, kinds[1]) or path_to(agent, kinds[0]):
         return True
-    families = [re.match(r"[a-z]*", str(kind)) for kind in kinds]
-    return (
-        bool(parts_of(base)) != bool(parts_of(agent)) and families[0] is not None and families[0][0] == families[1][0]
-    )
+    families = {re.sub(r"[^a-z].*", "", str(kind)) for kind in kinds}
+    return bool(parts_of(base)) != bool(parts_of(agent)) and len(families) == 1
 
 
 def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
@@ -147,7 +145,8 @@ def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mappi
     left, right = _lifted(base), _lifted(agent)
     if parts_of(base) and parts_of(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
         return left, right
-    return tuple(_without(config, (*_NAMES, *parts_of(config), *_OF_IMAGES)) for config in (left, right))
+    dropped = (*_NAMES, *_OF_IMAGES, *parts_of(base), *parts_of(agent))
+    return _without(left, dropped), _without(right, dropped)
 
 
 _NAMES = ("architectures", "model_type", "auto_map")

@@ -1,8 +1,8 @@
 """An agent's tensors under the base's names: first by the recipe's own rules, then by conventions.
 
-A text model by itself lacks the prefix that it has inside of a vision model: `tensors.prefixes` finds prefixes from names
-and shapes. A trainer stores the names of its modules, `save_pretrained` the names of files, and experts are one tensor
-here and many there. Each of these conventions is a row of a table: `tensors.name_aliases` has names, `FUSIONS`
+A text model by itself lacks the prefix that it has inside of a vision model: `tensors.prefixes` finds prefixes from
+names and shapes. A trainer stores the names of its modules, `save_pretrained` the names of files, and experts are one
+tensor here and many there. Each of these conventions is a row of a table: `tensors.name_aliases` has names, `FUSIONS`
 arrangements. What one side need not have is in `planning.absences`.
 """
 
@@ -184,12 +184,12 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, t
         fitted.problems.append(f"{text}; say which one with rename")
     elif found:
         spelled.whole[found[0].name] = wanted.name
-        tensor = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
-        if tensor.shape == (1, *wanted.shape):  # one shared expert, as a stack of one
-            tensor = reshaped(tensor, wanted.shape)
-        elif tensor.shape != wanted.shape and tensor.shape == (*wanted.shape[:1], *wanted.shape[:0:-1]):
-            tensor = Tensor(tensor.name, tensor.dtype, wanted.shape, Transposed(tensor))
-        fitted.tensors[wanted.name] = tensor
+        one = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        if one.shape == (1, *wanted.shape):  # one shared expert, as a stack of one
+            one = reshaped(one, wanted.shape)
+        elif one.shape != wanted.shape and one.shape == (*wanted.shape[:1], *wanted.shape[:0:-1]):
+            one = Tensor(one.name, one.dtype, wanted.shape, Transposed(one))
+        fitted.tensors[wanted.name] = one
     else:
         made = ((fusion, tensor) for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
         fusion, tensor = next(made, (None, None))
@@ -438,7 +438,7 @@ def _settle(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
 
 def _counted(found: Mapping[str, str]) -> str:
     """How many tensors there are of each kind, with one of them."""
-    counts, first = Counter(found.values()), {why: name for name, why in reversed(found.items())}
+    counts, first = Counter(found.values()), {why: name for name, why in reversed(list(found.items()))}
     return "; ".join(
         f"{count:,} tensor{'s' if count > 1 else ''} such as {quoted(first[why])} ({why})"
         for why, count in counts.items()

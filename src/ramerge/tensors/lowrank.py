@@ -339,7 +339,7 @@ class LowRank(Origin):
 
 def _add_strided(values: Reals, line: Reals, place: int, step: int) -> None:
     """Add a line to every `step`th value from a place on, as far as these are in `values`."""
-    begin, end = max(0, -(-(-place) // step)), min(line.size, -(-(values.size - place) // step))
+    begin, end = max(0, -(place // step)), min(line.size, -((place - values.size) // step))
     if begin < end:
         values[place + begin * step : place + (end - 1) * step + 1 : step] += line[begin:end]
 

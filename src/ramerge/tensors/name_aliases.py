@@ -31,6 +31,7 @@ _VISION = "the text model in a model for images"
 _HEADLESS = "a model without its head"
 _MIXTRAL = "Mixtral and MiniMax in files and in memory"
 _PRIME = "names of training in prime-rl"
+_MLX = "names of MLX"
 _TINKER = "names of training in Tinker"
 TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
 
@@ -63,6 +64,11 @@ RENAMINGS = (
     Renaming(r"\.shared_expert\.", ".shared_experts.", _PRIME),
     Renaming(r"\.experts\.w2$", ".experts.down_proj", _PRIME),
     Renaming(r"^(?:model\.)?unembed_tokens\.", "lm_head.", _TINKER),
+    Renaming(r"\.attn\.(?=[qkvo]_proj\.)", ".self_attn.", _TINKER),
+    *(
+        Renaming(rf"\.switch_mlp\.{long}\.weight$", f".experts.{short}", _MLX)
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+    ),
 )
 
 

@@ -92,7 +92,15 @@ class Scaled(Origin):
                 codes, scales = self.read_parts(reader, start, end)
                 factor, divisor = self._number(reader, self.factor, matrix), self._number(reader, self.divisor, 0)
                 dequantize.dequantize(
-                    self.format, codes, self.scale_format, scales, self.grid, start, part.view(np.float32), factor, divisor
+                    self.format,
+                    codes,
+                    self.scale_format,
+                    scales,
+                    self.grid,
+                    start,
+                    part.view(np.float32),
+                    factor,
+                    divisor,
                 )
             start = end
 

@@ -100,7 +100,15 @@ class Decoding:
             return None
         powers = self.config.get("scale_fmt") == "ue8m0"
         origin = Scaled(
-            codes, format, stored, scale_format, grid, by if factor else None, by if divisor else None, self.dtype, powers
+            codes,
+            format,
+            stored,
+            scale_format,
+            grid,
+            by if factor else None,
+            by if divisor else None,
+            self.dtype,
+            powers,
         )
         decoded = Tensor(name, "F32", shape, origin)
         self.tensors[codes.name] = decoded
