@@ -26,6 +26,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.embeddings import HEADS, is_tied
 from ramerge.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
@@ -53,17 +54,16 @@ def check_configs(
         found = compare_configs(base.config, agent.config)
         differing = found.refused | found.warned
         allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
+        if _agree_on_heads(name, base, agent, ties):
+            allowed |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
             allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
         refused = {key: text for key, text in found.refused.items() if key not in allowed}
         warned = {key: text for key, text in found.warned.items() if key not in allowed}
         if refused:
+            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)}"
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
-            unties = any(key.endswith("tie_word_embeddings") for key in refused)
-            if tie := next((tie for tie in ties if tie.agent == name and unties), None):
-                accept += f" if {tie.head.name!r} equals {tie.embedding.name!r}; if not, {tie.untie}"
-            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)} ({accept})"
-            findings.problem(f"{agent.metadata_folder}/{text}", name)
+            findings.problem(f"{agent.metadata_folder}/{text} ({accept})", name)
         if warned:
             text = f"config.json differs from the base's, which may change what the weights mean: {_pairs(warned)}"
             accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
@@ -71,6 +71,13 @@ def check_configs(
         accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
         if accepted:
             findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+
+
+def _agree_on_heads(name: str, base: Checkpoint, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
+    """Whether it does not matter that one model ties its embeddings: the other's two are compared, or its one is used
+    for both."""
+    stores = any(key.endswith(HEADS) for key in agent.tensors)
+    return any(tie.agent == name for tie in ties) or (is_tied(agent.config) and not stores)
 
 
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> OpenedInputs:
