@@ -26,7 +26,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.embeddings import HEADS, is_tied
+from ramerge.tensors.embeddings import HEADS, tied_embedding
 from ramerge.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
@@ -54,7 +54,7 @@ def check_configs(
         found = compare_configs(base.config, agent.config)
         differing = found.refused | found.warned
         allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
-        if _agree_on_heads(name, base, agent, ties):
+        if _agree_on_heads(name, agent, ties):
             allowed |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
             allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
@@ -73,11 +73,11 @@ def check_configs(
             findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
 
 
-def _agree_on_heads(name: str, base: Checkpoint, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
+def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
     """Whether it does not matter that one model ties its embeddings: the other's two are compared, or its one is used
     for both."""
     stores = any(key.endswith(HEADS) for key in agent.tensors)
-    return any(tie.agent == name for tie in ties) or (is_tied(agent.config) and not stores)
+    return any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores)
 
 
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> OpenedInputs:
