@@ -95,7 +95,15 @@ def check(folder: Path, base: Any, agents: list[State]) -> None:
     loaded, info = type(base).from_pretrained(folder / "out", output_loading_info=True, dtype=torch.bfloat16)
     assert not kept & set(info["missing_keys"])
     found = state(loaded.eval())
-    assert kept and {name for name in kept & wanted.keys() if (stored(found[name]).bits != wanted[name]).any()} == set()
+    assert (
+        kept
+        and {
+            name
+            for name in kept & wanted.keys()
+            if (stored(found[name].to(start[name].dtype)).bits != wanted[name]).any()
+        }
+        == set()
+    )
     reached = {name: torch.from_numpy(bits.copy()).view(start[name].dtype) for name, bits in wanted.items()}
     other.load_state_dict({**again, **{name: reached[name] for name in kept & reached.keys()}})
     tokens = torch.arange(1, 13)[None]
