@@ -134,6 +134,9 @@ def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
 def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
     """What two configurations say about what both models have."""
     kinds = [config.get("model_type") for config in (base, agent)]
+    if kinds[0] == kinds[1] and parts_of(base) and _writes_text(base) and _writes_text(agent):
+        # which of its parts an agent has, its tensors say
+        base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
     if kinds[0] != kinds[1]:
         if path := path_to(base, kinds[1]):
             return _part(base, path), _without(agent, _NAMES)
@@ -152,6 +155,13 @@ def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mappi
 _NAMES = ("architectures", "model_type", "auto_map")
 # How positions of images are rotated, which changes nothing for text.
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
+
+
+def _writes_text(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is that of a model with output embeddings, or without a head, and not of a classifier."""
+    names = config.get("architectures")
+    named = names if isinstance(names, list) else []
+    return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in named)
 
 
 def _part(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
@@ -236,8 +246,11 @@ def _stated(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with one form for rotary embeddings, which transformers 4 and 5 write differently."""
+    """The configuration with one form for rotary embeddings, which transformers 4 and 5 write differently, and for
+    names of classes."""
     result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
+    if isinstance(names := result.get("architectures"), list):  # FSDP names the classes that it wraps
+        result["architectures"] = [str(name).removeprefix("FSDP") for name in names]
     given = [config[key] for key in _ROTARY if key in config]
     if not given:
         return result
