@@ -98,10 +98,13 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
     path, problems = folder / present[0], list[str]()
-    with collected(problems):
-        settings = read_settings(folder)
+    stored: Sequence[Tensor] = ()
     with collected(problems):
         stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
+    if (text := unread.adapter_of_megatron(folder, (tensor.name for tensor in stored))) is not None:
+        raise CheckpointError(text)
+    with collected(problems):
+        settings = read_settings(folder)
     if problems:
         raise CheckpointError(problems)
     agent = _Agent(path, settings, untied(base), _tied(base))
