@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -203,6 +204,48 @@ def test_what_quantizing_erases_is_counted(tmp_path: Path) -> None:
             erased += int((changed & (stored == b)).sum())
         assert (statistics.values["updates"], statistics.values["erased"]) == (updates, erased)
         assert updates
+    counted = ramerge.analyze({**source, "method": "task_arithmetic", "dtype": "like base"}).rounding
+    for name, statistics in record.agents.items():
+        assert all(counted[name][key] == statistics.values[key] for key in ("updates", "erased"))
+
+
+def in_float4(values: NDArray, group: int, second: float | None) -> NDArray:
+    """Numbers once they are quantized to float4, by groups, and read again; without a second scale, to MXFP4."""
+    groups = values.reshape(-1, group)
+    peaks = np.abs(groups).max(1)
+    if second is None:
+        scales = np.exp2(np.floor(np.log2(peaks)) - 2).astype(np.float32)
+    else:
+        local = np.minimum(peaks / np.float32(6) / np.float32(second), np.float32(448))
+        scales = local.astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(second)
+    codes = (np.abs(groups) / scales[:, None]).clip(0, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    return (np.copysign(codes, groups) * scales[:, None]).reshape(values.shape)
+
+
+@pytest.mark.parametrize(("sample", "group"), [("modelopt nvfp4", 16), ("mxfp4", 32)])
+def test_what_quantizing_to_float4_would_erase_is_counted(sample: str, group: int, tmp_path: Path) -> None:
+    name, shape = "model.layers.0.q_proj.weight", (24, 64)
+    rng = np.random.default_rng(0)
+    start = {name: encode(rng.normal(0, 1, shape), "BF16")}
+    write_quantized(tmp_path / "base", sample, start)
+    stored, numbers = quantize_model(sample, start)
+    base = numbers[name].numbers(np.float32)
+    agents = []
+    for agent in ("a", "b"):
+        moved = base + np.where(rng.random(shape) < 0.02, rng.normal(0, 0.3, shape), 0).astype(np.float32)
+        write_checkpoint(tmp_path / agent, {name: Stored("F32", moved.view(np.uint32))})
+        agents.append(moved)
+    source = {**recipe(tmp_path, ["a", "b"]), "method": "task_arithmetic", "dtype": "like base"}
+    found = ramerge.analyze({key: value for key, value in source.items() if key != "parameters"})
+    merged = base + ((agents[0] - base) + (agents[1] - base))
+    second = float(stored[f"{name}_scale_2"].numbers(np.float32)) if "modelopt" in sample else None
+    kept = (merged == base).reshape(-1, group).all(1).repeat(group).reshape(shape)
+    seen = np.where(kept, base, in_float4(merged, group, second))
+    for agent, moved in zip(("a", "b"), agents, strict=True):
+        changed = (moved != base) & (merged != base)
+        erased = int((changed & (seen == base)).sum())
+        assert (found.rounding[agent]["updates"], found.rounding[agent]["erased"]) == (int(changed.sum()), erased)
+        assert 0 < erased < changed.sum()
 
 
 def test_scales_of_activations_stay_where_the_output_is_quantized(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from ramerge.tensors.tensor import Tensor
 from ramerge.tensors.text_config import has_more_than_text, text_configs
 
 # Computed from config.json when a model is loaded.
-_BUFFER = re.compile(
-    r"(?:.*\.)?(?:(?:original_)?inv_freq|(?:cos|sin)_cached|freqs_cis|(?:text_|image_)?position_ids|token_type_ids"
-    r"|masked_bias|tokens_per_expert|(?:causal_|attn_|attention_)?mask)"
+_BUFFERS = frozenset(
+    "inv_freq original_inv_freq cos_cached sin_cached freqs_cis position_ids text_position_ids image_position_ids "
+    "token_type_ids masked_bias tokens_per_expert mask causal_mask attn_mask attention_mask".split()
 )
-# One of four dimensions is no bias but a mask, as of GPT-2 and GPT-NeoX.
-_MASK = re.compile(r"(?:.*\.)?(?:attn|attention|self_attn|self_attention)\.bias")
+# A bias of four dimensions in one of these is a mask, as of GPT-2 and GPT-NeoX.
+_ATTENTION = ("attn", "attention", "self_attn", "self_attention")
 _FURTHER_TOKENS = re.compile(r"(^|\.)(?:mtp|nextn)\w*\.")
 _KEYS_AND_VALUES = re.compile(r".*\.(?:self_attn|attn|attention)\.(?:k|v|kv)_(?:proj|norm)\.\w+")
 
@@ -35,8 +35,8 @@ PARTS = "parts for images and sound, and others next to the text model"
 
 def is_buffer(tensor: Tensor) -> bool:
     """Whether a tensor is computed from the configuration, so that it need not be stored."""
-    is_mask = len(tensor.shape) == 4 and _MASK.fullmatch(tensor.name) is not None
-    return is_mask or _BUFFER.fullmatch(tensor.name) is not None
+    module, _, last = tensor.name.rpartition(".")
+    return last in _BUFFERS or (last == "bias" and len(tensor.shape) == 4 and module.endswith(_ATTENTION))
 
 
 def known_absences(

@@ -283,7 +283,7 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findin
         findings.problems.append(findings.document.where(("shard_size",), text))
 
 
-def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> None:
+def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings, *, counted: bool) -> None:
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
@@ -298,7 +298,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
             "rounding: nearest"
         )
         findings.problems.append(findings.document.where(("rounding",), text))
-    others = unlike_base(base)
+    others = unlike_base(base, counted=counted)
     if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
             f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
@@ -309,7 +309,8 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
         names = listed([repr(tensor.name) for tensor in others])
         text = (
             f"like base: cannot quantize {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
-            "that all tools share; write bfloat16, and quantize the result with the base's own tool"
+            "that all tools share; write bfloat16, and quantize the result with the base's own tool (ramerge analyze "
+            "with dtype: like base counts what would survive)"
         )
         findings.problems.append(findings.document.where(("dtype",), text))
     else:

@@ -90,7 +90,7 @@ class Scaled(Origin):
             part, out = out[: 4 * (end - start)], out[4 * (end - start) :]
             with reader.arena.scratch():
                 codes, scales = self.read_parts(reader, start, end)
-                factor, divisor = self._number(reader, self.factor, matrix), self._number(reader, self.divisor, 0)
+                factor, divisor = self.number(reader, self.factor, matrix), self.number(reader, self.divisor, 0)
                 dequantize.dequantize(
                     self.format,
                     codes,
@@ -105,7 +105,7 @@ class Scaled(Origin):
             start = end
 
     @staticmethod
-    def _number(reader: Reader, tensor: Tensor | None, place: int) -> float:
+    def number(reader: Reader, tensor: Tensor | None, place: int) -> float:
         """A number by which scales are changed: the only one, or that of a matrix; 1 if there is none."""
         if tensor is None:
             return 1.0
@@ -132,6 +132,14 @@ def requantizable(tensor: Tensor) -> Scaled | None:
     if not isinstance(origin, Scaled) or origin.factor is not None or origin.divisor is not None:
         return None
     return origin if origin.format in quantize.CODES and origin.scale_format in quantize.STORES else None
+
+
+def recountable(tensor: Tensor) -> Scaled | None:
+    """The codes and scales of a tensor if it can be said what would survive storing results in the same way."""
+    origin = tensor.origin
+    if isinstance(origin, Scaled) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
+        return origin if origin.grid.block_rows == 1 else None
+    return requantizable(tensor)
 
 
 def unit_of(origin: Scaled) -> int:
@@ -184,6 +192,36 @@ def requantize(
         powers=origin.powers,
     )
     return codes, scales
+
+
+def reread(
+    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What elements `start:stop` would be once they are stored as the tensor is, and read again.
+
+    Args, Raises:
+        as for `requantize`, with an origin from `recountable`.
+    """
+    seen = reader.arena.take(4 * values.size).view(np.float32)
+    if origin.format in quantize.CODES:
+        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), seen)
+        return seen
+    size = origin.grid.rows * origin.grid.columns
+    for matrix in range(start // size, -(-stop // size)):
+        part = slice(max(start, matrix * size) - start, min(stop, (matrix + 1) * size) - start)
+        with reader.arena.scratch():
+            factor, divisor = origin.number(reader, origin.factor, matrix), origin.number(reader, origin.divisor, 0)
+            quantize.survive(
+                origin.scale_format,
+                values[part],
+                old[part],
+                origin.grid.block_columns,
+                origin.grid.columns,
+                seen[part],
+                factor=factor,
+                divisor=divisor,
+            )
+    return seen
 
 
 def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
