@@ -17,9 +17,10 @@ from ramerge.tensors.tensor import Tensor
 from ramerge.tensors.text_config import has_more_than_text, text_configs
 
 # Computed from config.json when a model is loaded.
-_BUFFERS = frozenset(
-    "inv_freq original_inv_freq cos_cached sin_cached freqs_cis position_ids text_position_ids image_position_ids "
-    "token_type_ids masked_bias tokens_per_expert mask causal_mask attn_mask attention_mask".split()
+_BUFFERS = (
+    *("inv_freq", "original_inv_freq", "cos_cached", "sin_cached", "freqs_cis"),
+    *("position_ids", "text_position_ids", "image_position_ids", "token_type_ids", "tokens_per_expert"),
+    *("masked_bias", "mask", "causal_mask", "attn_mask", "attention_mask"),
 )
 # A bias of four dimensions in one of these is a mask, as of GPT-2 and GPT-NeoX.
 _ATTENTION = ("attn", "attention", "self_attn", "self_attention")
