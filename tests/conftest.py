@@ -63,6 +63,7 @@ FULL_PATHS = {
     "tests/e2e/test_rivals.py": "an S3 server, many processes",
     "tests/e2e/test_memory.py": "checkpoints of 100 MB",
     "tests/formats/test_quantized_models.py": "torch",
+    "tests/formats/test_transformers_models.py": "torch, transformers",
     "tests/soups/test_scores.py": "Inspect",
     "tests/ui/test_browser.py": "Gradio, a browser",
     "tests/ui/test_compare.py": "Gradio, Optuna",

@@ -142,6 +142,27 @@ def _float4(group: int, *, is_global: bool, turned: bool = False) -> Callable[..
     return make
 
 
+def _modelopt(name: str, values: NDArray) -> tuple[dict[str, Stored], NDArray]:
+    """NVFP4 of ModelOpt: scales of groups of 16 in e4m3, times a second scale; of a stack, one for each matrix."""
+    matrices = values.reshape(-1, *values.shape[-2:])
+    groups = matrices.reshape(*matrices.shape[:-1], -1, 16)
+    second = (np.abs(matrices).max((1, 2)) / np.float32(448 * 6)).astype(np.float32)
+    scale = (np.abs(groups).max(-1) / 6 / second[:, None, None]).astype(ml_dtypes.float8_e4m3fn)
+    real = scale.astype(np.float32) * second[:, None, None]
+    nibbles = np.abs((groups / real[..., None])[..., None] - FLOAT4).argmin(-1).astype(np.uint8)
+    numbers = (FLOAT4[nibbles] * real[..., None]).reshape(values.shape)
+    flat = nibbles.reshape(values.shape)
+    first = name if name.endswith("weight") else f"{name}_weight"
+    lead = values.shape[:-2]
+    stored = {
+        name: Stored("U8", (flat[..., ::2] | flat[..., 1::2] << 4).astype(np.uint8)),
+        f"{first}_scale": Stored("F8_E4M3", scale.view(np.uint8).reshape(*values.shape[:-1], -1)),
+        f"{first}_scale_2": Stored("F32", second.view(np.uint32).reshape(lead)),
+        f"{first.removesuffix('weight')}input_scale": Stored("F32", np.array(1, np.uint32)),
+    }
+    return stored, numbers
+
+
 def _compressed(strategy: str, format: str = "float-quantized", bits: int = 8, **more: object) -> dict[str, object]:
     """A configuration as compressed-tensors writes it."""
     weights = {"num_bits": bits, "type": "float", "strategy": strategy, "symmetric": True, "dynamic": False, **more}
@@ -171,6 +192,11 @@ SAMPLES = {
         _compressed("tensor"), _float8(lambda shape: shape[-2:], suffix="_scale", shape=lambda _: (1,))
     ),
     "fbgemm rows": Sample({"quant_method": "fbgemm_fp8"}, _float8(lambda shape: (1, shape[-1]), suffix="_scale")),
+    "modelopt nvfp4": Sample({"quant_method": "modelopt", "quant_algo": "NVFP4"}, _modelopt),
+    "modelopt fp8": Sample(
+        {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]},
+        _float8(lambda shape: shape[-2:], suffix="_scale", shape=lambda shape: shape[:-2]),
+    ),
     "nvfp4": Sample(_compressed("tensor_group", "nvfp4-pack-quantized", 4, group_size=16), _float4(16, is_global=True)),
     "mxfp4": Sample(_compressed("group", "mxfp4-pack-quantized", 4, group_size=32), _float4(32, is_global=False)),
     "gpt-oss": Sample({"quant_method": "mxfp4"}, _float4(32, is_global=False, turned=True)),

@@ -534,9 +534,9 @@ def test_a_pair_for_each_expert(layout: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("shape", "config", "words"),
     [
-        ((2, 12, 8), {}, "and the base has [2, 12, 8]"),
-        ((3, 12, 9), {}, "and the base has [3, 12, 9]"),
-        (None, {}, "and the base has no such parameter of experts"),
+        ((2, 12, 8), {}, "and the base has 2 experts"),
+        ((3, 12, 9), {}, "does not fit the base's"),
+        (None, {}, "and the base has no such projection of experts"),
         ((3, 12, 8), {"use_dora": True}, "DoRA of experts is not read"),
         ((3, 12, 8), {"r": 3}, "has the rank 4, but by r and rank_pattern"),
     ],
@@ -611,3 +611,72 @@ def test_no_configuration_does_more_than_be_refused(models: Path) -> None:
             (adapter / "adapter_config.json").write_text(json.dumps({**full, name: value}))
             with suppress(CheckpointError):
                 open_checkpoint(adapter, base=base)
+
+
+def test_adapters_of_megatron_are_named(models: Path) -> None:
+    module = "decoder.layers.0.self_attention.linear_qkv.adapter"
+    tensors = {f"{module}.linear_in.weight": some(4, 16), f"{module}.linear_out.weight": some(16, 4)}
+    (problem,) = problems_of(models, tensors)
+    assert "is an adapter of Megatron" in problem and "export_adapter.py --hf-model-id BASE" in problem
+
+
+@pytest.mark.parametrize("base", ["org/base-bnb-4bit", "org/base-unsloth-bnb-4bit"])
+def test_adapters_that_were_trained_in_4_bits(base: str, models: Path) -> None:
+    folder = write_adapter(models / "x", factors(Q), base_model_name_or_path=base)
+    agent = open_checkpoint(folder, base=open_checkpoint(models / "base"))
+    assert agent.warnings == () and any("QLoRA" in note for note in agent.notes)
+
+
+def test_problems_that_are_alike_are_one(tmp_path: Path) -> None:
+    names = [f"model.layers.{layer}.mlp.up_proj" for layer in range(9)]
+    write_checkpoint(tmp_path / "base", {f"{name}.weight": floats(np.ones((24, 16)), "BF16") for name in names})
+    tensors = {key(name, f"lora_{letter}.weight"): some(*shape) for name in names for letter, shape in PAIR.items()}
+    (problem,) = problems_of(tmp_path, tensors)
+    assert "do not fit the base's [24, 16]" in problem and "(and 8 others alike)" in problem
+
+
+def test_what_one_rank_has_of_an_adapter_is_named(models: Path) -> None:
+    tensors = {key(Q, "lora_A.weight"): some(4, 16), key(Q, "lora_B.weight"): some(8, 4)}
+    (problem,) = problems_of(models, tensors)
+    assert "what one of 2 ranks has of it" in problem
+
+
+PAIR = {"A": (4, 7), "B": (5, 4)}
+ROWS = {"q": (8, 16), "k": (4, 16), "v": (4, 16)}
+
+
+@pytest.mark.parametrize("whole_base", [True, False])
+def test_projections_in_one_tensor_or_each_its_own(whole_base: bool, tmp_path: Path) -> None:
+    """An adapter of one projection on a matrix that holds three, and the other way round."""
+    rng = np.random.default_rng(0)
+    start = {part: rng.integers(-8, 9, shape) / 64 for part, shape in ROWS.items()}
+    a, b = rng.integers(-8, 9, (4, 16)) / 64, rng.integers(-8, 9, (16, 4)) / 64
+    module, parts = "model.layers.0.self_attn", np.split(b, [8, 12])
+    if whole_base:
+        tensors = {f"{module}.qkv_proj.weight": np.concatenate(list(start.values()))}
+        pairs = {f"{module}.{part}_proj": (a, rows) for part, rows in zip(ROWS, parts, strict=True)}
+    else:
+        tensors = {f"{module}.{part}_proj.weight": values for part, values in start.items()}
+        pairs = {f"{module}.qkv_proj": (a, b)}
+    write_checkpoint(tmp_path / "base", {name: floats(values, "F32") for name, values in tensors.items()})
+    stored = {
+        key(name, f"lora_{letter}.weight"): floats(factor, "F32")
+        for name, pair in pairs.items()
+        for letter, factor in zip("AB", pair, strict=True)
+    }
+    ramerge.convert(f"{tmp_path / 'base'}+{write_adapter(tmp_path / 'x', stored)}", tmp_path / "out")
+    found = read_checkpoint(tmp_path / "out")
+    made = np.concatenate([found[name].numbers(np.float32) for name in tensors])
+    assert made.tolist() == (np.concatenate(list(start.values())) + 2 * b @ a).tolist()
+
+
+@pytest.mark.parametrize("front", ["model.language_model.", "thinker.model.", "llm.", ""])
+def test_modules_are_found_under_other_prefixes(front: str, models: Path) -> None:
+    base = read_checkpoint(models / "base")
+    write_checkpoint(models / "other", {name.replace("model.", front): tensor for name, tensor in base.items()})
+    ramerge.convert(f"{models / 'base'}+{models / 'code'}", models / "wanted")
+    ramerge.convert(f"{models / 'other'}+{models / 'code'}", models / "out")
+    wanted, found = read_checkpoint(models / "wanted"), read_checkpoint(models / "out")
+    assert all(
+        found[name.replace("model.", front)].bits.tobytes() == tensor.bits.tobytes() for name, tensor in wanted.items()
+    )

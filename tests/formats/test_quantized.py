@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 import ramerge
 from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.formats.open import open_checkpoint
+from ramerge.foundation.errors import CheckpointError
 from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.formats.quantized import SAMPLES, dequantized, expanded, quantize_model, write_quantized
 from tests.reference import Stored, encode
@@ -201,6 +204,48 @@ def test_what_quantizing_erases_is_counted(tmp_path: Path) -> None:
             erased += int((changed & (stored == b)).sum())
         assert (statistics.values["updates"], statistics.values["erased"]) == (updates, erased)
         assert updates
+    counted = ramerge.analyze({**source, "method": "task_arithmetic", "dtype": "like base"}).rounding
+    for name, statistics in record.agents.items():
+        assert all(counted[name][key] == statistics.values[key] for key in ("updates", "erased"))
+
+
+def in_float4(values: NDArray, group: int, second: float | None) -> NDArray:
+    """Numbers once they are quantized to float4, by groups, and read again; without a second scale, to MXFP4."""
+    groups = values.reshape(-1, group)
+    peaks = np.abs(groups).max(1)
+    if second is None:
+        scales = np.exp2(np.floor(np.log2(peaks)) - 2).astype(np.float32)
+    else:
+        local = np.minimum(peaks / np.float32(6) / np.float32(second), np.float32(448))
+        scales = local.astype(ml_dtypes.float8_e4m3fn).astype(np.float32) * np.float32(second)
+    codes = (np.abs(groups) / scales[:, None]).clip(0, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
+    return (np.copysign(codes, groups) * scales[:, None]).reshape(values.shape)
+
+
+@pytest.mark.parametrize(("sample", "group"), [("modelopt nvfp4", 16), ("mxfp4", 32)])
+def test_what_quantizing_to_float4_would_erase_is_counted(sample: str, group: int, tmp_path: Path) -> None:
+    name, shape = "model.layers.0.q_proj.weight", (24, 64)
+    rng = np.random.default_rng(0)
+    start = {name: encode(rng.normal(0, 1, shape), "BF16")}
+    write_quantized(tmp_path / "base", sample, start)
+    stored, numbers = quantize_model(sample, start)
+    base = numbers[name].numbers(np.float32)
+    agents = []
+    for agent in ("a", "b"):
+        moved = base + np.where(rng.random(shape) < 0.02, rng.normal(0, 0.3, shape), 0).astype(np.float32)
+        write_checkpoint(tmp_path / agent, {name: Stored("F32", moved.view(np.uint32))})
+        agents.append(moved)
+    source = {**recipe(tmp_path, ["a", "b"]), "method": "task_arithmetic", "dtype": "like base"}
+    found = ramerge.analyze({key: value for key, value in source.items() if key != "parameters"})
+    merged = base + ((agents[0] - base) + (agents[1] - base))
+    second = float(stored[f"{name}_scale_2"].numbers(np.float32)) if "modelopt" in sample else None
+    kept = (merged == base).reshape(-1, group).all(1).repeat(group).reshape(shape)
+    seen = np.where(kept, base, in_float4(merged, group, second))
+    for agent, moved in zip(("a", "b"), agents, strict=True):
+        changed = (moved != base) & (merged != base)
+        erased = int((changed & (seen == base)).sum())
+        assert (found.rounding[agent]["updates"], found.rounding[agent]["erased"]) == (int(changed.sum()), erased)
+        assert 0 < erased < changed.sum()
 
 
 def test_scales_of_activations_stay_where_the_output_is_quantized(tmp_path: Path) -> None:
@@ -219,7 +264,7 @@ def test_scales_of_activations_stay_where_the_output_is_quantized(tmp_path: Path
     assert made.bits.tobytes() == next(iter(extra.values())).bits.tobytes()
 
 
-@pytest.mark.parametrize("sample", ["nvfp4", "mxfp4"])
+@pytest.mark.parametrize("sample", ["nvfp4", "mxfp4", "modelopt nvfp4"])
 def test_codes_of_4_bits_are_not_written(sample: str, tmp_path: Path) -> None:
     made = {"model.layers.0.q_proj.weight": encode(np.random.default_rng(0).normal(0, 1, (8, 32)), "BF16")}
     for name in ("base", "a"):
@@ -404,6 +449,77 @@ def test_what_headers_show_is_refused_by_the_plan(change: Change, words: list[st
     text = "\n".join(ramerge.plan(source).problems)
     assert all(word in text for word in words), text
     assert str(tmp_path / "a") in text
+
+
+def modelopt(folder: Path, change: Change | None = None) -> Path:
+    """A model in NVFP4 of ModelOpt: projections, and experts in one tensor."""
+    rng = np.random.default_rng(0)
+    shapes = {Q: (32, 64), "model.layers.0.mlp.experts.gate_up_proj": (3, 8, 32), "lm_head.weight": (8, 16)}
+    tensors = {name: encode(rng.normal(0, 1, shape), "BF16") for name, shape in shapes.items()}
+    stored, numbers = quantize_model("modelopt nvfp4", tensors)
+    config: dict[str, object] = {**SAMPLES["modelopt nvfp4"].config, "ignore": ["lm_head*"]}
+    if change is not None:
+        change(stored, config)
+    declared = {"quantization_config": config} if config else {}
+    write_checkpoint(folder, stored, config={"torch_dtype": "bfloat16", **declared})
+    write_checkpoint(folder.with_name("numbers"), numbers)
+    return folder
+
+
+def as_exported_before(stored: dict[str, Stored], config: dict[str, object]) -> None:
+    config.clear()
+
+
+def left_over(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    """Scales of a head that is not quantized, which servers drop."""
+    stored["lm_head.weight_scale"] = Stored("F8_E4M3", np.full((8, 1), 0x38, np.uint8))
+    stored["lm_head.weight_scale_2"] = Stored("F32", np.array(1, np.uint32))
+
+
+@pytest.mark.parametrize("change", [None, as_exported_before, left_over])
+def test_what_modelopt_writes(change: Change | None, tmp_path: Path) -> None:
+    folder = modelopt(tmp_path / "m", change)
+    if change is as_exported_before:
+        stated = {"producer": {"name": "modelopt"}, "quantization": {"quant_algo": "NVFP4", "group_size": 16}}
+        (folder / "hf_quant_config.json").write_text(json.dumps(stated))
+    ramerge.convert(folder, tmp_path / "out", dtype="float32")
+    found, wanted = read_checkpoint(tmp_path / "out"), read_checkpoint(tmp_path / "numbers")
+    assert found.keys() == wanted.keys()
+    assert all(found[name].numbers(np.float32).tolist() == wanted[name].numbers(np.float32).tolist() for name in wanted)
+    assert not (tmp_path / "out/hf_quant_config.json").exists()
+
+
+def half_the_scales(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    scales = stored[f"{Q}_scale"]
+    stored[f"{Q}_scale"] = Stored("F8_E4M3", np.ascontiguousarray(scales.bits[:, ::2]))
+
+
+def no_second_scale(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    del stored[f"{Q}_scale_2"]
+
+
+def smoothed(stored: dict[str, Stored], _config: dict[str, object]) -> None:
+    stored[f"{Q.removesuffix('weight')}pre_quant_scale"] = encode(np.ones(64), "BF16")
+
+
+def of_awq(_stored: dict[str, Stored], config: dict[str, object]) -> None:
+    config["quant_algo"] = "W4A16_AWQ"
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (half_the_scales, ["q_proj.weight_scale'", "[32, 2] do not fit weights of [32, 64], which take [32, 4]"]),
+        (no_second_scale, ["q_proj.weight': has no global scale", "q_proj.weight_scale_2' is missing"]),
+        (smoothed, ["pre_quant_scale' and others) cannot be merged"]),
+        (of_awq, ["'W4A16_AWQ' (integers, or weights smoothed by their inputs) cannot be merged"]),
+    ],
+)
+def test_exports_of_modelopt_that_cannot_be_read(change: Change, words: list[str], tmp_path: Path) -> None:
+    folder = modelopt(tmp_path / "m", change)
+    with pytest.raises(CheckpointError) as caught:
+        open_checkpoint(folder)
+    assert all(word in str(caught.value) for word in words), caught.value
 
 
 def test_float8_that_is_not_declared(tmp_path: Path) -> None:

@@ -51,7 +51,9 @@ def _decode(
     first, last = grid.scales_of(start, stop)
     out = np.empty(stop - start, np.float32)
     packed = code_bytes[start // per : -(-stop // per)].copy()
-    dequantize(codes, packed, scales, scale_bytes[first * width : last * width].copy(), grid, start, out, divisor)
+    dequantize(
+        codes, packed, scales, scale_bytes[first * width : last * width].copy(), grid, start, out, divisor=divisor
+    )
     return out
 
 

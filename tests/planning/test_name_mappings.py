@@ -1,6 +1,7 @@
 """Agents whose tensors have other names: conventions that everyone uses, and the recipe's own rules."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -61,6 +62,39 @@ def mixtral(model: Model) -> Model:
     return {name.replace(".mlp.", ".block_sparse_moe."): values for name, values in names.items()}
 
 
+def shared(seed: int) -> Model:
+    """Experts with one that all tokens use, and a bias of the router."""
+    rng = np.random.default_rng([seed, 1])
+    stack, shapes = "model.layers.0.mlp", {"gate_proj": (6, 4), "up_proj": (6, 4), "down_proj": (4, 6)}
+    found = sparse(seed) | {f"{stack}.gate.e_score_correction_bias": rng.normal(0, 0.02, 3)}
+    return found | {
+        f"{stack}.shared_experts.{name}.weight": rng.normal(0, 0.02, shape) for name, shape in shapes.items()
+    }
+
+
+_SHORT = {"gate_proj": "w1", "down_proj": "w2", "up_proj": "w3"}
+
+
+def prime(model: Model, *, one: bool = False, outside: bool = False) -> Model:
+    """As prime-rl has them in training: for GLM without `.weight` and as a stack of one, for Qwen outside of `mlp`."""
+    found: Model = {}
+    for name, values in model.items():
+        stem, _, last = name.rpartition(".")
+        if last == "gate_up_proj":
+            gate, up = np.split(values, 2, axis=1)
+            found |= {f"{stem}.w1": gate, f"{stem}.w3": up}
+        elif last == "down_proj":
+            found[f"{stem}.w2"] = values
+        elif ".shared_experts." in name:
+            start, _, part = stem.rpartition(".")
+            start = start.replace(".shared_experts", ".shared_expert").replace(".mlp", "" if outside else ".mlp")
+            found[f"{start}.{_SHORT[part]}{'' if one else '.weight'}"] = values[None] if one else values
+        else:
+            name = name.replace("mlp.gate.e_score_correction_bias", "mlp.expert_bias")
+            found[name.replace("mlp.gate.", "mlp.router.gate.")] = values
+    return found | {"model.layers.0.mlp.tokens_per_expert": np.zeros(3)}
+
+
 def fused(model: Model) -> Model:
     found = {name: values for name, values in model.items() if "_proj" not in name}
     for layer in range(2):
@@ -108,7 +142,12 @@ CASES = {
         renamed(lambda name: f"module._orig_mod.{name}"),
         "_orig_mod",
     ),
-    "without head": (dense, plain, renamed(lambda name: name.removeprefix("model.")), "without its head"),
+    "without head": (
+        dense,
+        plain,
+        renamed(lambda name: name.removeprefix("model.")),
+        "no prefix is the base's 'model.'",
+    ),
     "projections of the agent in one": (dense, plain, fused, "qkv_proj"),
     "projections of the base in one": (dense, fused, plain, "q_proj"),
     "experts of the agent in one": (sparse, single, plain, "gate_up_proj"),
@@ -118,6 +157,11 @@ CASES = {
     "experts of the base in one, turned": (sparse, turned_single, single, "gate_proj"),
     "experts in memory and in files of Mixtral": (sparse, mixtral, plain, "Mixtral"),
     "experts in files of Mixtral and in memory": (sparse, plain, mixtral, "Mixtral"),
+    "prime-rl, experts of the base each its own": (shared, single, prime, "prime-rl"),
+    "prime-rl, experts of the base in one": (shared, plain, partial(prime, one=True), "prime-rl"),
+    "prime-rl, experts of the base in one, turned": (sparse, turned_single, prime, "prime-rl"),
+    "prime-rl, shared expert outside": (shared, plain, partial(prime, outside=True), "prime-rl"),
+    "prime-rl, experts of Mixtral": (sparse, mixtral, prime, "prime-rl"),
     "fused and inside a vision model": (
         sparse,
         single,
@@ -147,8 +191,12 @@ def test_the_same_merge_under_other_names(case: str, tmp_path: Path) -> None:
 
 
 def test_heads_and_towers_that_training_does_not_load_come_from_the_base(tmp_path: Path) -> None:
-    more = {"mtp.layers.0.w": np.ones((3, 3)), "model.visual.w": np.ones(4), "model.layers.2.norm.weight": np.ones(4)}
-    config = {"num_hidden_layers": 2}
+    more = {
+        "mtp.layers.0.w": np.ones((3, 3)),
+        "model.visual.blocks.0.w": np.ones(4),
+        "model.layers.2.norm.weight": np.ones(4),
+    }
+    config = {"num_hidden_layers": 2, "vision_config": {"depth": 1}}
     write_checkpoint(tmp_path / "base", written(dense(0) | more), config=config)
     write_checkpoint(tmp_path / "a", written(dense(1)), config=config)
     notes = " ".join(ramerge.plan(recipe(tmp_path, ["a"])).notes)

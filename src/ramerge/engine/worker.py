@@ -23,7 +23,7 @@ from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.tensors.arena import Arena
 from ramerge.tensors.reader import Files, Reader, Span
-from ramerge.tensors.scaled import Scaled, decode_parts, requantize
+from ramerge.tensors.scaled import Scaled, decode_parts, requantize, reread
 
 _NOTHING = np.empty((0, 0), np.uint8)
 
@@ -151,7 +151,12 @@ class Worker:
         tensor = self._plan.tensors[block.tensor]
         piece = self._piece(tensor, block)
         rounding = blank(self._plan)
-        self._merge(0, tensor, piece, task, None, rounding[0])
+        merged, found = self._merge(0, tensor, piece, task, None, rounding[0])
+        if tensor.quantized is not None and merged.counts is not None:
+            with self._arena.scratch():
+                values, old = self._values(tensor, merged)
+                seen = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
+                self._count_stored(tensor, merged, found, seen)
         counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
         wrong = self._count(tensor, piece, statistics, counted, results)
         return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
@@ -267,12 +272,7 @@ class Worker:
         points: Sequence[int],
         sink: Sink,
     ) -> None:
-        values = piece.out.view(np.float32)[: piece.elements]
-        held, kind = self._reader.block(tensor.base), tensor.base.dtype
-        if kind != "F32":
-            narrow, held = held, self._arena.take(4 * piece.elements)
-            convert(kind, narrow, "F32", held, piece.elements)
-        old = held.view(np.float32)[: piece.elements]
+        values, old = self._values(tensor, piece)
         codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
         first, _ = stored.grid.scales_of(block.start, block.stop)
         for point in points:
@@ -281,11 +281,24 @@ class Worker:
         if piece.counts is not None:
             seen = self._arena.take(4 * piece.elements).view(np.float32)
             decode_parts(stored, block.start, codes, scales, seen)
-            if kind != "F32":  # so that what has the base's codes has the base's value
-                narrow = self._arena.take(itemsize(kind) * piece.elements)
-                convert("F32", seen.view(np.uint8), kind, narrow, piece.elements)
-                convert(kind, narrow, "F32", seen.view(np.uint8), piece.elements)
-            piece.count_stored(seen, found)
+            self._count_stored(tensor, piece, found, seen)
+
+    def _values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The results of a piece of a quantized tensor, and the base's numbers there."""
+        held, kind = self._reader.block(tensor.base), tensor.base.dtype
+        if kind != "F32":
+            narrow, held = held, self._arena.take(4 * piece.elements)
+            convert(kind, narrow, "F32", held, piece.elements)
+        return piece.out.view(np.float32)[: piece.elements], held.view(np.float32)[: piece.elements]
+
+    def _count_stored(self, tensor: TensorPlan, piece: Piece, found: PieceResult, seen: NDArray[np.float32]) -> None:
+        """Count what became of results of which `seen` is read back."""
+        kind = tensor.base.dtype
+        if kind != "F32":  # so that what has the base's codes has the base's value
+            narrow = self._arena.take(itemsize(kind) * piece.elements)
+            convert("F32", seen.view(np.uint8), kind, narrow, piece.elements)
+            convert(kind, narrow, "F32", seen.view(np.uint8), piece.elements)
+        piece.count_stored(seen, found)
 
     def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:
         first, *others = self._read(tensor, block)

@@ -7,6 +7,7 @@ files                   what formats share: files that must be there, links that
 series                  which of a folder's files are the model's: one, those of an index, or a numbered series
 safetensors             safetensors files, as `save_pretrained` writes them
 adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
+expert_adapters         adapters on experts: what trainers call them, and where in a base they belong
 stacks                  several adapters over one model: which undo what others have changed
 pickled                 `pytorch_model.bin`
 fsdp                    shards of FSDP, a file for each rank, as verl and SkyRL save them

@@ -17,6 +17,7 @@ from itertools import permutations
 from typing import Any
 
 from ramerge.formats import pickled, safetensors, unread
+from ramerge.formats.expert_adapters import Place, Projection, places_of, projection_of
 from ramerge.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
@@ -27,8 +28,10 @@ from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint, Contents
 from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, head_of, set_vocabulary, tied_embedding, untied
 from ramerge.tensors.identity import identify
-from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows
+from ramerge.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
 from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.tensors.origins import reshaped, stacked
+from ramerge.tensors.prefixes import aligned
 from ramerge.tensors.tensor import Tensor
 
 _WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
@@ -40,6 +43,10 @@ _BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
 _SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
 # Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
 _ANY_RANK = 1024
+# Problems of a kind that are listed one by one.
+_MOST_ALIKE = 3
+# What names of models end in that are quantized for training adapters.
+_IN_4_BITS = re.compile(r"-(?:unsloth-)?bnb-4bit$")
 _PART = re.compile(
     r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
 )
@@ -56,6 +63,12 @@ _PARTS = {
 _PAIRS = (("A", "B"), ("embedding A", "embedding B"))
 # A parameter of all experts, and the tensors that files may have instead for each expert, one below the other.
 _EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
+# Projections that files may have as one tensor, one below the other, or each by itself.
+_ROWS = (
+    ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
+    ("gate_up_proj", ("gate_proj", "up_proj")),
+    ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v")),
+)
 # In which order modules of transformers declare them. PEFT wraps the first of them first.
 _DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
 # Architectures whose linear layers are stored as (in, out).
@@ -85,17 +98,20 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify(folder / name for name in names)
     path, problems = folder / present[0], list[str]()
-    with collected(problems):
-        settings = read_settings(folder)
+    stored: Sequence[Tensor] = ()
     with collected(problems):
         stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
+    if (text := unread.adapter_of_megatron(folder, (tensor.name for tensor in stored))) is not None:
+        raise CheckpointError(text)
+    with collected(problems):
+        settings = read_settings(folder)
     if problems:
         raise CheckpointError(problems)
     agent = _Agent(path, settings, untied(base), _tied(base))
     agent.add(stored)
     agent.tie_again(base)
     if agent.problems:
-        raise CheckpointError(f"{path}: {text}" for text in agent.problems)
+        raise CheckpointError(f"{path}: {text}" for text in _gathered(agent.problems))
     base = agent.base
     same_names = agent.tensors.keys() == base.tensors.keys()
     vocabulary = agent.vocabulary
@@ -120,12 +136,24 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     )
 
 
+def _gathered(problems: Sequence[str]) -> list[str]:
+    """The problems; of those that say the same of many modules, the first and how many there are."""
+    alike: dict[str, list[str]] = {}
+    for text in problems:
+        alike.setdefault(re.sub(r"'[^']*'|[0-9]+", "", text), []).append(text)
+    return [
+        text
+        for texts in alike.values()
+        for text in (texts if len(texts) <= _MOST_ALIKE else [f"{texts[0]} (and {len(texts) - 1:,} others alike)"])
+    ]
+
+
 def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
     """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
     known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
     known.add(model_name(str(base.config.get("_name_or_path") or "")))
-    named = settings.base_model_name_or_path
-    if named and model_name(named) not in known:
+    named = _IN_4_BITS.sub("", settings.base_model_name_or_path)
+    if named and not {model_name(named), model_name(settings.base_model_name_or_path)} & known:
         yield (
             f"its configuration says that it was trained on {quoted(named)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
@@ -142,7 +170,8 @@ def _tied(base: Checkpoint) -> tuple[str, ...]:
 class _Pair:
     """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts).
 
-    Stacked, as SkyRL writes those of a parameter of experts, A is (experts, rank, in), and B (experts, out, rank).
+    Stacked, those of a projection of all experts, A is (experts, rank, in), and B (experts, out, rank). One that all
+    experts share is a stack of one.
     """
 
     module: str
@@ -163,7 +192,7 @@ class _Pair:
         return len(self.a.shape) == 3
 
     def rank(self, experts: int) -> int:
-        return self.a.shape[1] if self.is_stacked else self.a.shape[0] // experts
+        return self.a.shape[0] // experts
 
     def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
         """Left and right factor from an expert and a row on, and the rank.
@@ -171,15 +200,30 @@ class _Pair:
         A has the experts one after the other, in B each rank has all experts side by side. Of several experts, or of
         one whose factors are all there are.
         """
-        rank, (out, width) = self.rank(experts), (self.b.shape[-2], self.a.shape[-1])
+        rank, width = self.rank(experts), self.a.shape[1]
         a = Factor(self.a, index=1, rank=width, expert=rank * width, first=expert * rank * width)
         b = Factor(self.b, index=rank * experts, rank=experts, expert=1, first=expert)
-        if self.is_stacked:
-            b = Factor(self.b, index=rank, rank=1, expert=out * rank, first=expert * out * rank)
         left, right = (a, b) if transposed else (b, a)
         if row:
             left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
         return left, right, rank
+
+    def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
+        """Left and right factor of a stack, from an expert and a row on; `row` is for those that are not transposed."""
+        (_, rank, width), out = self.a.shape, self.b.shape[1]
+        a_step = rank * width if self.a.shape[0] > 1 else 0
+        b_step = out * rank if self.b.shape[0] > 1 else 0
+        a = Factor(self.a, index=1, rank=width, expert=a_step, first=expert * a_step)
+        b = Factor(self.b, index=rank, rank=1, expert=b_step, first=expert * b_step + row * rank)
+        return (a, b) if transposed else (b, a)
+
+    @property
+    def as_stack(self) -> _Pair:
+        """The same factors as a stack of one, if they are no stack."""
+        if self.is_stacked:
+            return self
+        a, b = (reshaped(factor, (1, *factor.shape)) for factor in (self.a, self.b))
+        return replace(self, a=a, b=b)
 
 
 @dataclass(frozen=True)
@@ -202,8 +246,8 @@ class _AdaptedParameter:
 
     def orientations(self, pair: _Pair) -> set[bool]:
         """Whether the factors fit as they are (False), and transposed (True)."""
-        (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[-2], pair.a.shape[-1])
-        if pair.a.shape[0] != self.experts if pair.is_stacked else pair.a.shape[0] % self.experts:
+        (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[0], pair.a.shape[1])
+        if pair.a.shape[0] % self.experts:
             return set()
         found = {False} if (out, width) == (high, wide) else set[bool]()
         return found | ({True} if (width, out) == (high, wide) and len(self.shape) == 3 else set())
@@ -229,6 +273,8 @@ class _Agent:
     added: list[str] = field(default_factory=list)
     scaled: set[str] = field(default_factory=set)
     done: dict[tuple[str, str], str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    heights: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.tensors = dict(self.base.tensors)
@@ -266,6 +312,11 @@ class _Agent:
 
     def add(self, stored: Sequence[Tensor]) -> None:
         modules, others = self._sorted(stored)
+        if _IN_4_BITS.search(self.settings.base_model_name_or_path):
+            self.notes.append(
+                f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
+                "updates are added to the base as it is"
+            )
         for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
             with self._about(key):
                 self._replace(key, tensor)
@@ -282,15 +333,22 @@ class _Agent:
                     wrapped.setdefault(plain, []).append(pair)
                 if "tokens" in parts:
                     self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
+        self._align(wrapped)
+        experts: dict[Projection, dict[int | None, _Pair]] = {}
         for module, pairs in wrapped.items():
             with self._about(module):
                 if targets := self._targets(module):
                     self._add_to_parameters(module, pairs, targets)
-                for pair in () if targets else pairs:
-                    if pair.is_stacked:
-                        self._add_to_experts(pair)
+                    continue
+                of_experts = projection_of(module) if self._named(f"{module}.weight") is None else None
+                for pair in pairs:
+                    if of_experts is not None:
+                        experts.setdefault(of_experts[0], {})[of_experts[1]] = pair
                     else:
                         self._add_to_module(pair, modules[pair.module])
+        for projection, found in experts.items():
+            with self._about(f"{projection.stem} ({projection.kind})" if None not in found else found[None].module):
+                self._add_to_experts(projection, found)
         if not modules and not others:
             self.problems.append("holds no tensors")
         for option, keys in self.settings.idle(self.scaled).items():
@@ -332,7 +390,9 @@ class _Agent:
     def _is_placeholder(self, module: str, parts: Mapping[str, Tensor]) -> bool:
         """Whether factors without elements are for a module that the base does not have, as a gate of its experts."""
         plain = module.replace(".base_layer", "")
-        known = self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain)
+        known = bool(self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain))
+        if not known and (found := projection_of(plain)) is not None:
+            known = bool(places_of(found[0], self._named, self.base.tensors))
         return not known and not any(tensor.elements for tensor in parts.values())
 
     @staticmethod
@@ -346,7 +406,9 @@ class _Agent:
                 shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
                 if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
                     raise ValueError(f"{shapes}; {UNGATHERED}")
-                if pair.is_stacked and pair.a.shape[:2] == (*pair.b.shape[:1], *pair.b.shape[2:]):
+                if projection_of(pair.plain) is not None and {len(pair.a.shape), len(pair.b.shape)} == {3}:
+                    if pair.a.shape[1] != pair.b.shape[2]:
+                        raise ValueError(f"{shapes}, which are no factors of a product for each expert")
                     return pair
                 if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
                     raise ValueError(f"{shapes}; adapters of convolutions are not read")
@@ -358,7 +420,22 @@ class _Agent:
     # --- names -------------------------------------------------------------------------------------------------------
 
     def _named(self, name: str) -> str | None:
-        return next((spelled for spelled in name_aliases(name) if spelled in self.base.tensors), None)
+        moved = (new + name[len(old) :] for old, new in self.prefixes.items() if name.startswith(old))
+        return next(
+            (spelled for start in (name, *moved) for spelled in name_aliases(start) if spelled in self.base.tensors),
+            None,
+        )
+
+    def _align(self, wrapped: Mapping[str, Sequence[_Pair]]) -> None:
+        """Find prefixes under which the base has the modules, if these follow from no other convention."""
+        shapes = {
+            f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
+            for module, (pair, *_) in wrapped.items()
+            if not pair.is_stacked and self._named(f"{module}.weight") is None
+        }
+        self.heights = {module: pair.b.shape[0] for module, (pair, *_) in wrapped.items()}
+        if shapes:
+            self.prefixes = aligned(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
 
     def tie_again(self, base: Checkpoint) -> None:
         """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
@@ -469,6 +546,8 @@ class _Agent:
 
     def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
         name = self._named(f"{pair.plain}.weight")
+        if name is None and self._add_to_rows(pair):
+            return
         if self.settings.ensure_weight_tying and name in self.tied[:1]:
             return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
         self._note("changes", name or f"{pair.plain}.weight", pair.module)
@@ -478,8 +557,8 @@ class _Agent:
         transposed = self._is_transposed(pair, tensor)
         if transposed is None:
             raise ValueError(
-                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; is it "
-                "an adapter of another model?"
+                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
+                f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
             )
         magnitudes = parts.get("magnitudes")
         if (magnitudes is not None) != self.settings.use_dora:
@@ -493,6 +572,39 @@ class _Agent:
         self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
         if "bias" in parts:
             self._add_to_bias(pair.plain, parts["bias"], scaling)
+
+    def _add_to_rows(self, pair: _Pair) -> bool:
+        """Add a product to the rows of a matrix that holds several projections, or its rows to each of these.
+
+        Returns:
+            Whether the base has such matrices.
+        """
+        stem, _, last = pair.plain.rpartition(".")
+        out = pair.b.shape[0]
+        found: list[tuple[str, int, Region | None]] = []
+        for whole, parts in _ROWS:
+            if last in parts and (name := self._named(f"{stem}.{whole}.weight")) is not None:
+                heights = [self.heights.get(f"{stem}.{part}", out) for part in parts]
+                if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
+                    return False  # the rows before it are not known
+                found = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
+            elif last == whole and all(names := [self._named(f"{stem}.{part}.weight") for part in parts]):
+                row = 0
+                for name in filter(None, names):
+                    found.append((name, row, None))
+                    row += self.tensors[name].shape[0]
+                if row != out or any(self.tensors[name].shape[1:] != pair.a.shape[1:] for name, _, _ in found):
+                    return False
+        if found and self.settings.use_dora:
+            raise ValueError("is DoRA of a projection that is one tensor with others in base or adapter; not read")
+        for name, row, region in found:
+            self._check_wide(name)
+            self._note("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
+            left, right, rank = pair.factors(1, transposed=False, row=row)
+            self._put(
+                name, LowRank(self.tensors[name], left, right, rank, self._scaling(pair.plain, rank), region=region)
+            )
+        return bool(found)
 
     def _is_transposed(self, pair: _Pair, tensor: Tensor) -> bool | None:
         """Whether the base's weight is that of A and B transposed; None if it has another shape."""
@@ -545,16 +657,107 @@ class _Agent:
             )
         return fits.pop()
 
-    def _add_to_experts(self, pair: _Pair) -> None:
-        """Add a pair for each expert to the parameter of all experts that it is named after."""
-        module, _, name = pair.plain.rpartition(".")
-        parameter = self._parameter(module, name)
-        if parameter is None or not parameter.orientations(pair) or self.settings.use_dora:
+    def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, _Pair]) -> None:
+        """Add pairs of single experts, or one of all, to a projection of experts."""
+        places = places_of(projection, self._named, self.base.tensors)
+        every = pairs.get(None)
+        shown = every or next(iter(pairs.values()))
+        shapes = f"A {list(shown.a.shape)}, B {list(shown.b.shape)}"
+        if not places:
+            raise ValueError(f"is an adapter of experts ({shapes}), and the base has no such projection of experts")
+        if self.settings.use_dora:
+            raise ValueError(f"is an adapter of experts ({shapes}), and DoRA of experts is not read")
+        if every is not None and len(pairs) > 1:
+            raise ValueError("has factors for all experts, and others for single ones; only one of them can be meant")
+        last = places[-1].expert
+        count = self.base.tensors[places[0].name].shape[0] if last is None else 1 + last
+        if every is not None:
+            self._add_stack(projection, places, count, every.plain, self._stack_of(every, count))
+        elif places[0].expert is None:
+            self._add_stack(projection, places, count, *self._stacked(pairs, count))
+        else:
+            if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
+                raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
+            for expert, pair in pairs.items():
+                here = [replace(place, expert=0) for place in places if place.expert == expert]
+                self._add_stack(projection, here, 1, pair.plain, pair.as_stack)
+
+    def _stack_of(self, pair: _Pair, count: int) -> _Pair:
+        """The stack that a pair of all experts is: its own, or one that all share."""
+        if not pair.is_stacked and pair.a.shape[0] == count * self.settings.rank(pair.plain) and count > 1:
+            raise ValueError(
+                f"A {list(pair.a.shape)}, B {list(pair.b.shape)} have ranks for {count} experts in an order that is "
+                "not said; name the parameter in target_parameters if PEFT wrote them"
+            )
+        stack = pair.as_stack
+        if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
             shapes = f"A {list(pair.a.shape)}, B {list(pair.b.shape)}"
-            has = f"has {list(parameter.shape)}" if parameter is not None else "has no such parameter of experts"
-            dora = ", and DoRA of experts is not read" if self.settings.use_dora else ""
-            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base {has}{dora}")
-        self._add_to_parameter(pair, parameter, self._side(module, pair, parameter, set()))
+            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
+        return stack
+
+    @staticmethod
+    def _stacked(pairs: Mapping[int | None, _Pair], count: int) -> tuple[str, _Pair, tuple[int, ...]]:
+        """The pairs of single experts as a stack, and the place of each expert in it."""
+        numbers = sorted(expert for expert in pairs if expert is not None)
+        if numbers[-1] >= count:
+            raise ValueError(f"changes expert {numbers[-1]}, and the base has {count}")
+        found = [pairs[number] for number in numbers]
+        kinds = {(pair.a.shape, pair.b.shape, pair.a.dtype, pair.b.dtype) for pair in found}
+        if len(kinds) > 1:
+            raise ValueError("has other shapes, ranks or dtypes for some experts, which are one tensor in the base")
+        a, b = (
+            reshaped(stacked("", factors), (len(found), *factors[0].shape))
+            for factors in ([pair.a for pair in found], [pair.b for pair in found])
+        )
+        places = tuple(numbers.index(expert) if expert in pairs else -1 for expert in range(count))
+        return found[0].plain, replace(found[0], a=a, b=b), places
+
+    def _add_stack(
+        self,
+        projection: Projection,
+        places: Sequence[Place],
+        count: int,
+        name: str,
+        stack: _Pair,
+        order: tuple[int, ...] = (),
+    ) -> None:
+        (_, rank, width), out = stack.a.shape, stack.b.shape[1]
+        rows = max(place.row + place.shape[0] for place in places) if places[0].expert is not None else out
+        scaling = self._scaling(name, rank)
+        for place in places:
+            turned = False
+            if place.expert is None:
+                turned = self._turned(projection, place, out, width)
+            elif place.shape[1] != width or rows != out:
+                raise ValueError(
+                    f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
+                    f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
+                )
+            self._check_wide(place.name)
+            kind = "changes" if place.half is None else f"changes the {projection.kind} of"
+            self._note(kind, place.name, stack.module)
+            left, right = stack.of_stack(transposed=turned, expert=place.expert or 0, row=place.row)
+            interleaved = interleaves_gates(self.base.config)
+            region = place.region(out, turned=turned, interleaved=interleaved)
+            self._put(
+                place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
+            )
+
+    def _turned(self, projection: Projection, place: Place, out: int, width: int) -> bool:
+        """Whether the base has the projection turned. Raises ValueError if it does not fit, or nothing tells."""
+        fits = place.orientations(out, width)
+        if not fits:
+            raise ValueError(
+                f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} for "
+                "each expert; is it an adapter of another model?"
+            )
+        fits = fits if len(fits) == 1 else self._shown_by_base(projection.stem) or fits
+        if len(fits) > 1:
+            raise ValueError(
+                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
+                "which factor is on which side; merge the adapter into its base with its trainer's tools"
+            )
+        return fits.pop()
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
@@ -620,8 +823,7 @@ class _Agent:
 
     def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
         experts = parameter.experts
-        name = pair.plain if pair.is_stacked else f"{pair.plain}.{parameter.name}"
-        scaling = self._scaling(name, pair.rank(experts))
+        scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
         for name, expert, row in parameter.parts:
             self._check_wide(name)
             self._note("changes", name, pair.module)
@@ -638,6 +840,22 @@ def module_of(factor: Tensor) -> str | None:
 def is_stored_transposed(name: str, config: Mapping[str, Any]) -> bool:
     """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
     return config.get("model_type") in _CONV1D and not name.endswith(HEADS)
+
+
+def _slice_of(pair: _Pair, tensor: Tensor) -> str | None:
+    """What to do if a pair is what one of several ranks has of it."""
+    if len(tensor.shape) != 2:
+        return None
+    for stored, whole, same in (
+        (pair.b.shape[0], tensor.shape[0], pair.a.shape[1] == tensor.shape[1]),
+        (pair.a.shape[1], tensor.shape[1], pair.b.shape[0] == tensor.shape[0]),
+    ):
+        if same and stored < whole and whole % stored == 0:
+            return (
+                f"is it an adapter of another model, or what one of {whole // stored} ranks has of it (tensor "
+                "parallel)? In that case save it again with the slices of all ranks gathered"
+            )
+    return None
 
 
 def _plain(tensor: Tensor) -> str:

@@ -32,6 +32,7 @@ from ramerge.tensors.identity import Identity, identify
 from ramerge.tensors.origins import PlacedPiece
 from ramerge.tensors.paths import climbs_out, is_too_long
 from ramerge.tensors.tensor import Stored, Tensor
+from ramerge.tensors.text_config import text_configs
 
 METADATA = ".metadata"
 _INNER = ("pytorch_model_fsdp_0", "trainer")  # accelerate's name, prime-rl's
@@ -331,8 +332,7 @@ def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
 
 def _with_last_ranks(folder: Path, found: Contents) -> Contents:
     """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not."""
-    texts = (found.config, found.config.get("text_config"))
-    counts = [text.get("vocab_size") for text in texts if isinstance(text, Mapping)]
+    counts = [text.get("vocab_size") for text in text_configs(found.config)]
     tokens = next((count for count in counts if type(count) is int), None)
     embeddings = [tensor for name, tensor in found.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]
     largest = max(embeddings, key=lambda tensor: tensor.shape[0], default=None)

@@ -16,7 +16,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from ramerge.formats import dcp
+from ramerge.formats import dcp, unread
 from ramerge.formats.files import about_model, tag_of
 from ramerge.formats.format import Format, Opening, local
 from ramerge.formats.torchfile.load import uncollected
@@ -303,9 +303,10 @@ def _understood(
         problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_command(folder)}")
     found = {key: _known(key) for key in wanted}
     if others := [key for key, known in found.items() if known is None]:
-        more = f" and {len(others) - 10:,} more" if len(others) > 10 else ""
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         problems.append(
-            f"{folder}: holds tensors whose layout is not known: {', '.join(map(quoted, others[:10]))}{more}; "
+            unread.adapter_of_megatron(folder, others)
+            or f"{folder}: holds tensors whose layout is not known: {', '.join(map(quoted, others[:3]))}{more}; "
             f"convert it: {_command(folder)}"
         )
     if not problems and not found:

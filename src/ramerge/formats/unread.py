@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from shlex import quote
 
+from ramerge.foundation.text import quoted
 from ramerge.storage.location import Location
 
 _STATE_DICTS = ("pytorch_model_fsdp.bin", "model_state.pt", "model.pt", "pytorch_model.pt", "*.ckpt")
@@ -34,6 +37,23 @@ _KINDS = (
         "mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json next to it",
     ),
 )
+
+
+# Modules of Megatron, and what Megatron-Bridge calls the factors of their adapters.
+_OF_MEGATRON = re.compile(r"\.adapter\.linear_(in|out)\.|\.linear_(qkv|proj|fc1|fc2)\.(adapter|lora)")
+
+
+def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
+    """What is said of a folder that has tensors of these names, if they are those of an adapter of Megatron."""
+    named = next((name for name in names if _OF_MEGATRON.search(name)), None)
+    if named is None:
+        return None
+    run = quote(str(folder))
+    return (
+        f"{folder}: is an adapter of Megatron ({quoted(named)} and others), which is not read; convert it, in "
+        "Megatron-Bridge's repository: python examples/conversion/adapter/export_adapter.py --hf-model-id BASE "
+        f"--megatron-peft-checkpoint {run} --output-hf-path {run}-peft"
+    )
 
 
 def is_mlx(folder: Location) -> bool:

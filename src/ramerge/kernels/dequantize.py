@@ -74,7 +74,7 @@ SCALES = {
     "F8_E4M3": Scales(1, "e4m3(scales[at])", "value >= np.float32(0)"),
 }
 _TEXT = """
-def {name}(codes, scales, words, out, first, first_scale, divisor, rows, columns, block_rows, block_columns):
+def {name}(codes, scales, words, out, first, first_scale, factor, divisor, rows, columns, block_rows, block_columns):
     ONE, TWO, INFINITY = np.uint64(1), np.uint64(2), np.float32(np.inf)
     size = np.uint64(out.size)
     down = (rows + block_rows - ONE) // block_rows
@@ -88,7 +88,7 @@ def {name}(codes, scales, words, out, first, first_scale, divisor, rows, columns
         at = grid_row * across + column // block_columns - first_scale
         left = block_columns - column % block_columns
         while i < end:
-            value = {value} / divisor
+            value = {value} * factor / divisor
             scale = value if {least} and value < INFINITY else np.float32(np.nan)
             length = min(left, end - i)
             {run}
@@ -123,7 +123,7 @@ def _kernel(codes: str, scales: str) -> Any:
     lanes, scale = CODES[codes], SCALES[scales]
     run = (_ONE_A_BYTE if len(lanes) == 1 else _TWO_A_BYTE).format(low=lanes[0], high=lanes[-1])
     text = _TEXT.format(name=name, value=scale.value, least=scale.least, run=run.strip())
-    return native.load(name, text, ("u8[]", "u8[]", "u32[]", "f32[]", "u64", "u64", "f32", *["u64"] * 4), "i64")
+    return native.load(name, text, ("u8[]", "u8[]", "u32[]", "f32[]", "u64", "u64", "f32", "f32", *["u64"] * 4), "i64")
 
 
 def dequantize(
@@ -134,6 +134,7 @@ def dequantize(
     grid: Grid,
     first: int,
     out: NDArray[np.float32],
+    factor: float = 1.0,
     divisor: float = 1.0,
 ) -> None:
     """Write elements `first : first + out.size` of a tensor, in row-major order, to `out`.
@@ -146,7 +147,8 @@ def dequantize(
         grid: where scales belong.
         first: index of the first element.
         out: 1-D, contiguous.
-        divisor: every scale is divided by it first, in float32 (the global scale of NVFP4).
+        factor: every scale is multiplied by it first, in float32 (the second scale of ModelOpt's NVFP4).
+        divisor: every scale is divided by it first, in float32 (the global scale of compressed-tensors' NVFP4).
     """
     if not out.size:
         return
@@ -158,6 +160,7 @@ def dequantize(
         out,
         first,
         grid.scales_of(first, first + out.size)[0],
+        factor,
         divisor,
         grid.rows,
         grid.columns,

@@ -80,6 +80,83 @@ def {name}(
 """
 
 
+# Scales of groups of float4 codes, and what they become: of NVFP4, the second scale stays as it is; those of MXFP4 are
+# powers of two (OCP Microscaling Formats, section 6.3).
+GROUPS = {
+    "F8_E4M3": "e4m3(to_e4m3(min(largest / np.float32(6) * divisor / factor, np.float32(448)))) * factor / divisor",
+    "F8_E8M0": "e8m0(np.uint8(max(np.int64(peak >> np.uint32(23)) - 2, 0)))",
+}
+_SURVIVE = """
+def {name}(values, old, out, group, columns, factor, divisor):
+    size = np.uint64(values.size)
+    first = np.uint64(0)
+    while first < size:
+        end = min(first + min(group, columns - first % columns), size)
+        changed, peak = np.uint32(0), np.uint32(0)
+        for i in range(first, end):
+            changed = or32(changed, xor32(f32_pack(values[i]), f32_pack(old[i])))
+            peak = peak_f32(peak, values[i])
+        largest = f32_whole(peak)
+        scale = {scale}
+        for i in range(first, end):
+            if changed == np.uint32(0):
+                out[i] = old[i]
+            else:
+                over = abs(values[i]) / scale if scale > np.float32(0) else np.float32(0)
+                code = np.float32(6)
+                if over <= np.float32(5):
+                    code = np.float32(4)
+                if over < np.float32(3.5):
+                    code = np.float32(3)
+                if over <= np.float32(2.5):
+                    code = np.float32(2)
+                if over < np.float32(1.75):
+                    code = np.float32(1.5)
+                if over <= np.float32(1.25):
+                    code = np.float32(1)
+                if over < np.float32(0.75):
+                    code = np.float32(0.5)
+                if over <= np.float32(0.25):
+                    code = np.float32(0)
+                out[i] = -code * scale if values[i] < np.float32(0) else code * scale
+        first = end
+    return 0
+"""
+
+
+@cache
+def _survive(scales: str) -> Any:
+    name = f"survive_e2m1_{scales.lower()}"
+    text = _SURVIVE.format(name=name, scale=GROUPS[scales])
+    return native.load(name, text, ("f32[]", "f32[]", "f32[]", "u64", "u64", "f32", "f32"), "i64")
+
+
+def survive(
+    scales: str,
+    values: NDArray[np.float32],
+    old: NDArray[np.float32],
+    group: int,
+    columns: int,
+    out: NDArray[np.float32],
+    *,
+    factor: float = 1.0,
+    divisor: float = 1.0,
+) -> None:
+    """Write what numbers are once they are quantized to float4 (e2m1) and read again. Nothing is stored.
+
+    Args:
+        scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
+        values: 1-D: whole rows of a matrix.
+        old: of the same size: the stored numbers. A group that is, bit for bit, what is stored stays so.
+        group: numbers in a group.
+        columns: of the matrix.
+        out: of the same size; written.
+        factor, divisor: by which scales are multiplied and divided, as in `dequantize`.
+    """
+    if values.size:
+        _survive(scales)(values, old, out, group, columns, factor, divisor)
+
+
 @cache
 def _kernel(codes: str, scales: str, powers: bool) -> Any:
     name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"

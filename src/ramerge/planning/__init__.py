@@ -4,6 +4,7 @@ build            from a checked recipe to a plan
 inputs           finds and opens the models
 headers          what their headers say, before anything is planned
 name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do
+absences         what one of two models need not have: buffers, shared keys and values, towers
 match            compares agents with the base: missing, extra and tied tensors
 configs          config.json of base and agents, and of the base and its weights (config_keys.json: defaults of keys)
 derived          values of config.json that follow from others

@@ -183,7 +183,8 @@ def _contents(
     if not inputs.are_complete:
         return PlannedContents()
     shards, tensors = plan_tensors(base, matched, points, observed)
-    _check_tensors(base, tensors, inputs, recipe, findings)
+    checks.check_like_base(base, recipe, findings, counted=bool(observed))
+    _check_tensors(tensors, inputs, recipe, findings)
     companions: Mapping[str, Location] = {}
     if not alone:
         companions = checks.find_companions(inputs, recipe, shards, findings, speaker)
@@ -233,10 +234,7 @@ def _check_models(
         checks.check_configs(base, agents, ties, recipe, findings)
 
 
-def _check_tensors(
-    base: Checkpoint, tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings
-) -> None:
-    checks.check_like_base(base, recipe, findings)
+def _check_tensors(tensors: Sequence[TensorPlan], inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> None:
     checks.note_kept_dtypes(tensors, recipe, findings)
     checks.note_rounding(recipe, tensors, findings)
     checks.check_rules(recipe, tensors, inputs.base.folder, findings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from ramerge.formats.encodings.decode import OF_MODELOPT
 from ramerge.formats.safetensors import INDEX
 from ramerge.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
@@ -12,7 +13,7 @@ from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.methods.base import conditions
 from ramerge.output.write import Shard
-from ramerge.planning.configs import accepts, compare_configs, contradictions
+from ramerge.planning.configs import accepts, are_related, compare_configs, contradictions
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.inputs import OpenedInputs
 from ramerge.planning.layout import unlike_base
@@ -25,13 +26,14 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.embeddings import HEADS, tied_embedding
 from ramerge.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
 # Rules that are noted one by one; a gradient over layers makes more.
 _MOST_RULES = 3
 # What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
-_OF_QUANTIZATION = ("hf_quant_config.json", "quantize_config.json", "quant_config.json")
+_OF_QUANTIZATION = (OF_MODELOPT, "quantize_config.json", "quant_config.json")
 _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 
@@ -52,17 +54,16 @@ def check_configs(
         found = compare_configs(base.config, agent.config)
         differing = found.refused | found.warned
         allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
+        if _agree_on_heads(name, agent, ties):
+            allowed |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
             allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
         refused = {key: text for key, text in found.refused.items() if key not in allowed}
         warned = {key: text for key, text in found.warned.items() if key not in allowed}
         if refused:
+            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)}"
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
-            unties = any(key.endswith("tie_word_embeddings") for key in refused)
-            if tie := next((tie for tie in ties if tie.agent == name and unties), None):
-                accept += f" if {tie.head.name!r} equals {tie.embedding.name!r}; if not, {tie.untie}"
-            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)} ({accept})"
-            findings.problem(f"{agent.metadata_folder}/{text}", name)
+            findings.problem(f"{agent.metadata_folder}/{text} ({accept})", name)
         if warned:
             text = f"config.json differs from the base's, which may change what the weights mean: {_pairs(warned)}"
             accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
@@ -72,6 +73,13 @@ def check_configs(
             findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
 
 
+def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
+    """Whether it does not matter that one model ties its embeddings: the other's two are compared, or its one is used
+    for both."""
+    stores = any(key.endswith(HEADS) for key in agent.tensors)
+    return any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores)
+
+
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> OpenedInputs:
     """The inputs without agents of another architecture than the base's: for those, nothing else is worth a word."""
     base = inputs.opened_base
@@ -79,8 +87,7 @@ def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: F
         return inputs
     kept = {}
     for name, agent in inputs.opened_agents.items():
-        kinds = [one.config.get("model_type") for one in (base, agent)]
-        if None in kinds or kinds[0] == kinds[1]:
+        if are_related(base.config, agent.config):
             kept[name] = agent
             continue
         findings.problem(
@@ -276,7 +283,7 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findin
         findings.problems.append(findings.document.where(("shard_size",), text))
 
 
-def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> None:
+def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings, *, counted: bool) -> None:
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
@@ -291,7 +298,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
             "rounding: nearest"
         )
         findings.problems.append(findings.document.where(("rounding",), text))
-    others = unlike_base(base)
+    others = unlike_base(base, counted=counted)
     if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
             f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
@@ -302,7 +309,8 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings) -> Non
         names = listed([repr(tensor.name) for tensor in others])
         text = (
             f"like base: cannot quantize {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
-            "that all tools share; write bfloat16, and quantize the result with the base's own tool"
+            "that all tools share; write bfloat16, and quantize the result with the base's own tool (ramerge analyze "
+            "with dtype: like base counts what would survive)"
         )
         findings.problems.append(findings.document.where(("dtype",), text))
     else:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import translate
 from functools import cache, partial
@@ -22,6 +22,7 @@ from ramerge.foundation.text import brief, quoted
 from ramerge.planning import derived
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.text_config import parts_of, path_to, text_configs
 
 # Parts of keys that change what the weights mean, at any depth.
 _MEANING = re.compile(
@@ -94,7 +95,7 @@ def key_table() -> _KeyTable:
 def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
     """All keys whose values differ, where a key that one side leaves out has its default."""
     found = ConfigDifferences()
-    left, right = _flatten(canonical(base)), _flatten(canonical(agent))
+    left, right = (_flatten(canonical(config)) for config in comparable(base, agent))
     if left == right:
         return found
     table = key_table()
@@ -116,6 +117,76 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> Config
         else:
             found.warned[key] = text
     return found
+
+
+def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
+    """Whether two configurations are of one architecture, or one is of the text model, or another part, of the other.
+
+    Text models that were made from parts have names such as qwen2 and qwen2_5_vl.
+    """
+    kinds = [config.get("model_type") for config in (base, agent)]
+    if None in kinds or kinds[0] == kinds[1] or path_to(base, kinds[1]) or path_to(agent, kinds[0]):
+        return True
+    families = {re.sub(r"[^a-z].*", "", str(kind)) for kind in kinds}
+    return bool(parts_of(base)) != bool(parts_of(agent)) and len(families) == 1
+
+
+def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+    """What two configurations say about what both models have."""
+    kinds = [config.get("model_type") for config in (base, agent)]
+    if kinds[0] == kinds[1] and parts_of(base) and _writes_text(base) and _writes_text(agent):
+        # which of its parts an agent has, its tensors say
+        base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
+    if kinds[0] != kinds[1]:
+        if path := path_to(base, kinds[1]):
+            return _part(base, path), _without(agent, _NAMES)
+        if path := path_to(agent, kinds[0]):
+            return _without(base, _NAMES), _part(agent, path)
+    nested = [len(text_configs(config)) > 1 for config in (base, agent)]
+    if bool(parts_of(base)) == bool(parts_of(agent)) and nested[0] == nested[1]:
+        return base, agent
+    left, right = _lifted(base), _lifted(agent)
+    if parts_of(base) and parts_of(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
+        return left, right
+    dropped = (*_NAMES, *_OF_IMAGES, *parts_of(base), *parts_of(agent))
+    return _without(left, dropped), _without(right, dropped)
+
+
+_NAMES = ("architectures", "model_type", "auto_map")
+# How positions of images are rotated, which changes nothing for text.
+_OF_IMAGES = ("mrope_section", "mrope_interleaved")
+
+
+def _writes_text(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration is that of a model with output embeddings, or without a head, and not of a classifier."""
+    names = config.get("architectures")
+    named = names if isinstance(names, list) else []
+    return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in named)
+
+
+def _part(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+    """The configuration of a part. That its embeddings are tied may be said only by the whole model's."""
+    part = config
+    for key in path:
+        part = part[key]
+    tied = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
+    return _without({**part, **tied}, _NAMES)
+
+
+def _lifted(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration with that of its text model in the place of its own."""
+    outer, *inner = text_configs(config)
+    names = {key for part in (outer, *inner) for key, value in part.items() if any(value is text for text in inner)}
+    merged: dict[str, Any] = {}
+    for part in (outer, *inner, {key: outer[key] for key in (*_NAMES, "tie_word_embeddings") if key in outer}):
+        merged |= {key: value for key, value in part.items() if key not in names}
+    return merged
+
+
+def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+    """A configuration without some keys, at any depth."""
+    kept = {key: value for key, value in config.items() if key not in keys}
+    return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in kept.items()}
 
 
 def accepts(given: str, key: str) -> bool:
@@ -175,8 +246,11 @@ def _stated(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with one form for rotary embeddings, which transformers 4 and 5 write differently."""
+    """The configuration with one form for rotary embeddings, which transformers 4 and 5 write differently, and for
+    names of classes."""
     result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
+    if isinstance(names := result.get("architectures"), list):  # FSDP names the classes that it wraps
+        result["architectures"] = [str(name).removeprefix("FSDP") for name in names]
     given = [config[key] for key in _ROTARY if key in config]
     if not given:
         return result
@@ -260,8 +334,7 @@ def _depth(config: Mapping[str, Any], layers: int) -> Iterator[str]:
 
 
 def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = config.get("text_config")
-    return inner if isinstance(inner, Mapping) and "hidden_size" in inner else config
+    return next((part for part in reversed(text_configs(config)) if "hidden_size" in part), config)
 
 
 def _number(config: Mapping[str, Any], key: str) -> int | None:

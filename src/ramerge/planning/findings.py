@@ -9,7 +9,7 @@ from ramerge.foundation.errors import RamergeError
 from ramerge.foundation.text import enumerated
 from ramerge.recipe.document import Document
 
-_LISTED = 8
+_LISTED = 3
 
 
 @dataclass

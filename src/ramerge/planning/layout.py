@@ -20,7 +20,7 @@ from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.origins import rows_of as cut_rows
 from ramerge.tensors.rounded import rounded
-from ramerge.tensors.scaled import Scaled, requantizable
+from ramerge.tensors.scaled import Scaled, recountable, requantizable
 from ramerge.tensors.tensor import Tensor
 from ramerge.tensors.weighted import Weighted, mean_of
 
@@ -79,13 +79,14 @@ def plan_tensors(
     """
     chunks = _chunks(points, observed)
     recipe = points[0].recipe
-    stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base) else None
+    like = recountable if observed else requantizable  # what is only counted is not written
+    stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, counted=bool(observed)) else None
     wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
     outputs = []
     for tensor in base.tensors.values():
         number = numbers[tensor.name]
         asked = _asked(tensor, recipe, number, wide)
-        quantized = requantizable(tensor) if stored is not None and tensor.name not in matched.rows else None
+        quantized = like(tensor) if stored is not None and tensor.name not in matched.rows else None
         outputs.append(_output(tensor, number, asked, quantized, matched))
     if stored is not None:
         extras = stored.extras.values()
@@ -93,7 +94,7 @@ def plan_tensors(
     owners = {entry[0]: output for output in outputs for entry in output.entries}
     entries = {entry[0]: entry for output in outputs for entry in output.entries}
     files = stored.shards if stored is not None else base.shards
-    groups = {shard: [entries[name] for name in names] for shard, names in renumbered(files).items()}
+    groups = {shard: [entries[name] for name in names if name in entries] for shard, names in renumbered(files).items()}
     if recipe.shard_size is not None or not groups:
         groups = _regroup(list(entries.values()), recipe.shard_size or _SHARD_BYTES)
     shards = [lay_out(name, group) for name, group in groups.items()]
@@ -165,10 +166,11 @@ class _Output:
         return "F32" if self.quantized is not None else self.entries[0][1]
 
 
-def unlike_base(base: Checkpoint) -> list[Tensor]:
-    """Tensors of a quantized base that results cannot be quantized like."""
+def unlike_base(base: Checkpoint, *, counted: bool = False) -> list[Tensor]:
+    """Tensors of a quantized base that results cannot be quantized like, or if they are only counted, need not be."""
+    like = recountable if counted else requantizable
     names = base.quantized.names if base.quantized is not None else frozenset[str]()
-    return [tensor for name, tensor in base.tensors.items() if name in names and requantizable(tensor) is None]
+    return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 
 
 def _output(tensor: Tensor, rule: int, asked: str | None, quantized: Scaled | None, matched: Matched) -> _Output:

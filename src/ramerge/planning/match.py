@@ -13,7 +13,7 @@ from ramerge.planning.model import Recorded, Tie
 from ramerge.planning.vocabulary import is_vocabulary
 from ramerge.recipe.model import Allow
 from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, embedding_of, is_tied
+from ramerge.tensors.embeddings import EMBEDDINGS, HEADS, embedding_of, tied_embedding
 from ramerge.tensors.tensor import Tensor
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
@@ -177,7 +177,7 @@ def _compare(
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
     """For output embeddings that the base stores and the agent only ties: the agent's input embedding, by name."""
-    if not is_tied(agent.config):
+    if tied_embedding(agent) is None:
         return {}
     absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
     pairs = [(tensor.name, embedding_of(tensor.name, tensor.shape, agent.tensors.values())) for tensor in absent]

@@ -1,9 +1,9 @@
 """An agent's tensors under the base's names: first by the recipe's own rules, then by conventions.
 
-A trainer stores the names of its modules, `save_pretrained` the names of files, a text model lacks the prefix that the
-same model has inside of a vision model, and experts are one tensor here and many there. Each of these conventions is a
-row of a table: `tensors.name_aliases` has names, `FUSIONS` arrangements, `ABSENCES` what training does not load. An
-agent's tensor is taken for a base's only where the whole name follows from rows of the tables.
+A text model by itself lacks the prefix that it has inside of a vision model: `tensors.prefixes` finds prefixes from
+names and shapes. A trainer stores the names of its modules, `save_pretrained` the names of files, and experts are one
+tensor here and many there. Each of these conventions is a row of a table: `tensors.name_aliases` has names, `FUSIONS`
+arrangements. What one side need not have is in `planning.absences`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ from functools import cache
 from time import monotonic
 
 from ramerge.foundation.text import quoted
+from ramerge.planning.absences import is_buffer, known_absences
 from ramerge.planning.findings import Findings, listed
-from ramerge.recipe.layers import counts_of, layer_of
 from ramerge.recipe.model import Recipe, Rename
 from ramerge.recipe.patterns import replace_all
 from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.name_aliases import TOWERS, interleaves_gates, name_aliases
+from ramerge.tensors.name_aliases import interleaves_gates, name_aliases
 from ramerge.tensors.origins import Pieces, PlacedPiece, Transposed, box_of, reshaped
+from ramerge.tensors.prefixes import aligned, stack_of
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.text_config import path_to
 
 # For all names of an agent; a hundred thousand names take a fraction of a second.
 _SECONDS = 5
@@ -108,6 +110,7 @@ class Fusion:
 
 
 _EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
+_PRIME = "experts as prime-rl has them in training"
 _ROWS = "projections in one tensor, or each its own"
 _EXPERT = "{stem}.experts.{expert}"
 
@@ -117,18 +120,17 @@ FUSIONS = (
     Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
     *(
+        Fusion(f"{{stem}}.experts.{short}", (f"{_EXPERT}.{part}.weight",), _PRIME)
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+        for part in (long, short)
+    ),
+    Fusion("{stem}.experts.gate_up_proj", ("{stem}.experts.w1", "{stem}.experts.w3"), _PRIME),
+    *(
         Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
         for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")))
         for kind in ("weight", "bias")
     ),
 )
-
-# Tensors that agents lack because training does not load them: the base's are used if an agent has none of them.
-ABSENCES = (
-    (r"(^|\.)mtp\.", "heads for several tokens at once, which transformers does not load"),
-    (rf"^(?:model\.)?(?:{TOWERS})\.", "the parts for images and sound, which a text model lacks"),
-)
-_BEYOND = "layers beyond those that config.json counts, which transformers does not load"
 
 
 @dataclass
@@ -153,10 +155,12 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
         base: gives names, shapes, and the number of layers.
         agent: names that the base has too are not touched.
     """
-    unknown = [tensor for name, tensor in agent.tensors.items() if name not in base.tensors]
-    missing = [tensor for name, tensor in base.tensors.items() if name not in agent.tensors]
     fitted = Fitted(dict(agent.tensors))
+    if not base.tensors.keys() >= agent.tensors.keys():
+        _move(base, agent, fitted)
     _turn(base, fitted)
+    unknown = [tensor for name, tensor in fitted.tensors.items() if name not in base.tensors]
+    missing = [tensor for name, tensor in base.tensors.items() if name not in fitted.tensors]
     if unknown:
         spelled = _Spelled(unknown, missing)
         taking_turns = interleaves_gates(base.config) or interleaves_gates(agent.config)
@@ -165,7 +169,7 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
         for used in spelled.used:
             del fitted.tensors[used]
         fitted.notes += spelled.notes
-    _fill(base, [tensor for tensor in missing if tensor.name not in fitted.tensors], fitted)
+    _settle(base, agent, fitted)
     return fitted
 
 
@@ -180,13 +184,18 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, t
         fitted.problems.append(f"{text}; say which one with rename")
     elif found:
         spelled.whole[found[0].name] = wanted.name
-        fitted.tensors[wanted.name] = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        one = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        if one.shape == (1, *wanted.shape):  # one shared expert, as a stack of one
+            one = reshaped(one, wanted.shape)
+        elif one.shape != wanted.shape and one.shape == (*wanted.shape[:1], *wanted.shape[:0:-1]):
+            one = Tensor(one.name, one.dtype, wanted.shape, Transposed(one))
+        fitted.tensors[wanted.name] = one
     else:
         made = ((fusion, tensor) for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
         fusion, tensor = next(made, (None, None))
         if fusion is not None and tensor is not None:
             fitted.tensors[wanted.name] = tensor
-            if taking_turns and fusion.is_of_experts and len(fusion.parts) > 1:
+            if taking_turns and ".experts." in fusion.whole and len(fusion.parts) > 1:
                 fitted.problems.append(
                     f"{quoted(wanted.name)}: rows of gate and up take turns in the experts.gate_up_proj of gpt-oss, "
                     "and one of base and agent has them as tensors of their own, in an order that nothing says; "
@@ -282,12 +291,11 @@ def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
 
 def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, turned: bool) -> Iterator[Tensor]:
     """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
-    experts = range(wanted.shape[0]) if fusion.is_of_experts and wanted.shape else range(1)
-    parts = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in experts]
-    if not parts or not all(len(found) == 1 and found[0].shape for row in parts for found in row):
+    matrices = _matrices(fusion, stem, wanted, spelled)
+    if not matrices:
         return
-    matrices = [[found[0] for found in row] for row in parts]
-    front = (len(experts),) if fusion.is_of_experts else ()
+    experts = range(len(matrices))
+    front = wanted.shape[:1] if len(wanted.shape) > len(matrices[0][0].shape) else ()
     rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
     exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
     turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
@@ -309,6 +317,22 @@ def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, tur
             pieces.append(PlacedPiece((expert, *place) if front else place, piece))
             start += size
     yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
+
+
+def _matrices(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> list[list[Tensor]]:
+    """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
+    count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
+    found = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
+    if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
+        return []
+    rows = [[each[0] for each in row] for row in found]
+    stacks = rows[0]
+    if len(wanted.shape) != 3 or any(len(stack.shape) != 3 or stack.shape[0] != wanted.shape[0] for stack in stacks):
+        return rows
+    return [
+        [reshaped(box_of(stack, (expert, 0, 0), (1, *stack.shape[1:])), stack.shape[1:]) for stack in stacks]
+        for expert in range(wanted.shape[0])
+    ]
 
 
 def _taken_out(
@@ -366,24 +390,56 @@ def _turn(base: Checkpoint, fitted: Fitted) -> None:
         fitted.notes.append(f"{len(exchanged):,} tensors of experts are stored with rows and columns exchanged")
 
 
-def _fill(base: Checkpoint, missing: Sequence[Tensor], fitted: Fitted) -> None:
-    if not missing:
-        return
-    absent = {tensor.name for tensor in missing}
-    rows: list[tuple[str, list[str]]] = [
-        (why, [name for name in base.tensors if re.search(pattern, name)]) for pattern, why in ABSENCES
-    ]
-    rows.append((_BEYOND, _beyond(base)))
-    for why, names in rows:
-        if names and absent.issuperset(names):
-            fitted.tensors |= {name: base.tensors[name] for name in names}
-            fitted.notes.append(f"lacks {len(names):,} tensors such as {quoted(names[0])} ({why}); the base's are used")
+def _move(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
+    """Give tensors the prefixes that the same layers have in the base."""
+    unknown = {name: tensor.shape for name, tensor in agent.tensors.items() if name not in base.tensors}
+    missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}
+    path = path_to(base.config, agent.config.get("model_type")) or path_to(agent.config, base.config.get("model_type"))
+    names, prefixes = aligned(
+        unknown,
+        missing,
+        kept=set(map(stack_of, base.tensors)),
+        preferred=[key.removesuffix("_config") for key in path],
+    )
+    names = {old: new for old, new in names.items() if new not in agent.tensors}
+    for old, new in names.items():
+        fitted.tensors[new] = replace(fitted.tensors.pop(old), name=new)
+    if names:
+        pairs = [(quoted(old) if old else "no prefix", quoted(new) if new else "none") for old, new in prefixes.items()]
+        shown = ", ".join(f"{old} is the base's {new}" for old, new in pairs[:3])
+        fitted.notes.append(f"{len(names):,} tensors under other prefixes: {shown}")
 
 
-def _beyond(base: Checkpoint) -> list[str]:
-    """Tensors of layers that config.json does not count, such as those of a head for several tokens."""
-    counted = max(counts_of(base.config), default=0)
-    layers: Mapping[str, int] = {
-        name: layer.number for name in base.tensors if (layer := layer_of(name)) is not None and "layers" in layer.stack
-    }
-    return [name for name, number in layers.items() if counted and number >= counted]
+def _settle(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
+    """Take the base's tensors for what agents may lack, and drop what the base may lack."""
+    for name, tensor in base.tensors.items():
+        other = fitted.tensors.get(name)
+        if other is not None and (other.dtype, other.shape) != (tensor.dtype, tensor.shape) and is_buffer(tensor):
+            del fitted.tensors[name]
+    lacking = [tensor for name, tensor in base.tensors.items() if name not in fitted.tensors]
+    extra = [tensor for name, tensor in fitted.tensors.items() if name not in base.tensors]
+    configs = base.config, agent.config
+    if lacking:
+        found = dict[str, str]()
+        for why, names in known_absences(base.tensors, lacking, configs):
+            found |= {name: why for name in names if name not in found}
+        fitted.tensors |= {name: base.tensors[name] for name in found}
+        if found:
+            fitted.notes.append(f"lacks {_counted(found)}; the base's are used")
+    if extra:
+        found = dict[str, str]()
+        for why, names in known_absences(fitted.tensors, extra, configs[::-1]):
+            found |= {name: why for name in names if name not in found}
+        for name in found:
+            del fitted.tensors[name]
+        if found:
+            fitted.notes.append(f"has {_counted(found)}, which the base does not have; they are dropped")
+
+
+def _counted(found: Mapping[str, str]) -> str:
+    """How many tensors there are of each kind, with one of them."""
+    counts, first = Counter(found.values()), {why: name for name, why in reversed(list(found.items()))}
+    return "; ".join(
+        f"{count:,} tensor{'s' if count > 1 else ''} such as {quoted(first[why])} ({why})"
+        for why, count in counts.items()
+    )

@@ -10,6 +10,8 @@ header         safetensors headers, which are not trusted
 reader, arena  how blocks are read, and in which memory
 identity       whether files are unchanged since planning
 name_aliases   other names of the same tensor
+prefixes       names under the prefixes of another model, by structure
+text_config    which part of config.json is about which part of a model
 embeddings     input and output embeddings, and which are tied
 paths          checks that paths stay in their folder
 """

@@ -9,6 +9,7 @@ from typing import Any
 
 from ramerge.tensors.checkpoint import Checkpoint
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.text_config import map_text, text_configs
 
 HEADS = ("lm_head.weight", "output.weight", "embed_out.weight")
 EMBEDDINGS = (
@@ -25,13 +26,13 @@ _WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration
 
 def is_tied(config: Mapping[str, Any]) -> bool:
     """Whether `config.json` says that input and output embeddings are one tensor."""
-    return any(part.get("tie_word_embeddings") for part in _parts(config))
+    return any(part.get("tie_word_embeddings") for part in text_configs(config))
 
 
 def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
     """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
     stored = any(name.endswith(HEADS) for name in checkpoint.tensors)
-    silent = not stored and not any("tie_word_embeddings" in part for part in _parts(checkpoint.config))
+    silent = not stored and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
     if not is_tied(checkpoint.config) and not (silent and _has_head(checkpoint.config)):
         return None
     return embedding_of(HEADS[0], None, checkpoint.tensors.values())
@@ -65,13 +66,7 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
 
 def untie(config: dict[str, Any]) -> None:
     """Let a configuration say that input and output embeddings are two tensors, also for its text model."""
-    config["tie_word_embeddings"] = False
-    if isinstance(config.get("text_config"), dict):
-        config["text_config"] = {**config["text_config"], "tie_word_embeddings": False}
-
-
-def _parts(config: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    return [part for part in (config, config.get("text_config")) if isinstance(part, Mapping)]
+    config |= map_text(config, lambda part: {**part, "tie_word_embeddings": False})
 
 
 def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Tensor]) -> Tensor | None:
@@ -84,6 +79,4 @@ def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Ten
 
 def set_vocabulary(config: dict[str, Any], rows: int) -> None:
     """Set the number of tokens that a configuration states, also of its text model."""
-    for part in (config, config.get("text_config")):
-        if isinstance(part, dict) and "vocab_size" in part:
-            part["vocab_size"] = rows
+    config |= map_text(config, lambda part: {**part, "vocab_size": rows} if "vocab_size" in part else part)

@@ -108,6 +108,23 @@ class Factor:
 
 
 @dataclass(frozen=True)
+class Region:
+    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it.
+
+    Attributes:
+        first: the number of the first one.
+        step: from one to the next.
+        count: how many.
+        is_columns: whether they are columns.
+    """
+
+    first: int
+    step: int
+    count: int
+    is_columns: bool = False
+
+
+@dataclass(frozen=True)
 class LowRank(Origin):
     """base + scaling * left @ right; with magnitudes, each row or each column of that has its magnitude as norm (DoRA).
 
@@ -121,6 +138,8 @@ class LowRank(Origin):
         scaling: of the product.
         magnitude: one for each row, or for each column; None without DoRA.
         by_column: whether magnitudes are those of columns.
+        region: where the product belongs if it is not the whole matrix; not with DoRA.
+        places: for each matrix, the number of its product, or -1 if it has none; by default, each has its own.
     """
 
     base: Tensor
@@ -130,6 +149,8 @@ class LowRank(Origin):
     scaling: float
     magnitude: Tensor | None = None
     by_column: bool = False
+    region: Region | None = None
+    places: tuple[int, ...] = ()
 
     @property
     def parts(self) -> Sequence[Tensor]:
@@ -166,7 +187,11 @@ class LowRank(Origin):
         left = room(4 * touched)
         if self.left is not None:
             left = self.left.scratch(self.left.panel(touched, self.ranks), self.ranks)
-        return max(_load_scratch(self.base, elements), room(16 * TILE) + right + left)
+        apart = 0
+        if self.region is not None:
+            high, width = self._panel_of(self.region, columns)
+            apart = room(4 * min(high, touched) * width)
+        return max(_load_scratch(self.base, elements), room(16 * TILE) + right + left + apart)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
@@ -191,7 +216,42 @@ class LowRank(Origin):
             for expert in range(start // size, -(-stop // size)):
                 begin = expert * size
                 low, high = max(start, begin), min(stop, begin + size)
-                self._add(reader, expert, columns, low - begin, values[low - start : high - start], sums)
+                place = self.places[expert] if self.places else expert
+                inside = values[low - start : high - start]
+                if place >= 0 and self.region is not None:
+                    self._add_region(reader, place, self.region, columns, low - begin, inside, sums)
+                elif place >= 0:
+                    self._add(reader, place, columns, low - begin, inside, sums)
+
+    @staticmethod
+    def _panel_of(region: Region, columns: int) -> tuple[int, int]:
+        """How many rows of a region are computed at a time, and how wide they are."""
+        width = region.count if region.is_columns else columns
+        return max(1, _PANEL // width), width
+
+    def _add_region(
+        self, reader: Reader, expert: int, region: Region, columns: int, start: int, values: Reals, sums: Reals
+    ) -> None:
+        """As `_add`, for some rows or columns of the expert's matrix."""
+        stop = start + values.size
+        top, bottom = start // columns, -(-stop // columns)
+        high, width = self._panel_of(region, columns)
+        first, step = (0, 1) if region.is_columns else (region.first, region.step)
+        begin, end = max(0, -(-(top - first) // step)), -(-(bottom - first) // step)
+        end = end if region.is_columns else min(end, region.count)
+        for low in range(begin, end, high):
+            with reader.arena.scratch():
+                rows = min(high, end - low)
+                product = _take(reader, rows * width)
+                product[:] = 0
+                self._add(reader, expert, width, low * width, product, sums)
+                for row in range(rows):
+                    place = (first + (low + row) * step) * columns - start
+                    line = product[row * width : (row + 1) * width]
+                    if region.is_columns:
+                        _add_strided(values, line, place + region.first, region.step)
+                    else:
+                        _add_strided(values, line, place, 1)
 
     def _add(self, reader: Reader, expert: int, columns: int, start: int, values: Reals, sums: Reals) -> None:
         """Add the product to elements from `start` on of an expert's matrix."""
@@ -275,6 +335,13 @@ class LowRank(Origin):
     def _rows_at_a_time(tensor: Tensor) -> int:
         rows, columns = _matrix(tensor)
         return max(1, min(rows, _PANEL // columns))
+
+
+def _add_strided(values: Reals, line: Reals, place: int, step: int) -> None:
+    """Add a line to every `step`th value from a place on, as far as these are in `values`."""
+    begin, end = max(0, -(place // step)), min(line.size, -((place - values.size) // step))
+    if begin < end:
+        values[place + begin * step : place + (end - 1) * step + 1 : step] += line[begin:end]
 
 
 def _matrix(tensor: Tensor) -> tuple[int, int]:

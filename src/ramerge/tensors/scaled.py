@@ -28,6 +28,7 @@ class Scaled(Origin):
         scales: the tensor of scales, a grid for each matrix.
         scale_format: format of the scales, a key of `kernels.dequantize.SCALES`.
         grid: where scales belong.
+        factor: a tensor of one float32 number, or one for each matrix; every scale is multiplied by it first.
         divisor: a tensor of one float32 number; every scale is divided by it first.
         dtype: in which the model had the tensor before it was quantized.
         powers: whether scales are powers of two, whatever their format.
@@ -38,6 +39,7 @@ class Scaled(Origin):
     scales: Tensor
     scale_format: str
     grid: Grid
+    factor: Tensor | None = None
     divisor: Tensor | None = None
     dtype: str = "F32"
     powers: bool = False
@@ -59,13 +61,13 @@ class Scaled(Origin):
     @property
     def parts(self) -> Sequence[Tensor]:
         """See `Origin`."""
-        return [part for part in (self.codes, self.scales, self.divisor) if part is not None]
+        return [part for part in (self.codes, self.scales, self.factor, self.divisor) if part is not None]
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
         codes, scales = self._code_bytes(elements), self._most_scales(elements)
         inner = max(self.codes.scratch(codes), self.scales.scratch(scales))
-        return room(codes) + room(scales * itemsize(self.scales.dtype)) + room(4) + inner
+        return room(codes) + room(scales * itemsize(self.scales.dtype)) + 2 * room(4) + inner
 
     def _code_bytes(self, elements: int) -> int:
         per = len(dequantize.CODES[self.format])
@@ -81,17 +83,36 @@ class Scaled(Origin):
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """See `Origin`."""
-        if start == stop:
-            return
-        codes, scales = self.read_parts(reader, start, stop)
-        divisor = 1.0
-        if self.divisor is not None:
-            one = reader.arena.take(4)
-            reader.read(self.divisor, 0, 1, one)
-            divisor = float(one.view(np.float32)[0])
-        dequantize.dequantize(
-            self.format, codes, self.scale_format, scales, self.grid, start, out.view(np.float32), divisor
-        )
+        size = self.grid.rows * self.grid.columns
+        while start < stop:
+            matrix = start // size
+            end = min(stop, (matrix + 1) * size) if self.factor is not None and self.factor.elements > 1 else stop
+            part, out = out[: 4 * (end - start)], out[4 * (end - start) :]
+            with reader.arena.scratch():
+                codes, scales = self.read_parts(reader, start, end)
+                factor, divisor = self.number(reader, self.factor, matrix), self.number(reader, self.divisor, 0)
+                dequantize.dequantize(
+                    self.format,
+                    codes,
+                    self.scale_format,
+                    scales,
+                    self.grid,
+                    start,
+                    part.view(np.float32),
+                    factor,
+                    divisor,
+                )
+            start = end
+
+    @staticmethod
+    def number(reader: Reader, tensor: Tensor | None, place: int) -> float:
+        """A number by which scales are changed: the only one, or that of a matrix; 1 if there is none."""
+        if tensor is None:
+            return 1.0
+        place = place if tensor.elements > 1 else 0
+        one = reader.arena.take(4)
+        reader.read(tensor, place, place + 1, one)
+        return float(one.view(np.float32)[0])
 
     def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
         """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
@@ -108,9 +129,17 @@ class Scaled(Origin):
 def requantizable(tensor: Tensor) -> Scaled | None:
     """The codes and scales of a tensor if results can be stored in the same way; None if they cannot."""
     origin = tensor.origin
-    if not isinstance(origin, Scaled) or origin.divisor is not None:
+    if not isinstance(origin, Scaled) or origin.factor is not None or origin.divisor is not None:
         return None
     return origin if origin.format in quantize.CODES and origin.scale_format in quantize.STORES else None
+
+
+def recountable(tensor: Tensor) -> Scaled | None:
+    """The codes and scales of a tensor if it can be said what would survive storing results in the same way."""
+    origin = tensor.origin
+    if isinstance(origin, Scaled) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
+        return origin if origin.grid.block_rows == 1 else None
+    return requantizable(tensor)
 
 
 def unit_of(origin: Scaled) -> int:
@@ -163,6 +192,36 @@ def requantize(
         powers=origin.powers,
     )
     return codes, scales
+
+
+def reread(
+    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What elements `start:stop` would be once they are stored as the tensor is, and read again.
+
+    Args, Raises:
+        as for `requantize`, with an origin from `recountable`.
+    """
+    seen = reader.arena.take(4 * values.size).view(np.float32)
+    if origin.format in quantize.CODES:
+        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), seen)
+        return seen
+    size = origin.grid.rows * origin.grid.columns
+    for matrix in range(start // size, -(-stop // size)):
+        part = slice(max(start, matrix * size) - start, min(stop, (matrix + 1) * size) - start)
+        with reader.arena.scratch():
+            factor, divisor = origin.number(reader, origin.factor, matrix), origin.number(reader, origin.divisor, 0)
+            quantize.survive(
+                origin.scale_format,
+                values[part],
+                old[part],
+                origin.grid.block_columns,
+                origin.grid.columns,
+                seen[part],
+                factor=factor,
+                divisor=divisor,
+            )
+    return seen
 
 
 def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:

@@ -59,7 +59,7 @@ def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: list[Mapping[
     scales = decoding.stored.get(f"{own}_scale")
     divided = has_global or (scales is not None and scales.dtype == "F8_E4M3")
     divisor = f"{own}_global_scale" if divided else None
-    decoding.put(own, tensor, "E2M1", shape, f"{own}_scale", grids, divisor)
+    decoding.put(own, tensor, "E2M1", shape, f"{own}_scale", grids, divisor=divisor)
 
 
 def _grids(shape: tuple[int, ...], schemes: list[Mapping[str, Any]]) -> list[Grid]:

@@ -8,17 +8,22 @@ from dataclasses import replace
 from shlex import quote
 from typing import Any
 
-from ramerge.formats.encodings.encoding import Decoding, Encoding
+from ramerge.formats.encodings.encoding import FLOAT8, Decoding, Encoding
 from ramerge.formats.encodings.registry import ENCODINGS
+from ramerge.formats.files import read_json
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_dtype
 from ramerge.foundation.errors import CheckpointError
 from ramerge.foundation.text import brief, quoted
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Contents, Quantized
 from ramerge.tensors.tensor import Tensor
+from ramerge.tensors.text_config import map_text, text_configs
 
 KEYS = ("quantization_config", "compression_config")
 """Keys of `config.json` that declare a quantization."""
+
+OF_MODELOPT = "hf_quant_config.json"
+"""Where ModelOpt declares a quantization, too."""
 
 ADVICE = "merge the unquantized checkpoints and quantize the result"
 # Endings of names that only quantized checkpoints have: codes that are not decoded, and scales.
@@ -32,23 +37,19 @@ _OF_ACTIVATIONS = re.compile(
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """What a configuration, or the one of its text model, says about quantization; None if it says nothing."""
-    text = config.get("text_config")
-    parts = (config, text if isinstance(text, Mapping) else {})
-    stated = (part.get(key) for part in parts for key in KEYS)
+    stated = (part.get(key) for part in text_configs(config) for key in KEYS)
     return next((found for found in stated if isinstance(found, Mapping)), None)
 
 
 def method_of(quantization: Mapping[str, Any]) -> str:
     """The name of a declared quantization, such as `gptq` or `fp8`."""
-    return brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
+    method = brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
+    return "modelopt" if method.startswith("modelopt_") else method
 
 
 def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
     """A configuration that does not declare a quantization."""
-    found = {key: value for key, value in config.items() if key not in KEYS}
-    if isinstance(text := found.get("text_config"), Mapping):
-        found["text_config"] = without_declaration(text)
-    return found
+    return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
 
 
 def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantized | None]:
@@ -69,7 +70,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: is quantized by MLX ({quoted(packed_by_mlx)} and others), which cannot be merged; {ADVICE}, "
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
-    found = declared(contents.config)
+    found = _declared(contents)
     method = method_of(found) if found is not None else ""
     encoding = next((each for each in ENCODINGS if each.method == method), None)
     if found is None or encoding is None:
@@ -91,6 +92,16 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
             f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
         )
     return _decoded(contents, decoding, encoding, found)
+
+
+def _declared(contents: Contents) -> Mapping[str, Any] | None:
+    """What the folder says about quantization. Older exports of ModelOpt say it in a file of its own only."""
+    found = declared(contents.config)
+    if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
+        path = contents.metadata_folder / OF_MODELOPT
+        found = read_json(path) if path.exists() else None
+    inner = found.get("quantization") if found is not None else None
+    return {"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else found
 
 
 def _packed_by_mlx(tensors: Mapping[str, Tensor]) -> str | None:
@@ -145,8 +156,7 @@ def _decoded(
 
 def stated_dtype(config: Mapping[str, Any]) -> str | None:
     """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
-    text = config.get("text_config")
-    for part in (config, text if isinstance(text, Mapping) else {}):
+    for part in text_configs(config):
         for key in ("dtype", "torch_dtype"):
             name = full_dtype(part.get(key))
             if isinstance(name, str) and name in FROM_FULL_NAME:

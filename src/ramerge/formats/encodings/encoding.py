@@ -45,9 +45,11 @@ class Decoding:
         """Note what is wrong with a tensor."""
         self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
 
-    def scaled(self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid], divisor: str | None = None) -> None:
+    def scaled(
+        self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid], *, factor: str | None = None
+    ) -> None:
         """Put the decoded tensor `name` in the place of its codes, one byte a code; see `put`."""
-        self.put(name, codes, codes.dtype, codes.shape, scales, grids, divisor)
+        self.put(name, codes, codes.dtype, codes.shape, scales, grids, factor=factor)
 
     def put(
         self,
@@ -57,6 +59,8 @@ class Decoding:
         shape: tuple[int, ...],
         scales: str,
         grids: Sequence[Grid],
+        *,
+        factor: str | None = None,
         divisor: str | None = None,
     ) -> Tensor | None:
         """Put a decoded tensor in the place of its codes.
@@ -68,31 +72,44 @@ class Decoding:
             shape: of the decoded tensor.
             scales: name of the scales.
             grids: where scales may belong; the only one whose scales have the stored shape is taken.
+            factor: name of the number, or numbers of each matrix, by which scales are multiplied.
             divisor: name of the number by which scales are divided.
 
         Returns:
             The tensor; None if something is wrong, which is then noted.
         """
-        self.hidden |= {scales, *([divisor] if divisor else [])}
+        second = factor or divisor
+        self.hidden |= {scales, *([second] if second else [])}
         stored = self.stored.get(scales)
         if stored is None:
             self.problem(codes, f"has no scales: {quoted(scales)} is missing")
             return None
-        # e4m3 scales are only those of groups that have a divisor
-        scale_format = "F8_E4M3" if divisor and stored.dtype == "F8_E4M3" else _SCALE_FORMATS.get(stored.dtype)
+        # e4m3 scales are only those of groups that have a second scale
+        scale_format = "F8_E4M3" if second and stored.dtype == "F8_E4M3" else _SCALE_FORMATS.get(stored.dtype)
         if scale_format is None:
-            known = "F8_E4M3" if divisor else ", ".join(_SCALE_FORMATS)
+            known = "F8_E4M3" if second else ", ".join(_SCALE_FORMATS)
             self.problem(stored, f"scales of dtype {stored.dtype} are not known; known are {known}")
             return None
         if 0 in shape:
             self.problem(codes, f"has no elements: {list(shape)}")
             return None
         grid = self._grid(stored, shape, tuple(grids))
-        by = self._divisor(codes, divisor)
-        if grid is None or (divisor is not None and by is None):
+        matrices = math.prod(shape[:-2]) if factor else 1
+        by = self._second(codes, second, (1, matrices))
+        if grid is None or (second is not None and by is None):
             return None
         powers = self.config.get("scale_fmt") == "ue8m0"
-        origin = Scaled(codes, format, stored, scale_format, grid, by, self.dtype, powers)
+        origin = Scaled(
+            codes,
+            format,
+            stored,
+            scale_format,
+            grid,
+            by if factor else None,
+            by if divisor else None,
+            self.dtype,
+            powers,
+        )
         decoded = Tensor(name, "F32", shape, origin)
         self.tensors[codes.name] = decoded
         return decoded
@@ -115,12 +132,14 @@ class Decoding:
         self.problem(scales, text)
         return None
 
-    def _divisor(self, codes: Tensor, name: str | None) -> Tensor | None:
+    def _second(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
         found = self.stored.get(name) if name is not None else None
         if name is not None and found is None:
             self.problem(codes, f"has no global scale: {quoted(name)} is missing")
-        elif found is not None and (found.dtype, found.elements) != ("F32", 1):
-            self.problem(found, f"the global scale must be one number of F32, not {found.dtype} {list(found.shape)}")
+        elif found is not None and (found.dtype != "F32" or found.elements not in counts):
+            many = f", or {counts[1]} for as many matrices," if counts[1] > 1 else ""
+            shown = f"{found.dtype} {list(found.shape)}"
+            self.problem(found, f"the global scale must be one number of F32{many}, not {shown}")
             return None
         return found
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from ramerge.formats.encodings import compressed, fbgemm, fp8, mxfp4
+from ramerge.formats.encodings import compressed, fbgemm, fp8, modelopt, mxfp4
 from ramerge.formats.encodings.encoding import Encoding
 
-ENCODINGS: tuple[Encoding, ...] = (fp8.ENCODING, compressed.ENCODING, mxfp4.ENCODING, fbgemm.ENCODING)
+ENCODINGS: tuple[Encoding, ...] = (
+    fp8.ENCODING,
+    compressed.ENCODING,
+    modelopt.ENCODING,
+    mxfp4.ENCODING,
+    fbgemm.ENCODING,
+)

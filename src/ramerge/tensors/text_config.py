@@ -1,0 +1,60 @@
+"""Which part of `config.json` is about which part of a model: a text model may be all of it, or lie in a larger one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+Config = Mapping[str, Any]
+
+# Keys under which larger models have the configuration of their text model; a thinker has one in turn.
+_TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
+# Mappings that are about something else than a part of the model.
+_NO_PART = re.compile(r"(quantization|compression|sparsity|generation|attn|ffn|rope|router|moe)_config")
+# What older configurations say of towers, without a mapping for each part.
+_OF_TOWERS = re.compile(r"(mm_)?(vision|visual|audio|img|image|speech)(_\w+)?|embd_layer")
+_OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_layers")
+
+
+def text_configs(config: Config) -> list[Config]:
+    """The configuration, and those of the text model inside of it, the innermost last."""
+    found = [config]
+    while (
+        inner := next((found[-1][key] for key in _TEXT if isinstance(found[-1].get(key), Mapping)), None)
+    ) is not None:
+        found.append(inner)
+    return found
+
+
+def parts_of(config: Config) -> dict[str, Config]:
+    """The configurations of parts of a model, by key; none for a text model by itself."""
+    return {
+        key: value
+        for key, value in config.items()
+        if key.endswith("_config") and isinstance(value, Mapping) and not _NO_PART.fullmatch(key)
+        if any(name in value for name in _OF_MODELS)
+    }
+
+
+def has_more_than_text(config: Config) -> bool:
+    """Whether a configuration is that of a model with towers, or does not say, as it is empty."""
+    return not config or bool(parts_of(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
+
+
+def all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
+    """The configuration and those of all parts inside of it, each with the keys that lead to it."""
+    yield path, config
+    for key, part in parts_of(config).items():
+        yield from all_parts(part, (*path, key))
+
+
+def path_to(config: Config, kind: Any) -> tuple[str, ...]:
+    """The keys that lead to the part of this `model_type`; none if the model itself is, or no part is."""
+    return next((path for path, part in all_parts(config) if kind and part.get("model_type") == kind), ())
+
+
+def map_text(config: Config, change: Any) -> dict[str, Any]:
+    """A configuration in which `change` has made another mapping of it and of those of its text models."""
+    changed = dict(change(config))
+    return changed | {key: map_text(changed[key], change) for key in _TEXT if isinstance(changed.get(key), Mapping)}
