@@ -1,4 +1,4 @@
-"""Importances of an agent, and the examples that they are estimated from."""
+"""Importances of an agent."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.calibration import jsonl
 from ramerge.foundation.errors import RamergeError
 from ramerge.options import Options
 from tests.checkpoints import floats, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
-from tests.fuzz.mutate import json_text, torn
+from tests.fuzz.mutate import json_text
 
 Case = tuple[str, bytes]
-LINES = (
-    {"prompt": "1 + 1 =", "completion": " 2"},
-    {"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]},
-    {"text": "once upon a time"},
-)
 
 
 @cache
@@ -44,10 +38,7 @@ def cases(seed: int) -> Iterator[Case]:
     rng = Random(seed)
     header, data = _good()
     for _ in range(BATCH):
-        if rng.random() < 0.5:
-            lines = [json_text(rng, rng.choice(LINES)) for _ in range(rng.randrange(1, 4))]
-            yield "lines", torn(rng, b"\n".join(lines)) if rng.random() < 0.1 else b"\n".join(lines)
-        elif rng.random() < 0.7:
+        if rng.random() < 0.7:
             text = json_text(rng, header)
             yield "header", len(text).to_bytes(8, "little") + text + data
         else:
@@ -57,15 +48,10 @@ def cases(seed: int) -> Iterator[Case]:
 
 
 def check(case: Case) -> bool:
-    """Examples that are whole; a merge of the method fisher, or an error."""
+    """A merge of the method fisher, or an error."""
     kind, data = case
     place = _models()
     try:
-        if kind == "lines":
-            (place / "data.jsonl").write_bytes(data)
-            count = jsonl.check(place / "data.jsonl", 16, sampled=False)
-            assert len(list(jsonl.read(place / "data.jsonl", 16, sampled=False))) == count
-            return True
         (place / "fisher/model.safetensors").write_bytes(data)
         agents = {"agent": {"model": str(place / "agent"), "importance": str(place / "fisher")}}
         source = {"method": "fisher", "base": str(place / "base"), "agents": agents}
