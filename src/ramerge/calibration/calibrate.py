@@ -66,7 +66,7 @@ IMPORTANCE = "importance"
 """The folder of importances within that of an agent."""
 _INPUTS_FILE = "inputs.safetensors"
 _DIGESTS = "digests.json"
-"""SHA-256 of the files of importances, beside them."""
+"""SHA-256 of the files of importances, next to them."""
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 _LIBRARIES = ("torch", "transformers")
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
