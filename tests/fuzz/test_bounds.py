@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ramerge.calibration import jsonl
+from ramerge.calibration.prompts import read_prompts
 from ramerge.engine.record import read_record
 from ramerge.formats.files import read_json
 from ramerge.formats.open import open_checkpoint
@@ -47,7 +47,7 @@ def index(path: Path) -> None:
 
 
 def lines(path: Path) -> None:
-    jsonl.check(path, 256, sampled=False)
+    read_prompts(path, 256)
 
 
 def entries(count: int, value: str) -> str:

@@ -101,7 +101,7 @@ class Roots:
         for agent, text in given.items():
             try:
                 found[agent] = self._prompts(text)
-            except RecipeError as error:
+            except RamergeError as error:
                 problems += [f"prompts of {agent}: {problem}" for problem in error.problems]
         if problems:
             raise RecipeError(problems)
