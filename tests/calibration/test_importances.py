@@ -227,6 +227,18 @@ def test_several_files_have_an_index(model: Path, asked: Path, tmp_path: Path, m
     assert all(values.tobytes() == whole[name].tobytes() for name, values in stored(folder).items())
 
 
+def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, asked: Path, tmp_path: Path) -> None:
+    agent = llama(tmp_path / "agent")
+    moved = {name: tensor * 1.5 for name, tensor in load_file(model / "model.safetensors").items()}
+    save_file(moved, agent / "model.safetensors", {"format": "pt"})
+    alone = stored(importances(agent, asked, tmp_path / "alone", model))
+    settings = ramerge.CalibrationSettings(gather="all", source="base", device="cpu")
+    recipe = {"base": str(model), "agents": {"a": str(agent)}, "prompts": {"a": str(asked)}}
+    ramerge.calibrate(recipe, tmp_path / "all", settings=settings)
+    found = stored(tmp_path / "all/a/importance")
+    assert all(values.tobytes() == alone[name].tobytes() for name, values in found.items())
+
+
 def test_damaged_weights_are_named(model: Path, asked: Path, tmp_path: Path) -> None:
     bad = llama(tmp_path / "bad")
     tensors = load_file(bad / "model.safetensors")

@@ -366,11 +366,11 @@ class _Gathering:
         module: Any = import_module("ramerge.calibration.gather")
         speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), self.settings.max_new)
         replies = self._replies(speaker, prompts, fingerprint, advance)
-        if self.settings.source == "base":
-            self.base.put_model(self.base.base)
         seen = [each for each in replies if not each.held_out]
-        recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
         importances = self._importances(speaker, plan, seen, advance) if self.settings.gathers("importance") else {}
+        if self.settings.source == "base":  # whose inputs are recorded; replies and importances are the agent's
+            self.base.put_model(self.base.base)
+        recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
         advance((len(replies) - len(seen)) * (self._passes - 1))
         notes = self._notes(speaker, prompts, replies)
         seconds = time.monotonic() - began
@@ -550,7 +550,7 @@ def is_whole(folder: Path, record: CalibrationRecord) -> bool:
         if record.importances:
             within = read_json(folder / IMPORTANCE / _DIGESTS, RECORD)
             digests |= {f"{IMPORTANCE}/{name}": digest for name, digest in within.items()}
-        return all(_digest_of(folder / name) == digest for name, digest in digests.items())
+        return bool(digests) and all(_digest_of(folder / name) == digest for name, digest in digests.items())
     except (OSError, ValueError):
         return False
 
