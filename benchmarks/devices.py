@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks import machine
 from ramerge.kernels.convert import convert
-from ramerge.linalg.devices import CPU, Place, is_sound
+from ramerge.linalg.devices import CPU, Solver, is_sound
 from ramerge.methods.core import solve as solve_core
 from ramerge.methods.matrices import scaled
 from ramerge.methods.registry import METHODS
@@ -57,7 +57,7 @@ def task_vectors(shape: tuple[int, int]) -> list[Matrix]:
     return made
 
 
-def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Place], Matrix]:
+def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver], Matrix]:
     """What merges task vectors at a place."""
     parameters = METHODS[method].parameters()
     if method == "core+":
@@ -68,7 +68,7 @@ def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Place]
     return lambda taus, place: prepared.solve(TENSOR, taus, place)
 
 
-def on_cpu(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix]) -> tuple[float, float, Matrix]:
+def on_cpu(solve: Callable[[list[Matrix], Solver], Matrix], taus: list[Matrix]) -> tuple[float, float, Matrix]:
     """Seconds for a matrix while every processor solves for one, its processor seconds, and the result."""
     cores = len(os.sched_getaffinity(0))
     copies = [[tau.copy() for tau in taus] for _ in range(cores)]
@@ -78,7 +78,9 @@ def on_cpu(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix]) -
         return (time.perf_counter() - began) / cores, (time.process_time() - worked) / cores, found[0]
 
 
-def on_device(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix], place: Place) -> tuple[float, Matrix]:
+def on_device(
+    solve: Callable[[list[Matrix], Solver], Matrix], taus: list[Matrix], place: Solver
+) -> tuple[float, Matrix]:
     """Seconds for a matrix, the second one: the first loads libraries; and the result."""
     for _ in range(2):
         copies = [tau.copy() for tau in taus]
@@ -90,7 +92,7 @@ def on_device(solve: Callable[[list[Matrix], Place], Matrix], taus: list[Matrix]
 
 def _main(device: str, most: float) -> None:
     warned: list[str] = []
-    place = Place(device, warned.append)
+    place = Solver(device, warned.append)
     if device != "cpu" and not is_sound(device):
         raise SystemExit(f"{device} does not compute as NumPy does")
     rows: list[dict[str, Any]] = []

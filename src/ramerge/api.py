@@ -231,7 +231,7 @@ def plan(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Plan | SweepPlan:
-    """What a merge (with `vary`: a sweep) would read, write and need. Reads headers only, with two exceptions.
+    """Plan a merge (with `vary`: a sweep): what it would read, write and need. Reads headers only, with two exceptions.
 
     The method `auto` is replaced by the one that `recommend` names for these agents, whose weights are read for that.
     Where the recipe has prompts and its method needs what they give, it is gathered first (`gather`).

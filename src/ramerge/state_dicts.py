@@ -355,7 +355,7 @@ def _with_weights(value: Any) -> tuple[Any, Any]:
 
 
 def _misfits(plan: MergePlan, out: Mapping[str, Any], tied: Mapping[str, str]) -> list[str]:
-    """What of a plan's output has no place in `out`."""
+    """Problems of tensors of a plan's output that have no place in `out`."""
     held, problems = _tensors(out, "out"), []
     parts = {part.name: part for tensor in plan.tensors for part in tensor.parts}
     parts |= {again: parts[name] for again, name in tied.items() if name in parts and again in held}

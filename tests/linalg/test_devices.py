@@ -14,7 +14,7 @@ from ramerge.engine.execute import execute
 from ramerge.engine.executors.threads import ThreadExecutor
 from ramerge.linalg import devices, spectral
 from ramerge.linalg.arrays import DoubleMissingError
-from ramerge.linalg.devices import CPU, TORCH_CPU, Place, is_sound
+from ramerge.linalg.devices import CPU, TORCH_CPU, Solver, is_sound
 from ramerge.methods.registry import METHODS
 from ramerge.planning import devices as planned_devices
 from tests.checkpoints import read_checkpoint, recipe, write_simple
@@ -24,10 +24,10 @@ from tests.plans import planned
 ALL = [*SETTINGS, ("swudi", {"init_mode": "core"}), ("wudi", {}), ("wudi", {"solver": "adam", "steps": 5})]
 
 
-def merged(place: Place, method: str, taus: list[Any], parameters: dict[str, Any]) -> Any:
+def merged(solver: Solver, method: str, taus: list[Any], parameters: dict[str, Any]) -> Any:
     names = tuple(f"a{number}" for number in range(len(taus)))
     prepared = METHODS[method].prepare(METHODS[method].parameters(**parameters), names, {})
-    return prepared.solve(NAME, [tau.copy() for tau in taus], place)
+    return prepared.solve(NAME, [tau.copy() for tau in taus], solver)
 
 
 @pytest.mark.needs("torch")
@@ -41,7 +41,7 @@ def test_torch_solves_as_numpy_does(method, parameters, kind):
         for real, tolerance in ((np.float64, 1e-10), (np.float32, 1e-6)):
             taus = [tau.astype(real) for tau in KINDS[kind](shape, 3)]
             here = merged(CPU, method, taus, parameters)
-            there = merged(Place(TORCH_CPU, refuse), method, taus, parameters)
+            there = merged(Solver(TORCH_CPU, refuse), method, taus, parameters)
             assert there.dtype == here.dtype
             assert np.abs(there - here).max() <= tolerance * max(np.abs(tau).max() for tau in (here, *taus))
 
@@ -85,7 +85,7 @@ def test_a_device_that_fails_is_left_out_with_one_warning(error, text, monkeypat
     warned: list[str] = []
     tau = np.random.default_rng(0).standard_normal((5, 9))
     for _ in range(3):
-        found = Place(TORCH_CPU, warned.append).solve(lambda taus: spectral.polar(taus[0]), [tau])
+        found = Solver(TORCH_CPU, warned.append).solve(lambda taus: spectral.polar(taus[0]), [tau])
         np.testing.assert_array_equal(found, spectral.polar(tau))
     assert len(warned) == 1 and text in warned[0] and "CPU" in warned[0]
     assert len(seen) == (1 if "memory" in error else 3)  # what did not fit is not tried again
@@ -101,7 +101,7 @@ def test_float64_that_a_device_lacks_is_computed_here(monkeypatch):
 
     monkeypatch.setattr(device, "_solve", lacking)
     warned: list[str] = []
-    assert Place(TORCH_CPU, warned.append).solve(lambda taus: 2 * taus[0], [np.ones(3)]).tolist() == [2, 2, 2]
+    assert Solver(TORCH_CPU, warned.append).solve(lambda taus: 2 * taus[0], [np.ones(3)]).tolist() == [2, 2, 2]
     assert not warned
 
 

@@ -53,7 +53,7 @@ _BY_PROMPTS: tuple[dict[str, Any], ...] = (
     {"method": DEFAULT_METHOD, "parameters": {}},
     {"method": "regmean", "parameters": {}},
 )
-"""What prompts compare with the merge that the weights suggest."""
+"""The merges that prompts compare with the one that the weights suggest."""
 
 _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On more kinds of real agents"'

@@ -1,4 +1,4 @@
-"""What prompts tell of agents: their replies, the inputs of their layers, importances, and how well merges agree.
+"""Prompts and agents: replies, the inputs of layers, importances, and how well merges agree with the agents.
 
 commands                          `ramerge calibrate`
 prompts, rollouts, encode         prompts with or without replies, and their tokens

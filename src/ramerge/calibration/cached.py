@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -20,7 +20,6 @@ from ramerge.calibration.calibrate import (
     prompts_of,
     read_record,
     require_extras,
-    reward_of,
 )
 from ramerge.calibration.calibrate import gather as gather_all
 from ramerge.calibration.prompts import Prompt
@@ -142,7 +141,7 @@ def rank(
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)
     with request.gathered(options, on_progress or silence) as (live, notes):
         replies = replies_of(request.folder, names, settings.right_at)
-        start = _with_inputs(models, request.folder)
+        start = check(with_inputs(models.as_document(), names, request.folder))
         for name, values in merges.items():
             live.put(start.with_(**values))
             found[name] = agreements_in(live.live, replies)
@@ -159,7 +158,7 @@ def _has(document: Document, name: str, what: str) -> bool:
 
 @dataclass(frozen=True)
 class _Request:
-    """What is gathered of some agents of a recipe, and the folder in the cache that holds nothing else.
+    """A calibration of some agents of a recipe, with the folder in the cache that holds nothing else.
 
     The folder's name is a digest of the settings and of the state of all files that are read, so what is in it belongs
     to no other models or prompts.
@@ -182,9 +181,6 @@ class _Request:
     def of(cls, models: Recipe, names: Sequence[str], settings: CalibrationSettings, options: Options) -> _Request:
         """The request for agents of a recipe; its prompts are read, and the headers of its models."""
         settings = replace(settings, hold_out=True)
-        if problems := settings.problems():
-            raise RecipeError(problems)
-        reward_of(settings.reward)  # a wrong one shows before anything is loaded
         paths = {name: path for name, path in models.prompts.items() if name in names}
         prompts = prompts_of(names, paths, settings)
         base, agents = base_of(models), {name: models.agents[name].plain for name in names}
@@ -231,10 +227,17 @@ def _folder(name: str) -> Path:
     return folder
 
 
-def _with_inputs(models: Recipe, folder: Path) -> Recipe:
-    """A recipe whose agents have recorded inputs; another method leaves them out."""
-    document = models.as_document().with_values({"method": "regmean"})
-    document.values.pop("prompts", None)
-    for name in models.agents:
-        document.set(("agents", name, "inputs"), str(folder / name), f"prompts.{name}")
-    return check(document)
+def with_inputs(recipe: Document, names: Iterable[str], calibration: Path) -> Document:
+    """A recipe for regmean whose agents have recorded inputs, without what belongs to another method.
+
+    Args:
+        recipe: names the models.
+        names: of the agents.
+        calibration: holds a folder for each agent.
+    """
+    made = recipe.with_values({"method": "regmean"})
+    for key in ("parameters", "preset", "prompts", "rules"):
+        made.values.pop(key, None)
+    for name in names:
+        made.set(("agents", name, "inputs"), str((calibration / name).absolute()), f"--prompts {name}")
+    return made

@@ -109,10 +109,7 @@ def calibrate(
         >>> ramerge.calibrate(recipe, "calibration")["code"].prompts  # doctest: +SKIP
         32
     """
-    if problems := settings.problems():
-        raise RecipeError(problems)
     require_extras()
-    reward_of(settings.reward)  # a wrong one shows before anything is loaded
     models = models_of(open_recipe(recipe, tensors_of_base))
     agents = {name: agent.plain for name, agent in models.agents.items()}
     asked = prompts_of(agents, models.prompts, settings)
@@ -123,12 +120,15 @@ def calibrate(
 def prompts_of(
     agents: Iterable[str], prompts: Mapping[str, str | Path], settings: CalibrationSettings
 ) -> dict[str, list[Prompt]]:
-    """The prompts of each agent.
+    """The prompts of each agent, after everything else was checked that needs no model.
 
     Raises:
-        RecipeError: prompts are named for an agent that is not there, or an agent has none.
+        RecipeError: a setting is wrong, prompts are named for an agent that is not there, or an agent has none.
         InputError: they cannot be read, or are too few.
     """
+    if problems := settings.problems():
+        raise RecipeError(problems)
+    reward_of(settings.reward)
     names = list(agents)
     if unfit := [name for name in names if not _FOLDER.fullmatch(name)]:
         raise RecipeError(
@@ -346,9 +346,9 @@ class _Gathering:
         plan = self.base.plan_of(model, name)
         with Files(plan.files) as files:
             weights = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
-            based = self.settings.source == "base"
-            read_by = digest_of([tensor.base for tensor in plan.tensors], Reader(files)) if based else weights
-        fingerprint = self._fingerprint(weights + read_by, prompts)
+            is_base = self.settings.source == "base"
+            recorded_of = digest_of([tensor.base for tensor in plan.tensors], Reader(files)) if is_base else weights
+        fingerprint = self._fingerprint(weights + recorded_of, prompts)
         folder = self.out / name
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
             advance(self._passes * len(prompts))
@@ -444,7 +444,7 @@ class _Gathering:
         return hashlib.sha256(repr((2, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _notes(self, speaker: Speaker, prompts: Sequence[Prompt], replies: Sequence[Exchange]) -> list[str]:
-        """What the user should know of an agent's prompts and replies."""
+        """Remarks for the user on an agent's prompts and replies."""
         endless = sum(not each.ended for each in replies if each.generated)
         empty = sum(not each.text.strip() for each in replies)
         cut = sum(each.truncated for each in replies)

@@ -179,7 +179,7 @@ class _Adapter:
         return rows
 
     def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
-        """What the merge changed of elements of a tensor."""
+        """The merged task vector of elements of a tensor."""
         return self._merged(number, start, stop) - _numbers(reader, self._plan.tensors[number].base, start, stop)
 
     def _merged(self, number: int, start: int, stop: int) -> NDArray[np.float64]:
@@ -278,7 +278,7 @@ class _Adapter:
 
     @property
     def said(self) -> str:
-        """What was written and what is lost, in one line."""
+        """The ranks that were written and the error, in one line."""
         found = self._found
         ranks = [each.rank for each in found.values()]
         low, high = min(ranks, default=0), max(ranks, default=0)

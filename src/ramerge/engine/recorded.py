@@ -17,7 +17,7 @@ from ramerge.tensors.tensor import Tensor
 
 _TENSORS = 4096
 _PIECES, _ELEMENTS = 4, 128
-"""Of at most so many tensors, so many pieces of so many elements are read, evenly spread."""
+"""At most so many tensors are sampled, in so many pieces of so many elements, evenly spread."""
 
 
 def digest_of(tensors: Sequence[Tensor], reader: Reader) -> str:

@@ -17,7 +17,7 @@ from ramerge.kernels.convert import convert, count_negative, count_non_finite
 from ramerge.kernels.formats import FORMATS, Words
 from ramerge.kernels.native import notifying_compilation
 from ramerge.kernels.piece import Piece, PieceResult, words_of
-from ramerge.linalg.devices import Place
+from ramerge.linalg.devices import Solver
 from ramerge.linalg.work import notifying_work
 from ramerge.methods.base import Counts, Statistic
 from ramerge.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
@@ -213,7 +213,7 @@ class Worker:
             read,
             has_base=point.uses_base,
             operator=self._operator(index, tensor),
-            place=self._place(index, tensor),
+            solver=self._solver(index, tensor),
             counts=rounding if point.uses_base else None,
         )
         found = point.method.merge(piece, task.prepared, counts, allow_nonfinite)
@@ -222,7 +222,7 @@ class Worker:
             piece.measure(sample, found)
         return piece, found
 
-    def _place(self, index: int, tensor: TensorPlan) -> Place | None:
+    def _solver(self, index: int, tensor: TensorPlan) -> Solver | None:
         """Where a point solves for the matrices of a tensor; None for here."""
         resources, point = self._plan.resources, self._plan.points[index]
         if resources.device == "cpu" or not tensor.whole:
@@ -230,7 +230,7 @@ class Worker:
         needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.agents))
         if needed > resources.device_bytes:
             return None
-        return Place(resources.device, lambda text: self._tell(Warned(text)))
+        return Solver(resources.device, lambda text: self._tell(Warned(text)))
 
     def _operator(self, index: int, tensor: TensorPlan) -> Any:
         """What a point's method makes of the recorded inputs of a tensor; None where there are none."""

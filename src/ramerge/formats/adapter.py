@@ -17,7 +17,7 @@ from itertools import permutations
 from typing import Any
 
 from ramerge.formats import pickled, safetensors, unread
-from ramerge.formats.expert_adapters import Place, Projection, places_of, projection_of
+from ramerge.formats.expert_adapters import ExpertPlace, Projection, places_of, projection_of
 from ramerge.formats.files import UNGATHERED, check_files, policy_places
 from ramerge.formats.format import ADAPTER, Format, Opening
 from ramerge.formats.peft import CONFIG, Settings, model_name, read_settings
@@ -715,7 +715,7 @@ class _Agent:
     def _add_stack(
         self,
         projection: Projection,
-        places: Sequence[Place],
+        places: Sequence[ExpertPlace],
         count: int,
         name: str,
         stack: _Pair,
@@ -743,7 +743,7 @@ class _Agent:
                 place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
             )
 
-    def _turned(self, projection: Projection, place: Place, out: int, width: int) -> bool:
+    def _turned(self, projection: Projection, place: ExpertPlace, out: int, width: int) -> bool:
         """Whether the base has the projection turned. Raises ValueError if it does not fit, or nothing tells."""
         fits = place.orientations(out, width)
         if not fits:
@@ -843,7 +843,7 @@ def is_stored_transposed(name: str, config: Mapping[str, Any]) -> bool:
 
 
 def _slice_of(pair: _Pair, tensor: Tensor) -> str | None:
-    """What to do if a pair is what one of several ranks has of it."""
+    """Advice for a pair that is the part of one of several ranks; None if it is whole."""
     if len(tensor.shape) != 2:
         return None
     for stored, whole, same in (

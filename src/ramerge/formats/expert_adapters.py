@@ -40,7 +40,7 @@ _EACH = {
 
 
 class Projection(NamedTuple):
-    """What an adapter's module changes.
+    """A projection of experts that a module of an adapter changes.
 
     Attributes:
         stem: the name of the module of all experts.
@@ -54,7 +54,7 @@ class Projection(NamedTuple):
 
 
 def projection_of(module: str) -> tuple[Projection, int | None] | None:
-    """What a module changes, and in which expert; None is for all of them. None if it is no module of experts."""
+    """The projection that a module changes, and its expert, or None for all; None if it is not a module of experts."""
     found = _MODULE.fullmatch(module)
     if found is None:
         return None
@@ -64,7 +64,7 @@ def projection_of(module: str) -> tuple[Projection, int | None] | None:
 
 
 @dataclass(frozen=True)
-class Place:
+class ExpertPlace:
     """Where in a base a projection is.
 
     Attributes:
@@ -94,7 +94,9 @@ class Place:
         return {turned for turned in (False, True) if self.shape == ((width, out) if turned else (out, width))}
 
 
-def places_of(projection: Projection, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]) -> list[Place]:
+def places_of(
+    projection: Projection, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
+) -> list[ExpertPlace]:
     """Where a projection is in the base; nothing if it is not there.
 
     Args:
@@ -109,14 +111,16 @@ def places_of(projection: Projection, named: Callable[[str], str | None], tensor
     return found
 
 
-def _places(stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]) -> Iterator[Place]:
+def _places(
+    stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
+) -> Iterator[ExpertPlace]:
     for part in _WHOLE[kind]:
         if (name := named(f"{stem}.{part}")) is not None and len(shape := tensors[name].shape) == 3:
-            yield Place(name, None, shape[1:])
+            yield ExpertPlace(name, None, shape[1:])
             return
     if kind in ("gate", "up") and (name := named(f"{stem}.gate_up_proj")) is not None:
         if len(shape := tensors[name].shape) == 3:
-            yield Place(name, None, shape[1:], half=("gate", "up").index(kind))
+            yield ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))
         return
     for parts in _EACH[kind]:
         if named(f"{stem}.0.{parts[0]}.weight") is not None:
@@ -126,13 +130,13 @@ def _places(stem: str, kind: str, named: Callable[[str], str | None], tensors: M
 
 def _of_each(
     stem: str, parts: tuple[str, ...], named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> Iterator[Place]:
+) -> Iterator[ExpertPlace]:
     expert = 0
     while (first := named(f"{stem}.{expert}.{parts[0]}.weight")) is not None:
         row = 0
         for name in (first, *(named(f"{stem}.{expert}.{part}.weight") for part in parts[1:])):
             if name is None or len(tensors[name].shape) != 2:
                 return
-            yield Place(name, expert, tensors[name].shape, row)
+            yield ExpertPlace(name, expert, tensors[name].shape, row)
             row += tensors[name].shape[0]
         expert += 1

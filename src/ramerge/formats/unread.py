@@ -44,7 +44,7 @@ _OF_MEGATRON = re.compile(r"\.adapter\.linear_(in|out)\.|\.linear_(qkv|proj|fc1|
 
 
 def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
-    """What is said of a folder that has tensors of these names, if they are those of an adapter of Megatron."""
+    """Advice for a folder with tensors of these names, if they are those of an adapter of Megatron."""
     named = next((name for name in names if _OF_MEGATRON.search(name)), None)
     if named is None:
         return None

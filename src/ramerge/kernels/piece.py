@@ -78,7 +78,7 @@ class Piece:
         seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
         has_base: whether the first input is the base.
         operator: what the method has made of recorded inputs of the tensor; None where there are none.
-        place: where whole matrices are solved for (`linalg.devices.Place`); None for here.
+        solver: where whole matrices are solved for (`linalg.devices.Solver`); None for here.
         counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
             it is not needed, or if there is no base to compare with.
     """
@@ -95,7 +95,7 @@ class Piece:
     seed: int | None = None
     has_base: bool = True
     operator: Any = None
-    place: Any = None
+    solver: Any = None
     counts: Counts | None = None
     # the inputs in `arithmetic` once they were widened, also for what `replace` makes of this piece
     _widened_inputs: dict[str, list[Words]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What differs between NumPy's arrays and torch's, under the names of the array API standard where it has them.
+"""Differences between NumPy's arrays and torch's, under the names of the array API standard where it has them.
 
 All of `linalg` is written once: operators, slices and methods such as `sum` are the same for both, and the rest is a
 function here, chosen by the kind of its argument. Eigenvalues, ranks and coefficients are NumPy's, wherever the

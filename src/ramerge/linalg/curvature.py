@@ -45,7 +45,7 @@ _LEFT_OUT = {"float32": (4e-6, 1e-8), "float64": (0.0, 1e-14)}
 
 @dataclass(frozen=True)
 class Filter:
-    """What is solved.
+    """The filter of a gradient flow.
 
     Attributes:
         time: see `methods.swudi`; infinite for f = 1.

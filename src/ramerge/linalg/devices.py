@@ -29,7 +29,7 @@ _TOLERANCES = {"float32": 1e-4, "float64": 1e-10}
 
 
 @dataclass(frozen=True)
-class Place:
+class Solver:
     """Where the matrices of a tensor are solved for.
 
     Attributes:
@@ -47,7 +47,7 @@ class Place:
         return _device(self.device).solve(function, taus, self.notify)
 
 
-CPU = Place()
+CPU = Solver()
 
 
 class _Device:

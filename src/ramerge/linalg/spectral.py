@@ -1,4 +1,4 @@
-"""What methods that take matrices apart have in common: spectra, polar factors, and products of long matrices.
+"""Parts of methods that take matrices apart: spectra, polar factors, and products of long matrices.
 
 A singular value decomposition of x of shape (m, n) is the eigendecomposition of the Gram matrix of the smaller side.
 Its vectors have no signs of their own, and where singular values are equal, any rotation of them is as good. So only

@@ -34,7 +34,7 @@ class AimParameters(Parameters):
 
 
 def factors(layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
-    """What stays of each column of a weight, shape (d,); None if all inputs are 0."""
+    """The share of each column of a weight that stays, shape (d,); None if all inputs are 0."""
     means = np.mean([each.weights @ np.abs(each.inputs) for each in recorded], 0)
     largest = float(means.max(initial=0.0))
     if not largest:

@@ -69,7 +69,7 @@ def unit(layer: Layer, _parameters: Any) -> int:
 def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
     layer = Layer(piece.tensor, piece.shape)
     rows, columns = matrix_of(layer)
-    place = piece.place or CPU
+    solver = piece.solver or CPU
     time = parameters.time if isinstance(parameters, CorePlusParameters) and is_matrix(layer) else 0.0
 
     def function(base: Array, *agents: Array) -> Array:
@@ -77,7 +77,7 @@ def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _all
         for start in range(0, len(base), rows):
             part = slice(start, start + rows)
             taus = [one[part] - base[part] for one in agents]
-            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged, place)
+            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged, solver)
         return result
 
     def merged(taus: Sequence[Array]) -> Array:
@@ -109,7 +109,7 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
 def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
     """The coefficient of each task vector, from 0 to 1; 0 for those that have not moved the tensor."""
     places = movers(taus)
-    moved = [taus[place] for place in places]
+    moved = [taus[solver] for solver in places]
     factors = np.zeros(len(taus))
     factors[places] = coefficients(moved, cores_of(tensor, moved, parameters), parameters.power)
     return [float(factor) for factor in factors]

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.linalg.arrays import Array
-from ramerge.linalg.devices import CPU, Place
+from ramerge.linalg.devices import CPU, Solver
 from ramerge.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
 from ramerge.methods.formula import Formula
 from ramerge.methods.formula import merge as merge_formula
@@ -66,8 +66,8 @@ def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow
 
     def merged(base: Array, *agents: Array) -> Array:
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-            place = piece.place or CPU
-            tau = prepared.solve(piece.tensor, [agent - base for agent in agents], place)
+            solver = piece.solver or CPU
+            tau = prepared.solve(piece.tensor, [agent - base for agent in agents], solver)
             tau += base
         return tau
 
@@ -89,8 +89,8 @@ def spectral_method(
     def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
         weights = for_each(getattr(given, "weights", 1.0), agents)
         return PreparedMatrices(
-            lambda tensor, taus, place=CPU: scaled(
-                taus, weights, given.scale, lambda ones: solve(tensor, ones, given), place
+            lambda tensor, taus, solver=CPU: scaled(
+                taus, weights, given.scale, lambda ones: solve(tensor, ones, given), solver
             ),
             weighted_sum(weights, given.scale, float(len(agents))),
         )
@@ -117,9 +117,9 @@ def spectral_method(
 
 
 def scaled(
-    taus: list[Numbers], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array], place: Place
+    taus: list[Numbers], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array], solver: Solver
 ) -> Numbers:
-    """The result of `solve` at a place, in the dtype of the task vectors, which are overwritten.
+    """The result of `solve` by a solver, in the dtype of the task vectors, which are overwritten.
 
     Squares of numbers of any size neither overflow nor vanish, because what is solved has a largest element of about 1.
     Factors of powers of 2 change no digit.
@@ -135,7 +135,7 @@ def scaled(
     exponent = math.frexp(max(bounds))[1]
     for tau in taus:
         _shift(tau, -exponent)
-    result = np.ascontiguousarray(place.solve(solve, taus), real)
+    result = np.ascontiguousarray(solver.solve(solve, taus), real)
     result *= real.type(scale)
     _shift(result, exponent)
     return result

@@ -23,7 +23,7 @@ from pydantic import Field
 from ramerge.linalg import arrays
 from ramerge.linalg import wudi as kernel
 from ramerge.linalg.arrays import Array
-from ramerge.linalg.devices import CPU, Place
+from ramerge.linalg.devices import CPU, Solver
 from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
 from ramerge.methods.matrices import PreparedMatrices, is_matrix, merge, unit
 from ramerge.methods.task_arithmetic import weighted_sum
@@ -77,8 +77,8 @@ def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Pr
     """Task Arithmetic of the sum, for other tensors."""
     others = weighted_sum((1.0,) * len(agents), parameters.scale)
 
-    def merged(_tensor: str, taus: list[NDArray[Any]], place: Place = CPU) -> NDArray[Any]:
-        return place.solve(lambda ones: solve(ones, parameters), taus)
+    def merged(_tensor: str, taus: list[NDArray[Any]], solver: Solver = CPU) -> NDArray[Any]:
+        return solver.solve(lambda ones: solve(ones, parameters), taus)
 
     return PreparedMatrices(merged, others)
 

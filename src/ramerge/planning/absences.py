@@ -43,7 +43,7 @@ def is_buffer(tensor: Tensor) -> bool:
 def known_absences(
     tensors: Mapping[str, Tensor], absent: Sequence[Tensor], configs: Sequence[Mapping[str, Any]]
 ) -> Iterator[tuple[str, list[str]]]:
-    """What another model may lack, as reasons and names.
+    """Tensors that another model may lack, as reasons and names.
 
     Args:
         tensors: those of a model.

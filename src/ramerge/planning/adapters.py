@@ -23,7 +23,7 @@ ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
 
 VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
-"""What vLLM accepts as `--max-lora-rank` (vllm/config/lora.py, v0.26)."""
+"""Values that vLLM accepts as `--max-lora-rank` (vllm/config/lora.py, v0.26)."""
 
 SMALL = 1024
 """A matrix with a side of at most so many is decomposed exactly."""
@@ -147,7 +147,7 @@ def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
 
 
 def _end(product: LowRank) -> Tensor:
-    """What products lie over."""
+    """The tensor to which products of factors are added."""
     tensor = product.base
     while isinstance(tensor.origin, LowRank):
         tensor = tensor.origin.base

@@ -132,7 +132,7 @@ def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
 
 
 def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-    """What two configurations say about what both models have."""
+    """The parts of two configurations that are about what both models have."""
     kinds = [config.get("model_type") for config in (base, agent)]
     if kinds[0] == kinds[1] and parts_of(base) and _writes_text(base) and _writes_text(agent):
         # which of its parts an agent has, its tensors say

@@ -12,14 +12,14 @@ from typing import Any
 
 from ramerge.api import plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
-from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras, reward_of
+from ramerge.calibration.cached import with_inputs
+from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.foundation.errors import EvaluationError, PlanError, RamergeError, RecipeError
+from ramerge.foundation.errors import EvaluationError, PlanError, RamergeError
 from ramerge.foundation.files import write_file
 from ramerge.foundation.jsontext import RECORD, dumped
 from ramerge.foundation.jsontext import read as read_json
 from ramerge.foundation.progress import Listener
-from ramerge.methods.base import INPUTS
 from ramerge.options import Options
 from ramerge.recipe.checks import models_of
 from ramerge.recipe.document import Document
@@ -38,7 +38,6 @@ LOWER = "mean=min"
 """The objective: the mean over agents, the lower the better."""
 _PARTS = 4
 _RIDGES = (0.01, 0.1, 1.0, 10.0)
-_METHOD = "regmean"
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def _are_means(values: Any, count: int) -> bool:
 
 
 def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
-    """What is tried where nothing is said to vary: the sum first, and what is the best for some agents.
+    """The space where nothing is said to vary: the sum first, then merges that are the best of some agents.
 
     Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
     than the agents.
@@ -104,7 +103,7 @@ def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
     return {
         "method": {
             "task_arithmetic": {"parameters": {"scale": scales}},
-            **({_METHOD: {"parameters": {"ridge": list(_RIDGES)}}} if found is not None else {}),
+            **({"regmean": {"parameters": {"ridge": list(_RIDGES)}}} if found is not None else {}),
             "ram+": None,
             "core+": None,
             ("ties" if details.adapters else "swudi"): None,
@@ -113,7 +112,7 @@ def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
 
 
 def usual_branches(space: Space, recipe: Document) -> Branches:
-    """What is tried after the sum: longer sums where it keeps what the agents have, else what is no longer than it."""
+    """Points after the sum: longer sums where it keeps what the agents have, else those that are no longer than it."""
     _sum, *others = space.listed()
     longer = tuple(point for point in others if point.get("parameters.scale", 0.0) > 1)
     shorter = tuple(point for point in others if point not in longer)
@@ -147,9 +146,6 @@ def prompted(
     base = base_of(models)
     agents = {name: agent.plain for name, agent in models.agents.items()}
     settings = replace(settings, hold_out=True, gather="inputs")
-    if problems := settings.problems():
-        raise RecipeError(problems)
-    reward_of(settings.reward)  # a wrong one shows before anything is loaded
     asked = prompts_of(agents, models.prompts, settings)
     folder = out / CALIBRATION
     with search_folder(out) as place:  # nothing is gathered where no search may be
@@ -162,22 +158,10 @@ def prompted(
                 raise
             text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
             raise EvaluationError([text, *error.problems]) from error
-    left_out = ("parameters", "preset", "prompts", "rules")
-    values = {key: value for key, value in recipe.values.items() if key not in left_out}
-    inputs: dict[str, dict[str, str]] = {name: {INPUTS.key: str((folder / name).absolute())} for name in agents}
-    made = replace(recipe, values={**values, "method": _METHOD, "agents": _joined(recipe.values["agents"], inputs)})
     fingerprints = {name: record.fingerprint for name, record in records.items()}
     replies = replies_of(folder, list(agents), settings.right_at)
     notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
-    return Prompted(made, replies, live, fingerprints, notes)
-
-
-def _joined(agents: Mapping[str, Any], more: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The agents of a recipe with further keys."""
-    return {
-        name: {**(agent if isinstance(agent, dict) else {"model": agent}), **more[name]}
-        for name, agent in agents.items()
-    }
+    return Prompted(with_inputs(recipe, agents, folder), replies, live, fingerprints, notes)
 
 
 class AgreementScorer:

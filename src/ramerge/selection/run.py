@@ -256,7 +256,7 @@ class _Search:
         return first is not None and first[0] >= fmean(self._agents.values()) - MARGIN
 
     def _scores_of_agents(self) -> dict[str, float]:
-        """Of each figure the score of the best agent; what was scored is kept."""
+        """The score of the best agent for each figure; what was scored is kept."""
         branches = self._request.branches
         known = self._folder.agents() if branches is not None else {}
         for name in branches.agents if branches is not None else ():

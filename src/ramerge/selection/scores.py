@@ -140,7 +140,7 @@ def of_items(items: Any) -> Measure:
 
 
 def read_scores(returned: Any) -> dict[str, Measure]:
-    """What a function returned: a mapping from names to numbers, or to lists with a number for each item.
+    """Read what a function returned: a mapping from names to numbers, or to lists with a number for each item.
 
     A number or a list by itself is the figure `score`.
     """

@@ -22,7 +22,7 @@ from ramerge.recipe.read import AnyRecipe, open_recipe
 from ramerge.selection import run
 from ramerge.selection.arguments import check_arguments
 from ramerge.selection.functions import CallableScorer, FunctionScorer
-from ramerge.selection.prompted import LOWER, AgreementScorer, prompted, usual_branches, usual_space
+from ramerge.selection.prompted import LOWER, AgreementScorer, Prompted, prompted, usual_branches, usual_space
 from ramerge.selection.report.write import can_render, render
 from ramerge.selection.results import SearchResult
 from ramerge.selection.run import Branches, Listener, MakeScorer, SearchProgress, SearchRequest
@@ -113,15 +113,14 @@ def search(
         usual = usual_space(document, found) if not vary and space is None else space
         chosen = _space(document, vary, usual)
         notes = found.notes if found is not None else ()
-        if found is None or score is not None:
-            assert score is not None
+        if score is None:
+            assert found is not None  # else it was refused
+            make_scorer = agreement_scorer(found)
+            settings = replace(settings, objectives=settings.objectives or [LOWER])
+        else:
             make_scorer = scorer_of(score, settings.score_timeout)
             chosen = found.ordered(chosen, place) if found is not None and chosen.is_listed else chosen
             stack.close()  # a server or function that scores needs the memory
-        else:
-            by_agreement = AgreementScorer(found)
-            make_scorer = lambda _folder: by_agreement  # noqa: E731
-            settings = replace(settings, objectives=settings.objectives or [LOWER])
         is_grid = space is None or (score is None and chosen.is_listed)
         sums_first = found is None and usual is not space and not settings.objectives
         branches = usual_branches(chosen, document) if sums_first else None
@@ -204,6 +203,11 @@ def _specialists(word: str) -> dict[str, float]:
             "a number above 0"
         )
     return found
+
+
+def agreement_scorer(found: Prompted) -> MakeScorer:
+    """Make the scorer by agreement, whatever the folder."""
+    return lambda _folder: AgreementScorer(found)
 
 
 def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> MakeScorer:

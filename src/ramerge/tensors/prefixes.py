@@ -31,7 +31,7 @@ class Stack:
 
 
 def stack_of(name: str) -> str:
-    """What a name has before its first number; empty if it has none."""
+    """The part of a name before its first number; empty if it has none."""
     found = _NUMBERED.fullmatch(name)
     return found[1] if found else ""
 
@@ -120,7 +120,7 @@ def _chosen(ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferred: C
 
 
 def _around(old: str, new: str) -> tuple[str, str]:
-    """What the layers of two stacks lie in."""
+    """The prefixes in which the layers of two stacks lie."""
     before, after = (stack.rstrip(".").rpartition(".")[0] for stack in (old, new))
     return f"{before}." if before else "", f"{after}." if after else ""
 
@@ -162,7 +162,7 @@ def _ends(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _in_front(name: str, ends: Mapping[str, list[str]]) -> list[tuple[str, str]]:
-    """What a name has in front of what it and the only such name end in, and what that one has."""
+    """The prefixes of a name and of the only other one with the same end; empty if there are several."""
     found = [
         other
         for other in ends.get(_end(name), ())

@@ -197,7 +197,7 @@ def requantize(
 def reread(
     origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """What elements `start:stop` would be once they are stored as the tensor is, and read again.
+    """Elements `start:stop` as they would be once they are stored as the tensor is, and read again.
 
     Args, Raises:
         as for `requantize`, with an origin from `recountable`.

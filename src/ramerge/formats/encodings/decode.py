@@ -95,7 +95,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
 
 
 def _declared(contents: Contents) -> Mapping[str, Any] | None:
-    """What the folder says about quantization. Older exports of ModelOpt say it in a file of its own only."""
+    """The statement about quantization of a folder. Older exports of ModelOpt have a file of its own for it."""
     found = declared(contents.config)
     if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
         path = contents.metadata_folder / OF_MODELOPT

@@ -1,4 +1,4 @@
-"""What NVIDIA's ModelOpt writes (`modelopt.torch.export` of nvidia-modelopt).
+"""Checkpoints of NVIDIA's ModelOpt (`modelopt.torch.export` of nvidia-modelopt).
 
 `weight` and `weight_scale`, or of experts in one tensor `gate_up_proj` and `gate_up_proj_weight_scale`:
 
