@@ -109,7 +109,7 @@ def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: 
 def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
     """The coefficient of each task vector, from 0 to 1; 0 for those that have not moved the tensor."""
     places = movers(taus)
-    moved = [taus[solver] for solver in places]
+    moved = [taus[place] for place in places]
     factors = np.zeros(len(taus))
     factors[places] = coefficients(moved, cores_of(tensor, moved, parameters), parameters.power)
     return [float(factor) for factor in factors]
