@@ -414,7 +414,8 @@ def regmean(base, agents, dtype=None, real=None, *, inputs, towards="sum", share
             g = rows.T @ (weights[:, None] * rows)
             g = shrink * g + (1 - shrink) * np.diag(np.diag(g))
             top, moments = top + tau.astype(np.float64) @ g, moments + g
-        mu = max(ridge, 1e-10) * np.trace(moments) / d
+        mean_square = np.trace(moments) / sum(weights.sum() for _, weights in recorded)
+        mu = max(ridge, 1e-10) * len(agents) * mean_square / d
         merged = np.linalg.solve(moments + mu * np.eye(d), (top + mu * prior).T).T
         return b + merged.astype(b.dtype.type)
 

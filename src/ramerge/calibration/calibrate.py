@@ -441,7 +441,7 @@ class _Gathering:
         settings["reward"] = (
             digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
         )
-        return hashlib.sha256(repr((2, weights, said, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((3, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _notes(self, speaker: Speaker, prompts: Sequence[Prompt], replies: Sequence[Exchange]) -> list[str]:
         """Remarks for the user on an agent's prompts and replies."""
@@ -597,7 +597,8 @@ def _write_inputs(staging: StagingDir, digest: str, recorded: RecordedInputs) ->
             if each.size:
                 writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
         writer.finish()
-    staging.write(PLACES, dumped({"model": digest, "inputs": dict(recorded.places)}))
+    places = {"model": digest, "inputs": dict(recorded.places), "transposed": list(recorded.transposed)}
+    staging.write(PLACES, dumped(places))
 
 
 def _write_importances(folder: Path, tensors: Sequence[Tensor], importances: Mapping[str, Any]) -> None:

@@ -1,7 +1,8 @@
 """Records the inputs of a model's linear layers while it runs. Imports torch.
 
-Every product with a weight goes through `torch.nn.functional.linear`, also those of experts, whose weights are parts of
-one tensor. Which weight it is, is known by the memory that it shares with what the checkpoint's names stand for.
+A product with a weight goes through `torch.nn.functional.linear`, or where the weight is stored as (in, out) through
+one of torch's own; also those of experts, whose weights are parts of one tensor. Which weight it is, is known by the
+memory that it shares with what the checkpoint's names stand for, and whether it is transposed by the strides.
 """
 
 from __future__ import annotations
@@ -19,9 +20,38 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from ramerge.calibration.live import LiveModel
+from ramerge.formats.recorded import expert_of, name_of
 from ramerge.foundation.errors import WeightsError
 
-_EXPERT = re.compile(r"\.experts\.")
+_EXPERT = re.compile(r"\.experts\.|\]$")
+_PRODUCTS = {
+    torch.matmul: (0, 1),
+    torch.Tensor.matmul: (0, 1),
+    torch.mm: (0, 1),
+    torch.bmm: (0, 1),
+    torch.addmm: (1, 2),
+}
+"""Functions that multiply inputs by a weight (in, out), and where these are among the arguments."""
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """A matrix of a checkpoint, where it lies in its memory.
+
+    Attributes:
+        name: its name; `NAME[expert]` in a tensor that stacks those of all experts.
+        begin: its first element.
+        strides: how far its rows and its columns are apart.
+        elements: how many it has.
+    """
+
+    name: str
+    begin: int
+    strides: tuple[int, int]
+    elements: int
+
+    def lies_in(self, begin: int, end: int) -> bool:
+        return begin <= self.begin and self.begin + self.elements <= end
 
 
 @dataclass
@@ -63,7 +93,8 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         super().__init__()
         self._most = most
         self._seed = seed
-        self._places: dict[int, list[tuple[int, int, str]]] = {}
+        self._stored: dict[int, list[_Stored]] = {}
+        self._transposed: set[str] = set()
         excluded = {
             layer.weight.untyped_storage().data_ptr()
             for layer in (live.model.get_input_embeddings(), live.model.get_output_embeddings())
@@ -71,9 +102,8 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
         }
         for name, target in live.targets.items():
             memory = target.untyped_storage().data_ptr()
-            if name in names and target.ndim == 2 and memory not in excluded and target.is_contiguous():
-                begin = target.storage_offset()
-                self._places.setdefault(memory, []).append((begin, begin + target.numel(), name))
+            if name in names and memory not in excluded:
+                self._stored.setdefault(memory, []).extend(_matrices(name, target))
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._last: tuple[torch.Tensor, _Site] | None = None
         self._positions = torch.empty(0, dtype=torch.long)
@@ -87,17 +117,30 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
-            self._see(args[0], args[1] if len(args) > 1 else (kwargs or {})["weight"])
+            weight = args[1] if len(args) > 1 else (kwargs or {})["weight"]
+            self._see(args[0], weight, weight.stride(-1))
+        elif func in _PRODUCTS:
+            inputs, weight = (args[place] for place in _PRODUCTS[func])
+            if weight.untyped_storage().data_ptr() not in self._stored:
+                pass
+            elif weight.ndim == 2:
+                self._see(inputs, weight, weight.stride(-2))
+            elif inputs.ndim == weight.ndim == 3:  # all experts at once, each with zeros for tokens of others
+                for rows, one in zip(inputs, weight, strict=True):
+                    self._see(rows[rows.any(-1)], one, one.stride(-2))
         return func(*args, **(kwargs or {}))
 
-    def _see(self, inputs: torch.Tensor, weight: torch.Tensor) -> None:
+    def _see(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
+        """Record what a weight is multiplied with; along its inputs, it has this stride."""
         memory, begin = weight.untyped_storage().data_ptr(), weight.storage_offset()
         key = (memory, begin, begin + weight.numel())
         site = self._sites.get(key)
         if site is None:
-            names = [name for low, high, name in self._places.get(memory, ()) if key[1] <= low and high <= key[2]]
+            found = [each for each in self._stored.get(memory, ()) if each.lies_in(*key[1:])]
+            names = [each.name for each in found]
             if not names:
                 return
+            self._transposed |= {each.name for each in found if each.strides[0] == stride != each.strides[1]}
             if self._last is not None and self._last[0] is inputs:  # as q, k and v see one tensor
                 site = self._last[1]
                 site.names += names
@@ -153,7 +196,17 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
             places |= {each: [name, weighed] for each in site.names}
         if wrong:
             raise WeightsError(f"inputs of {wrong[0]!r} and {len(wrong) - 1:,} other layers are NaN or Inf")
-        return RecordedInputs(rows, counts, dict(sorted(places.items())))
+        transposed = {(expert_of(name) or (name,))[0] for name in self._transposed & places.keys()}
+        return RecordedInputs(rows, counts, dict(sorted(places.items())), sorted(transposed))
+
+
+def _matrices(name: str, target: torch.Tensor) -> list[_Stored]:
+    """A matrix, or those of the experts that a tensor stacks; none that has gaps in its memory."""
+    if target.ndim == 3:
+        return [found for expert, part in enumerate(target) for found in _matrices(name_of(name, expert), part)]
+    if target.ndim != 2 or not (target.is_contiguous() or target.T.is_contiguous()):
+        return []
+    return [_Stored(name, target.storage_offset(), target.stride(), target.numel())]
 
 
 def _kept(rows: torch.Tensor) -> torch.Tensor:
@@ -168,11 +221,13 @@ class RecordedInputs:
         rows: by name, bfloat16 tensors of shape (n, d).
         weights: by name, how much each row counts, float32 of shape (n,).
         places: for each weight the names of its rows and of how much they count.
+        transposed: weights that are stored as (in, out).
     """
 
     rows: Mapping[str, torch.Tensor]
     weights: Mapping[str, NDArray[np.float32]]
     places: Mapping[str, Sequence[str]]
+    transposed: Sequence[str] = ()
 
 
 def chosen_positions(

@@ -59,7 +59,7 @@ def read_rows(reader: Reader, recorded: Recorded) -> RecordedRows:
         CheckpointError: a file cannot be read.
         WeightsError: a number is not finite, a weight is negative, or no row counts.
     """
-    inputs, weights = (_numbers(reader, tensor) for tensor in recorded)
+    inputs, weights = _numbers(reader, recorded.inputs), _numbers(reader, recorded.weights)
     counts = not weights.size or weights.any()
     if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):
         raise WeightsError(

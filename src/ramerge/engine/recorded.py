@@ -60,8 +60,8 @@ def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
     if not recorded:
         return
     own: Mapping[str, list[Tensor]] = {owner: [] for owner in ("base", *plan.agents)}
-    for tensor in plan.tensors:
-        for source in tensor.sources:
+    for tensor in {one.parts[0].name: one for one in plan.tensors}.values():
+        for source in tensor.originals or tensor.sources:
             if source.owner in own and not source.is_importance:
                 own[source.owner].append(source.tensor)
     base = digest_of(own["base"], reader)

@@ -10,6 +10,7 @@ inputs with `ramerge calibrate --source base`. All other tensors, and weights wi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 
@@ -34,13 +35,14 @@ class AimParameters(Parameters):
 
 
 def factors(layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
-    """The share of each column of a weight that stays, shape (d,); None if all inputs are 0."""
+    """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
     means = np.mean([each.weights @ np.abs(each.inputs) for each in recorded], 0)
     largest = float(means.max(initial=0.0))
     if not largest:
         return None
     kept: Array = 1 - (1 - parameters.keep) * (means / largest)
-    return kept.astype(np.float32 if layer.itemsize == 4 else np.float64)
+    kept = kept.astype(np.float32 if layer.itemsize == 4 else np.float64)
+    return kept[:, None] if layer.transposed else kept
 
 
 def prepare(parameters: AimParameters, agents: Agents, _results: Results) -> Prior:
@@ -60,12 +62,13 @@ def _damped(prior: Prior, kept: Array, base: Array, *agents: Array) -> Array:
 
 def unit(layer: Layer, _parameters: AimParameters) -> int:
     """Whole rows where inputs were recorded; more than one element, which would be merged by itself."""
-    return max(layer.shape[1], 2) if layer.rows else 1
+    return max(layer.shape[1] * (layer.width if layer.transposed else 1), 2) if layer.rows else 1
 
 
 def scratch(layer: Layer, _parameters: AimParameters, _agents: int) -> int:
     """Bytes of the recorded inputs and their absolute values."""
-    return 16 * sum(layer.rows) * layer.shape[1] + WIDENED if layer.rows else 0
+    result = 4 * math.prod(layer.shape) if layer.transposed else 0
+    return 16 * (sum(layer.rows) * layer.width + result) + WIDENED if layer.rows else 0
 
 
 AIM = Method(

@@ -217,12 +217,19 @@ class Layer:
         shape: its shape.
         itemsize: bytes of a number in the type that it is computed in.
         rows: how many rows each agent's side input has for it; empty if it has none.
+        transposed: whether it is stored as (in, out), so that a row of the side input meets its first dimension.
     """
 
     name: str
     shape: tuple[int, ...]
     itemsize: int = 8
     rows: tuple[int, ...] = ()
+    transposed: bool = False
+
+    @property
+    def width(self) -> int:
+        """How many inputs a linear layer has."""
+        return self.shape[0] if self.transposed else self.shape[-1]
 
 
 @dataclass(frozen=True)

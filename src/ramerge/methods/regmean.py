@@ -3,17 +3,20 @@
 For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each
 agent, one row a token, weighted so that an agent's weights add up to 1,
 
-    tau = argmin sum_t ||(tau - tau_t) X_t'||^2 + mu ||tau - S||^2        mu = ridge * ||X||^2 / d
+    tau = argmin sum_t ||(tau - tau_t) X_t'||^2 + mu ||tau - S||^2        mu = ridge * N * mean ||x||^2 / d
         = (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1
         = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, below each other
 
 The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n
-at most. All other tensors, and weights without recorded inputs, take the prior. RegMean itself has no prior and shrinks
-the elements off the diagonal of each G_t; the preset `paper` does so. Towards a prior: not published.
+at most. mu is in units of the mean square of a row x, for N agents. So the rows of an expert, which sees some tokens and
+counts them in shares of all, count less than the prior the fewer they are. All other tensors, and weights without
+recorded inputs, take the prior. RegMean itself has no prior and shrinks the elements off the diagonal of each G_t; the
+preset `paper` does so. Towards a prior: not published.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -51,7 +54,13 @@ class RegMeanParameters(Parameters):
 
 
 class Operator(Protocol):
-    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there."""
+    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there.
+
+    Attributes:
+        transposed: whether the weight is stored as (d, rows).
+    """
+
+    transposed: bool
 
     def correction(self, prior: Array, taus: Sequence[Array]) -> Array: ...
 
@@ -61,6 +70,7 @@ class MomentOperator:
     """For each agent G_t (sum_t G_t + mu I)^-1, shape (d, d): the form for many rows."""
 
     maps: Sequence[Array]
+    transposed: bool
 
     def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
         total = np.zeros_like(prior)
@@ -76,6 +86,7 @@ class RowOperator:
     rows: Array
     counts: tuple[int, ...]
     inverse: Array
+    transposed: bool
 
     def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
         ends = np.cumsum(self.counts)
@@ -89,26 +100,28 @@ class RowOperator:
 def operator(layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
     """What is made once of the recorded inputs of a weight; None if they are all 0."""
     weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
-    width = layer.shape[1]
+    width = layer.width
     power = sum(float(np.vdot(x, x)) for x in weighted)
     if not power:
         return None
-    mu = max(parameters.ridge, _LEAST) * power / width
+    share = sum(float(each.weights.sum()) for each in recorded) / len(recorded)
+    mu = max(parameters.ridge, _LEAST) * power / share / width
     if _by_rows(layer, parameters):
         rows = np.concatenate(weighted)
         gram = rows @ rows.T
         gram.flat[:: len(gram) + 1] += mu
-        return RowOperator(rows, layer.rows, np.linalg.inv(gram))
+        return RowOperator(rows, layer.rows, np.linalg.inv(gram), layer.transposed)
     moments = [_shrunk(x.T @ x, parameters.shrink) for x in weighted]
     total = np.sum(moments, 0)
     total.flat[:: width + 1] += mu
     real = np.float32 if layer.itemsize == 4 else np.float64
-    return MomentOperator([np.ascontiguousarray(np.linalg.solve(total, one).T, real) for one in moments])
+    maps = [np.ascontiguousarray(np.linalg.solve(total, one).T, real) for one in moments]
+    return MomentOperator(maps, layer.transposed)
 
 
 def _by_rows(layer: Layer, parameters: RegMeanParameters) -> bool:
     """Whether the form for few rows takes fewer operations; in float32 a product counts half."""
-    n, d = sum(layer.rows), layer.shape[1]
+    n, d = sum(layer.rows), layer.width
     moments = len(layer.rows) * d * d * (1 if layer.itemsize == 4 else 2)
     return parameters.shrink == 1 and 4 * n * d + 2 * n * n < moments
 
@@ -149,13 +162,15 @@ def merge(piece: Piece, prior: Prior, counts: Counts | None, allow_nonfinite: bo
         return merge_formula(piece, prior.formula, counts, allow_nonfinite)
 
     def merged(base: Array, *agents: Array) -> Array:
+        if made.transposed:
+            base, agents = base.T, tuple(agent.T for agent in agents)
         result = np.empty_like(base)
         for start in range(0, len(base), _GROUP):
             part = slice(start, start + _GROUP)
             taus = [agent[part] - base[part] for agent in agents]
             start_from = prior(taus)
             result[part] = base[part] + (start_from + made.correction(start_from, taus))
-        return result
+        return result.T if made.transposed else result
 
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
         return piece.compute_numbers(merged, (-1, piece.shape[1]))
@@ -163,16 +178,20 @@ def merge(piece: Piece, prior: Prior, counts: Counts | None, allow_nonfinite: bo
 
 def unit(layer: Layer, _parameters: RegMeanParameters) -> int:
     """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
-    return max(min(_GROUP, layer.shape[0]) * layer.shape[1], 2) if layer.rows else 1
+    if not layer.rows:
+        return 1
+    rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
+    return max(rows * layer.shape[1], 2)
 
 
 def scratch(layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
     """Bytes of an operator, of what it is made of, and of a group of rows."""
     if not layer.rows:
         return 0
-    n, d = sum(layer.rows), layer.shape[1]
+    n, d = sum(layer.rows), layer.width
     made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
-    return 8 * (made + _GROUP * ((agents + 4) * d + n)) + WIDENED
+    result = math.prod(layer.shape) if layer.transposed else 0
+    return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED
 
 
 REGMEAN = Method(

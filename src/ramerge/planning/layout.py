@@ -6,8 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
+from ramerge.formats.recorded import expert_of, name_of
 from ramerge.formats.series import numbered, renumbered
 from ramerge.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
 from ramerge.methods.base import Layer, Statistic
@@ -18,6 +20,7 @@ from ramerge.recipe.model import LIKE_BASE, Recipe
 from ramerge.recipe.points import Point, means_of
 from ramerge.storage.location import Location
 from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.tensors.origins import reshaped
 from ramerge.tensors.origins import rows_of as cut_rows
 from ramerge.tensors.rounded import rounded
 from ramerge.tensors.scaled import Scaled, recountable, requantizable
@@ -60,10 +63,32 @@ class Matched:
         """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
         sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
         cut = {name: cut_rows(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
-        name = f"{tensor.name}[{rows.start}:{rows.stop}]" if rows.start else tensor.name
-        base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=name)
-        agents = {agent: {name: cut.get(agent, base)} for agent in self.agents}
-        return base, Matched(agents, {agent: {name: found[tensor.name]} for agent, found in self.importances.items()})
+        if rows.shape is not None:
+            cut = {name: reshaped(source, rows.shape) for name, source in cut.items()}
+        base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=rows.name)
+        agents = {agent: {rows.name: cut.get(agent, base)} for agent in self.agents}
+        importances = {agent: {rows.name: found[tensor.name]} for agent, found in self.importances.items()}
+        return base, Matched(agents, importances, recorded=self.recorded if rows.shape is not None else {})
+
+    def experts(self, tensor: Tensor) -> Iterator[Rows]:
+        """The rows of a tensor that stacks experts: each expert with recorded inputs, and what lies between them."""
+        owners, end = (BASE, *self.agents), 0
+        for expert in [*self.seen.get(tensor.name, ()), tensor.shape[0]]:
+            if end < expert:
+                yield Rows(end, expert, owners, f"{tensor.name}[{end}:{expert}]")
+            if expert < tensor.shape[0]:
+                yield Rows(expert, expert + 1, owners, name_of(tensor.name, expert), tensor.shape[1:])
+            end = expert + 1
+
+    @cached_property
+    def seen(self) -> dict[str, list[int]]:
+        """By the name of a tensor that stacks experts, those of which inputs were recorded, in order."""
+        names = {name for by_tensor in self.recorded.values() for name in by_tensor}
+        whole = next(iter(self.agents.values()), {})
+        found: dict[str, list[int]] = {}
+        for tensor, expert in sorted(filter(None, map(expert_of, names - whole.keys()))):
+            found.setdefault(tensor, []).append(expert)
+        return found
 
 
 def plan_tensors(
@@ -116,7 +141,7 @@ def _plans(
     parts = tuple(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
     )
-    for rows in matched.rows.get(tensor.name, (None,)):
+    for rows in _segments(output, matched):
         piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
         action, sources = _treatment(piece, output, number, counterparts, points)
         if rows is not None:
@@ -126,7 +151,7 @@ def _plans(
                 taken = rule.take if rule is not None and rule.take in rows.owners else None
                 owner = taken or rows.owners[0]
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
-        recorded = matched.inputs_of(piece) if action == "merge" and rows is None else ()
+        recorded = counterparts.inputs_of(piece) if action == "merge" else ()
         yield TensorPlan(
             base=sources[0].tensor if action == "merge" and sources[0].owner == BASE else piece,
             sources=sources,
@@ -134,13 +159,24 @@ def _plans(
             dtype=output.dtype,
             parts=parts,
             rule=number,
-            unit=_unit(piece, points, number, rows_of(recorded)) if action == "merge" else 1,
+            unit=_unit(piece, points, number, recorded) if action == "merge" else 1,
             chunk=chunks[number] if action == "merge" else 1,
             quantized=output.quantized,
             seed=recipe.seed if action == "merge" else None,
             together=_together(piece, points, number) if action == "merge" and recipe.allow.non_finite else (),
             recorded=recorded,
+            originals=_treatment(tensor, output, number, matched, points)[1] if rows and matched.recorded else (),
         )
+
+
+def _segments(output: _Output, matched: Matched) -> Sequence[Rows | None]:
+    """The rows of a tensor that are planned apart; None for all of it."""
+    tensor = output.tensor
+    if tensor.name in matched.rows:
+        return matched.rows[tensor.name]
+    if tensor.name in matched.seen and output.quantized is None:
+        return tuple(matched.experts(tensor))
+    return (None,)
 
 
 @dataclass(frozen=True)
@@ -271,10 +307,10 @@ def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]
     return found
 
 
-def _unit(tensor: Tensor, points: Sequence[Point], rule: int, rows: tuple[int, ...]) -> int:
+def _unit(tensor: Tensor, points: Sequence[Point], rule: int, recorded: Sequence[Recorded]) -> int:
     if all(point.method.elementwise for point in points):
         return 1
-    layer = Layer(tensor.name, tensor.shape, rows=rows)
+    layer = Layer(tensor.name, tensor.shape, rows=rows_of(recorded), transposed=any(one.transposed for one in recorded))
     return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
 
 

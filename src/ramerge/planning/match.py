@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ramerge.formats.files import UNGATHERED
-from ramerge.formats.recorded import read_places
+from ramerge.formats.recorded import Place, expert_of, read_places
 from ramerge.foundation.errors import CheckpointError
 from ramerge.planning.findings import Findings, listed
 from ramerge.planning.model import Recorded, Tie
@@ -75,35 +75,51 @@ def match_importance(
 def match_inputs(
     name: str, wanted: Mapping[str, Tensor], recorded: Checkpoint, findings: Findings
 ) -> dict[str, Recorded]:
-    """The recorded inputs of the matrices in `wanted` that have any. Those of other widths are problems."""
+    """The recorded inputs of the matrices in `wanted` that have any, also of experts in one tensor: `NAME[expert]`.
+
+    Those of other widths are problems.
+    """
     try:
         places = read_places(recorded.directory)
     except CheckpointError as error:
         findings.error(error, name)
         return {}
     found, problems = {}, []
-    for key, tensor in wanted.items():
-        if (place := places.get(key)) is None:
+    for key, place in places.items():
+        tensor, expert = (key, None) if key in wanted else expert_of(key) or (key, None)
+        if tensor not in wanted:
             continue
         try:
-            inputs, weights = (recorded.tensors[each] for each in place)
+            inputs, weights = recorded.tensors[place.rows], recorded.tensors[place.weights]
         except KeyError as error:
             problems.append(f"{recorded.directory}: lacks the tensor {error.args[0]!r}, which inputs.json names")
             continue
-        if len(tensor.shape) != 2 or inputs.shape[1:] != tensor.shape[1:] or weights.shape != inputs.shape[:1]:
+        shape = wanted[tensor].shape
+        if not _fits(shape, expert, inputs, weights, place):
             problems.append(
                 f"{recorded.directory}: inputs of shape {list(inputs.shape)} with weights {list(weights.shape)} do not "
-                f"fit {key!r} of shape {list(tensor.shape)}; were they recorded with another model?"
+                f"fit {key!r} of shape {list(shape)}; were they recorded with another model?"
             )
         elif not (inputs.is_float and weights.is_float):
             problems.append(f"{recorded.directory}: recorded inputs of {key!r} must be floating point")
         else:
-            found[key] = Recorded(inputs, weights)
+            found[key] = Recorded(inputs, weights, place.transposed)
     if not found and not problems and any(len(one.shape) == 2 and one.elements for one in wanted.values()):
         problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
     for problem in problems:
         findings.problem(problem, name)
     return found
+
+
+def _fits(shape: Sequence[int], expert: int | None, inputs: Tensor, weights: Tensor, place: Place) -> bool:
+    """Whether recorded inputs have the width of a matrix, or of that of an expert."""
+    if expert is not None:
+        if len(shape) != 3 or expert >= shape[0]:
+            return False
+        shape = shape[1:]
+    if len(shape) != 2 or len(inputs.shape) != 2:
+        return False
+    return inputs.shape[1] == shape[0 if place.transposed else 1] and weights.shape == inputs.shape[:1]
 
 
 @dataclass(frozen=True)

@@ -58,10 +58,12 @@ class Recorded(NamedTuple):
     Attributes:
         inputs: one row for each token, shape (n, d); n may be 0.
         weights: how much each row counts, shape (n,).
+        transposed: whether the layer's weight is stored as (in, out).
     """
 
     inputs: Tensor
     weights: Tensor
+    transposed: bool = False
 
 
 def rows_of(recorded: Sequence[Recorded]) -> tuple[int, ...]:
@@ -71,7 +73,8 @@ def rows_of(recorded: Sequence[Recorded]) -> tuple[int, ...]:
 
 def none_of(recorded: Recorded) -> Recorded:
     """Nothing, of an agent of which nothing was recorded where others have `recorded`."""
-    return Recorded(*(replace(each, shape=(0, *each.shape[1:])) for each in recorded))
+    inputs, weights, transposed = recorded
+    return Recorded(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
 
 
 class OutputPart(NamedTuple):
@@ -125,6 +128,7 @@ class TensorPlan:
         together: the methods that compute its elements from one another, if NaN and Inf are allowed in other tensors:
             here they are not.
         recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
+        originals: the sources of the whole tensor, where this is a part of it, for methods that take recorded inputs.
     """
 
     base: Tensor
@@ -139,6 +143,7 @@ class TensorPlan:
     seed: int | None = None
     together: tuple[str, ...] = ()
     recorded: tuple[Recorded, ...] = ()
+    originals: tuple[Source, ...] = ()
 
     @property
     def name(self) -> str:
@@ -149,7 +154,8 @@ class TensorPlan:
     def layer(self) -> Layer:
         """What a method may know of it."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
-        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded))
+        transposed = any(each.transposed for each in self.recorded)
+        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), transposed)
 
     @property
     def merged(self) -> bool:

@@ -32,11 +32,15 @@ class Rows:
         start: the first row.
         stop: the row after the last.
         owners: names of the agents that have them, and "base".
+        name: of what is planned for them.
+        shape: its shape, if not theirs.
     """
 
     start: int
     stop: int
     owners: tuple[str, ...]
+    name: str
+    shape: tuple[int, ...] | None = None
 
 
 def is_vocabulary(base: Tensor, agent: Tensor) -> bool:
@@ -59,7 +63,12 @@ def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]])
             heights = {BASE: tensor.shape[0], **heights}
             ends = sorted({0, *heights.values()})
             found[name] = tuple(
-                Rows(start, stop, tuple(model for model, height in heights.items() if height >= stop))
+                Rows(
+                    start,
+                    stop,
+                    tuple(model for model, height in heights.items() if height >= stop),
+                    f"{name}[{start}:{stop}]" if start else name,
+                )
                 for start, stop in pairwise(ends)
             )
     return found
