@@ -70,7 +70,9 @@ def write_checkpoint(
     return folder
 
 
-def write_inputs(folder: Path, inputs: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> Path:
+def write_inputs(
+    folder: Path, inputs: Mapping[str, tuple[np.ndarray, np.ndarray]], transposed: Sequence[str] = ()
+) -> Path:
     """Recorded inputs: for each weight rows, which bfloat16 must hold, and how much each of them counts."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Stored] = {}
@@ -78,7 +80,7 @@ def write_inputs(folder: Path, inputs: Mapping[str, tuple[np.ndarray, np.ndarray
         tensors |= {f"{name}.rows": floats(rows), f"{name}.counts": floats(weights, "F32")}
     write_safetensors(folder / "inputs.safetensors", tensors)
     places = {name: [f"{name}.rows", f"{name}.counts"] for name in inputs}
-    (folder / "inputs.json").write_text(json.dumps({"inputs": places}))
+    (folder / "inputs.json").write_text(json.dumps({"inputs": places, "transposed": list(transposed)}))
     return folder
 
 
