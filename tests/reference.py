@@ -400,10 +400,17 @@ def fisher(base, agents, dtype=None, real=None, *, importances, scale=1.0, weigh
 
 def regmean(base, agents, dtype=None, real=None, *, inputs, towards="sum", share=1.0, ridge=0.01, shrink=1.0):
     """(sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1 where inputs were recorded, otherwise S; in float64."""
-    factor = {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[towards] * share
+    factor = {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}.get(towards, 1.0) * share
+    others = {
+        "ties": ties,
+        "ram+": lambda *models, **how: ram_family(*models, method="ram+", **how),
+        "tsvm": tsvm,
+    }
+    exact = others[towards](base, agents, dtype="F64", real=real) if towards in others else None
 
     def formula(name, b, taus):
-        prior = b.dtype.type(factor) * sum(taus)
+        start = exact[name].numbers(b.dtype.type) - b if exact else sum(taus)
+        prior = b.dtype.type(factor) * start
         recorded = [inputs[agent][name] for agent in agents if name in inputs[agent]]
         if not recorded or not any((rows * weights[:, None]).any() for rows, weights in recorded):
             return b + prior

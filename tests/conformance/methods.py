@@ -81,7 +81,7 @@ ROWS: dict[str, Row] = {
     "regmean": Row(
         reference.regmean,
         {
-            "towards": st.sampled_from(["sum", "mean", "zero"]),
+            "towards": st.sampled_from(["sum", "mean", "zero", "ties", "ram+", "tsvm"]),
             "share": st.sampled_from([1.0, 0.5, 0.0]),
             "ridge": st.sampled_from([0.01, 1.0, 30.0]),
             "shrink": st.sampled_from([1.0, 0.9, 0.0]),

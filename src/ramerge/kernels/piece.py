@@ -115,6 +115,19 @@ class Piece:
         flagged = kernel(loop, inputs, result, None)
         return PieceResult(self._round(loop, inputs, result, beyond) or flagged, beyond)
 
+    def exact(self) -> Piece:
+        """The same inputs, with a result of its own in `arithmetic` that nothing rounds or counts."""
+        format = arithmetic(self.formats)
+        inputs, out = self._widened(format), np.empty(self.elements, FORMATS[format].word)
+        formats = (format,) * len(inputs)
+        return replace(
+            self, formats=formats, inputs=inputs, out_format=format, out=out, seed=None, operator=None, counts=None
+        )
+
+    def result(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The result of a piece that is `exact`."""
+        return self.out.view(FORMATS[self.out_format].real).reshape(shape)
+
     def unrounded(self, found: PieceResult) -> Iterator[Piece]:
         """What must be merged once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
         if self.counts is not None and found.rounded_by_kernel:

@@ -20,9 +20,8 @@ from pydantic import Field
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.linalg.arrays import Array
 from ramerge.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
-from ramerge.methods.formula import merge as merge_formula
 from ramerge.methods.matrices import WIDENED
-from ramerge.methods.regmean import Prior
+from ramerge.methods.other_result import Start
 
 
 class AimParameters(Parameters):
@@ -45,18 +44,18 @@ def factors(layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParam
     return kept[:, None] if layer.transposed else kept
 
 
-def prepare(parameters: AimParameters, agents: Agents, _results: Results) -> Prior:
-    return Prior(len(agents), parameters.scale)
+def prepare(parameters: AimParameters, agents: Agents, _results: Results) -> Start:
+    return Start(len(agents), parameters.scale)
 
 
-def merge(piece: Piece, prior: Prior, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+def merge(piece: Piece, prior: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     if piece.operator is None:
-        return merge_formula(piece, prior.formula, counts, allow_nonfinite)
+        return prior.merge(piece, counts, allow_nonfinite)
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
         return piece.compute_numbers(partial(_damped, prior, piece.operator), (-1, piece.shape[1]))
 
 
-def _damped(prior: Prior, kept: Array, base: Array, *agents: Array) -> Array:
+def _damped(prior: Start, kept: Array, base: Array, *agents: Array) -> Array:
     return np.asarray(base + prior([agent - base for agent in agents]) * kept)
 
 

@@ -141,6 +141,12 @@ def names_agent(parameters: type[BaseModel], name: str) -> bool:
     return bool(_extra(parameters, name).get("agent"))
 
 
+def names_method(parameters: type[BaseModel], name: str) -> str | None:
+    """The parameter that names the method whose parameters this one holds; None for an ordinary parameter."""
+    found = _extra(parameters, name).get("of_method")
+    return str(found) if found else None
+
+
 @dataclass(frozen=True)
 class Statistic(ABC):
     """Something to count before the inputs can be merged. Subclasses are frozen dataclasses.

@@ -19,31 +19,49 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, ValidationInfo, field_validator
 
 from ramerge.kernels.piece import Piece, PieceResult
 from ramerge.linalg.arrays import Array
-from ramerge.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
-from ramerge.methods.formula import Formula
-from ramerge.methods.formula import merge as merge_formula
+from ramerge.methods.base import (
+    INPUTS,
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    Parameters,
+    RecordedRows,
+    Results,
+    Statistic,
+    Work,
+)
 from ramerge.methods.matrices import WIDENED
-from ramerge.methods.task_arithmetic import weighted_sum
+from ramerge.methods.other_result import (
+    Start,
+    checked_name,
+    checked_parameters,
+    name_field,
+    parameters_field,
+    scratch_of,
+    start_of,
+    statistics_of,
+    unit_of,
+    work_of,
+)
 
 _GROUP = 128
 """Rows of a weight that are multiplied at once, whatever the block, so that blocks change no bit of the products."""
 _LEAST = 1e-10
 """The ridge that stands for 0, with which the equations are never singular."""
 
-Towards = Literal["sum", "mean", "zero"]
-
-
 class RegMeanParameters(Parameters):
     """Parameters of `regmean`."""
 
-    towards: Towards = Field("sum", description="the prior: the sum or the mean of the task vectors, or zero")
+    towards: str = name_field("sum", "the prior: the sum or the mean of the task vectors, zero, or a method's result")
+    prior: dict[str, Any] = parameters_field("towards")
     share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")
     ridge: float = Field(
         0.01, ge=0, le=1e9, description="how strongly the prior holds, in units of the inputs' mean square"
@@ -51,6 +69,13 @@ class RegMeanParameters(Parameters):
     shrink: float = Field(
         1.0, ge=0, le=1, description="factor of what lies off the diagonal of each agent's second moments"
     )
+
+    _name = field_validator("towards")(checked_name)
+
+    @field_validator("prior")
+    @classmethod
+    def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return checked_parameters(given, info, "towards")
 
 
 class Operator(Protocol):
@@ -135,63 +160,60 @@ def _shrunk(moments: Array, factor: float) -> Array:
     return moments
 
 
-@dataclass(frozen=True)
-class Prior:
-    """The sum of the task vectors, times a factor."""
-
-    agents: int
-    factor: float
-
-    @property
-    def formula(self) -> Formula:
-        """For tensors that are merged element by element."""
-        return weighted_sum((1.0,) * self.agents, self.factor)
-
-    def __call__(self, taus: Sequence[Array]) -> Array:
-        return np.asarray(sum(taus[1:], taus[0]) * taus[0].dtype.type(self.factor))
+def prepare(parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
+    return start_of(parameters.towards, parameters.prior, parameters.share, agents, results)
 
 
-def prepare(parameters: RegMeanParameters, agents: Agents, _results: Results) -> Prior:
-    factors = {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}
-    return Prior(len(agents), factors[parameters.towards] * parameters.share)
-
-
-def merge(piece: Piece, prior: Prior, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+def merge(piece: Piece, prior: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
     made: Operator | None = piece.operator
     if made is None:
-        return merge_formula(piece, prior.formula, counts, allow_nonfinite)
+        return prior.merge(piece, counts, allow_nonfinite)
+    shape = (-1, piece.shape[1])
+    start = prior.task_vector(piece, allow_nonfinite, shape)
 
     def merged(base: Array, *agents: Array) -> Array:
         if made.transposed:
             base, agents = base.T, tuple(agent.T for agent in agents)
+        others = start.T if start is not None and made.transposed else start
         result = np.empty_like(base)
-        for start in range(0, len(base), _GROUP):
-            part = slice(start, start + _GROUP)
+        for row in range(0, len(base), _GROUP):
+            part = slice(row, row + _GROUP)
             taus = [agent[part] - base[part] for agent in agents]
-            start_from = prior(taus)
-            result[part] = base[part] + (start_from + made.correction(start_from, taus))
+            towards = prior(taus) if others is None else others[part]
+            result[part] = base[part] + (towards + made.correction(towards, taus))
         return result.T if made.transposed else result
 
     with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-        return piece.compute_numbers(merged, (-1, piece.shape[1]))
+        return piece.compute_numbers(merged, shape)
 
 
-def unit(layer: Layer, _parameters: RegMeanParameters) -> int:
+def statistics(parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
+    return statistics_of(parameters.towards, parameters.prior, agents)
+
+
+def unit(layer: Layer, parameters: RegMeanParameters) -> int:
     """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
+    prior = unit_of(parameters.towards, parameters.prior, parameters.share, layer)
     if not layer.rows:
-        return 1
+        return prior
     rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
-    return max(rows * layer.shape[1], 2)
+    whole = math.prod(layer.shape)
+    return whole if prior >= whole > 1 else max(math.lcm(rows * layer.shape[1], prior), 2)
 
 
 def scratch(layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
     """Bytes of an operator, of what it is made of, and of a group of rows."""
+    prior = scratch_of(parameters.towards, parameters.prior, layer, agents)
     if not layer.rows:
-        return 0
+        return prior
     n, d = sum(layer.rows), layer.width
     made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
     result = math.prod(layer.shape) if layer.transposed else 0
-    return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED
+    return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
+
+
+def work(layer: Layer, parameters: RegMeanParameters, agents: int) -> Work:
+    return work_of(parameters.towards, parameters.prior, layer, agents)
 
 
 REGMEAN = Method(
@@ -207,8 +229,10 @@ REGMEAN = Method(
     presets={"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}},
     side=INPUTS,
     operator=operator,
+    statistics=statistics,
     unit=unit,
     scratch=scratch,
+    work=work,
     prepare=prepare,
     merge=merge,
 )

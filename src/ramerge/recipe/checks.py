@@ -15,7 +15,7 @@ from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
 from ramerge.foundation.text import nearest
-from ramerge.methods.base import SIDE_INPUTS, Method, names_agent
+from ramerge.methods.base import SIDE_INPUTS, Method, names_agent, names_method
 from ramerge.methods.registry import METHODS, complete
 from ramerge.recipe.document import Document, Key
 from ramerge.recipe.model import Recipe, read_structure
@@ -106,7 +106,10 @@ def _parameter_problems(
     for name, value in parameters:
         if value is not None and names_agent(method.parameters, name) and value not in names:
             problems.append(document.unknown((*key, name), "agent", value, names))
-        if isinstance(value, dict) and (only is None or name in only):
+        if (of := names_method(method.parameters, name)) is not None:
+            if value:  # which were found to be a method's
+                problems += _parameter_problems(document, METHODS[getattr(parameters, of)], value, (*key, name))
+        elif isinstance(value, dict) and (only is None or name in only):
             problems += [
                 document.unknown((*key, name, agent), "agent", agent, names) for agent in value if agent not in names
             ]
