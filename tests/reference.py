@@ -429,6 +429,38 @@ def regmean(base, agents, dtype=None, real=None, *, inputs, towards="sum", share
     return _each(base, agents, dtype, real, formula)
 
 
+def svc(base, agents, dtype=None, real=None, *, scale=1.0, alpha=1.0, start="sum"):
+    """Matrices: directions of the merged task vector, each times N over how often agents count in it."""
+    exact = ram_family(base, agents, method="ram+", dtype="F64", real=real) if start == "ram+" else None
+
+    def formula(name, b, taus):
+        kind = b.dtype.type
+        merged = exact[name].numbers(kind) - b if exact else kind({"sum": 1, "mean": 1 / len(taus)}[start]) * sum(taus)
+        if not (b.ndim == 2 and b.size and name.startswith("model.layers.") and name.endswith(".weight")):
+            return b + kind(scale) * merged
+        if not merged.any():
+            return b
+        merged, taus = merged.astype(np.float64), [tau.astype(np.float64) for tau in taus]
+        u, values, _ = np.linalg.svd(merged, full_matrices=False)
+        values, equal = values**2, (64 + max(b.shape)) * 2.0**-52 * values[0] ** 2
+        null = 1e-12 * max(np.sum(tau**2) for tau in taus)
+        result = np.zeros_like(merged)
+        first = 0
+        for stop in range(1, len(values) + 1):
+            if stop < len(values) and values[stop - 1] - values[stop] <= equal:
+                continue
+            part = u[:, first:stop].T
+            counted = 0.0
+            for tau in taus:
+                size = np.sum((part @ tau) ** 2)
+                counted += max(alpha, np.sum((part @ merged) * (part @ tau)) / size if size > null else 0.0)
+            result += part.T @ (part @ merged) * len(taus) / counted
+            first = stop
+        return b + (scale * result).astype(kind)
+
+    return _each(base, agents, dtype, real, formula)
+
+
 def aim(base, agents, dtype=None, real=None, *, inputs, scale=1.0, keep=0.2):
     """scale * sum_t tau_t, damped in columns by the mean absolute inputs, where inputs were recorded."""
 

@@ -89,6 +89,11 @@ ROWS: dict[str, Row] = {
         exact=False,
     ),
     "aim": Row(reference.aim, {"scale": NUMBERS, "keep": st.sampled_from([0.2, 0.0, 1.0])}, exact=False),
+    "svc": Row(
+        reference.svc,
+        {"scale": NUMBERS, "alpha": st.sampled_from([1.0, 0.1]), "start": st.sampled_from(["sum", "mean", "ram+"])},
+        exact=False,
+    ),
     "ties": Row(reference.ties, _TIES, each=("weights", "density")),
     "dare": Row(reference.dare, {**_SUM, **_DROP}, each=("weights", "p")),
     "isolate": Row(
