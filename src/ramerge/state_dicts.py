@@ -83,7 +83,7 @@ def merge_state_dicts(
         agents: name to agent, in the order in which sums are computed. Each is like the base, or as in a recipe a
             mapping with `model` and side inputs. `importance` maps names to arrays of the tensors' shapes. `inputs`
             maps weights of shape (m, d) to recorded rows of shape (n, d), or to a pair of rows and how much each
-            counts, shape (n,); by default 1 / n.
+            counts, shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
         method: as for `Recipe`.
         out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
             be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others.

@@ -7,12 +7,15 @@ import threading
 import time
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import ramerge
-from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
+from ramerge.engine import worker
+from ramerge.engine.operators import read_rows
+from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_inputs, write_simple
 
 RANGES = {"parameters.r": [0, 0.1, 0.2], "parameters.alpha": [1, 2]}
 
@@ -379,3 +382,20 @@ def test_importances_that_cannot_be_added_up_are_refused(tmp_path: Path) -> None
     source["agents"] = {name: {"model": str(tmp_path / name), "importance": str(tmp_path / "huge")} for name in names}
     with pytest.raises(ramerge.WeightsError, match="overflows"):
         ramerge.merge(source, tmp_path / "out")
+
+
+def test_what_is_made_of_recorded_inputs_is_made_once_for_each_point(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, shape = "model.layers.0.mlp.up_proj.weight", (3 << 12, 128)  # several blocks
+    for place, name in enumerate(("base", "one", "two")):
+        first, moved = (np.random.default_rng(seed).standard_normal(shape) for seed in (0, place))
+        write_checkpoint(tmp_path / name, {key: floats(first + 0.01 * moved * bool(place))})
+    inputs = str(write_inputs(tmp_path / "inputs", {key: (np.ones((2, 128)), np.full(2, 0.5))}))
+    agents = {name: {"model": str(tmp_path / name), "inputs": inputs} for name in ("one", "two")}
+    made: list[Any] = []
+    monkeypatch.setattr(worker, "read_rows", lambda *given: made.append(given) or read_rows(*given))
+    recipe = {"method": "regmean", "base": str(tmp_path / "base"), "agents": agents}
+    vary = {"parameters.ridge": [0.01, 0.1, 1.0]}
+    ramerge.sweep(recipe, tmp_path / "out", vary=vary, options=ramerge.Options(threads=1))
+    assert len(made) == 3 * len(agents)

@@ -53,9 +53,9 @@ def test_regmean_comes_near_a_method_s_result_with_a_large_ridge(method: str, gi
 
 def test_what_another_method_must_count_is_counted() -> None:
     plan = {"method": "regmean", "parameters": {"towards": "ram+", "prior": {"r": 0.3}}}
-    assert METHODS["regmean"].statistics(
-        METHODS["regmean"].parameters(**plan["parameters"]), tuple(AGENTS)
-    ) == METHODS["ram+"].statistics(METHODS["ram+"].parameters(r=0.3), tuple(AGENTS))
+    assert METHODS["regmean"].statistics(METHODS["regmean"].parameters(**plan["parameters"]), tuple(AGENTS)) == METHODS[
+        "ram+"
+    ].statistics(METHODS["ram+"].parameters(r=0.3), tuple(AGENTS))
 
 
 @pytest.mark.parametrize(

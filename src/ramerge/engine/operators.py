@@ -20,7 +20,7 @@ from ramerge.tensors.tensor import Tensor
 
 
 class Operators:
-    """The operators that were used last, at most as many as there are workers.
+    """The operators that were used last, at most as many as workers use for their blocks at a time.
 
     A pass that travels to another process arrives without them: they are made again there.
     """

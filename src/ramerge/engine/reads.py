@@ -61,7 +61,7 @@ class Passes:
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)
         self.files = Files(plan.files)
-        self.operators = Operators(plan.resources.workers)
+        self.operators = Operators(plan.resources.workers * len(plan.points))
         _check_ties(plan, Reader(self.files))
 
     def close(self) -> None:

@@ -8,8 +8,8 @@ agent, one row a token, weighted so that an agent's weights add up to 1,
         = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, below each other
 
 The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n
-at most. mu is in units of the mean square of a row x, for N agents. So the rows of an expert, which sees some tokens and
-counts them in shares of all, count less than the prior the fewer they are. All other tensors, and weights without
+at most. mu is in units of the mean square of a row x, for N agents. An expert sees some tokens, and its rows count in
+shares of all: the fewer they are, the less they count against the prior. All other tensors, and weights without
 recorded inputs, take the prior. RegMean itself has no prior and shrinks the elements off the diagonal of each G_t; the
 preset `paper` does so. Towards a prior: not published.
 """
@@ -57,6 +57,7 @@ _GROUP = 128
 _LEAST = 1e-10
 """The ridge that stands for 0, with which the equations are never singular."""
 
+
 class RegMeanParameters(Parameters):
     """Parameters of `regmean`."""
 
@@ -79,13 +80,11 @@ class RegMeanParameters(Parameters):
 
 
 class Operator(Protocol):
-    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there.
+    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there."""
 
-    Attributes:
-        transposed: whether the weight is stored as (d, rows).
-    """
-
-    transposed: bool
+    @property
+    def transposed(self) -> bool:
+        """Whether the weight is stored as (d, rows)."""
 
     def correction(self, prior: Array, taus: Sequence[Array]) -> Array: ...
 
@@ -140,7 +139,8 @@ def operator(layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMean
     total = np.sum(moments, 0)
     total.flat[:: width + 1] += mu
     real = np.float32 if layer.itemsize == 4 else np.float64
-    maps = [np.ascontiguousarray(np.linalg.solve(total, one).T, real) for one in moments]
+    inverse = np.linalg.inv(total)
+    maps = [(one @ inverse).astype(real) for one in moments]
     return MomentOperator(maps, layer.transposed)
 
 

@@ -179,13 +179,17 @@ def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
 
 
 def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
-    """Bytes that the method needs in addition to a worker's buffer for its largest tensor."""
+    """Bytes that the method needs in addition to a worker's buffer for its largest tensor.
+
+    What methods make of recorded inputs is kept for all points, each of which merges every block.
+    """
     return max(
         (
-            point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents)
+            (sum if tensor.recorded else max)(
+                point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents) for point in points
+            )
             for tensor in tensors
             if tensor.merged and tensor.unit > 1
-            for point in points
         ),
         default=0,
     )
