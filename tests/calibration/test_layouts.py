@@ -1,5 +1,6 @@
 """Recorded inputs of layers as architectures store them: stacked experts, transposed weights, fused projections."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from safetensors.torch import save_file  # noqa: E402
 
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs  # noqa: E402
 from ramerge.calibration.live import LiveModel  # noqa: E402
+from ramerge.engine.recorded import digest_of  # noqa: E402
+from ramerge.tensors.reader import Files, Reader  # noqa: E402
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 ROUTED = SIZES | {"num_key_value_heads": 1, "head_dim": 8, "num_experts_per_tok": 2}
@@ -193,3 +196,25 @@ def test_inputs_of_an_expert_that_is_not_there_are_refused(tmp_path: Path) -> No
     problems = ramerge.plan(recipe).problems
     assert len(problems) == 2
     assert f"do not fit '{key}[4]' of shape [4, 16, 8]" in problems[0]
+
+
+def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path) -> None:
+    write_models(tmp_path, "qwen3_moe", stacked=True)
+    rows = {"model.layers.0.mlp.experts.down_proj[1]": (np.ones((3, 8)), np.full(3, 1 / 3))}
+    agents = {}
+    for name in AGENTS:
+        inputs = write_inputs(tmp_path / f"{name}-inputs", rows)
+        recipe = {
+            "method": "passthrough", "base": str(tmp_path / "base"), "agents": {name: str(tmp_path / name)}
+        }  # fmt: skip
+        plan = ramerge.plan(recipe).details
+        with Files(plan.files) as files:
+            digest = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
+        places = json.loads((inputs / "inputs.json").read_text())
+        (inputs / "inputs.json").write_text(json.dumps(places | {"model": digest}))
+        agents[name] = {"model": str(tmp_path / name), "inputs": str(inputs)}
+    recipe = {"method": "regmean", "base": str(tmp_path / "base"), "agents": agents}
+    ramerge.merge(recipe, tmp_path / "merged")
+    agents["code"]["inputs"] = agents["tool"]["inputs"]
+    with pytest.raises(ramerge.WeightsError, match="recorded of another model than code or the base"):
+        ramerge.merge(recipe, tmp_path / "other")
