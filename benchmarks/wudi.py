@@ -1,4 +1,4 @@
-"""WUDI: time and memory of its solvers for each linear weight, and of a whole merge."""
+"""WUDI: time and memory for each linear weight, and of a whole merge."""
 
 from __future__ import annotations
 
@@ -11,24 +11,21 @@ from benchmarks import machine, merging
 from benchmarks.checkpoints import SHAPES, family
 from benchmarks.report import Options, Section, Stored, table
 from benchmarks.timing import run, shown, spread, tell
-from benchmarks.wudi_layer import SOLVERS
 
 _MOST_RUNS = 3
 
 
 def measure(options: Options) -> dict[str, Any]:
-    """Each shape with both solvers in turns, in processes of their own; then merges with the closed form."""
+    """Each shape in processes of their own, then merges."""
     runs = min(options.runs, _MOST_RUNS)
-    taken: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    taken: dict[str, list[dict[str, Any]]] = {}
     shapes = shapes_of(options.size)
     for shape in shapes:
-        taken[shape] = {solver: [] for solver in SOLVERS}
+        taken[shape] = []
         for turn in range(runs):
-            for solver in SOLVERS:
-                finished = run([sys.executable, "-m", "benchmarks.wudi_layer", solver, *shape.split(" x ")])
-                taken[shape][solver].append(json.loads(finished.output))
-                seconds = taken[shape][solver][-1]["seconds"]
-                tell(f"wudi {options.size}: {shape}, run {turn + 1}, {solver}: {seconds:.2f} s")
+            finished = run([sys.executable, "-m", "benchmarks.wudi_layer", *shape.split(" x ")])
+            taken[shape].append(json.loads(finished.output))
+            tell(f"wudi {options.size}: {shape}, run {turn + 1}: {taken[shape][-1]['seconds']:.2f} s")
     return {"size": options.size, "layer_runs": runs, "shapes": shapes, "taken": taken, "merge": _merge(options, runs)}
 
 
@@ -63,39 +60,36 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
     merge = data["merge"]
     took = spread([one["seconds"] for one in merge["taken"]])
     memory = spread([one["anonymous"] / 1e6 for one in merge["taken"]])
-    head = ("weight", "in the model", "solver", "seconds", "MB", "objective", "over Adam's")
+    head = ("weight", "in the model", "seconds", "MB", "objective")
     return [
         f"### Layers: Qwen2.5-{data['size']}",
         f"Task vectors of three agents, {data['layer_runs']} runs each, on cpu. Memory is "
         "what the solver takes beyond the task vectors. The objective is relative to that of the sum of the task "
-        "vectors, where both solvers begin. The closed form is the minimum itself (`proximity: 1e-10`); merges "
-        "stay nearer to the sum by default, in the same time. The solvers minimize the objective; a lower one does "
-        "not mean that a model performs better.",
-        table(head, [_row(data, shape, solver) for shape in data["shapes"] for solver in SOLVERS]),
-        f"All linear weights one after another, by these medians: {_whole(data, 'closed_form'):,.0f} s with the closed "
-        f"form, {_whole(data, 'adam'):,.0f} s with Adam.",
+        "vectors, from which the solver starts. It is that of the minimum itself (`proximity: 1e-10`); merges "
+        "stay nearer to the sum by default, in the same time. A lower objective does not mean that a model performs "
+        "better.",
+        table(head, [_row(data, shape) for shape in data["shapes"]]),
+        f"All linear weights one after another, by these medians: {_whole(data):,.0f} s.",
         f"    {merge['command']}",
         f"takes {took.text(1, 's')} and {memory.text(0, 'MB')} without mapped files; `ramerge plan` promises to stay "
         f"below {merge['planned'] / 1e6:,.0f} MB.",
     ]
 
 
-def _row(data: Mapping[str, Any], shape: str, solver: str) -> tuple[str, ...]:
-    ones, adam = data["taken"][shape][solver], data["taken"][shape]["adam"]
+def _row(data: Mapping[str, Any], shape: str) -> tuple[str, ...]:
+    ones = data["taken"][shape]
     return (
         shape,
         str(data["shapes"][shape]),
-        solver,
         spread([one["seconds"] for one in ones]).text(),
         spread([one["bytes"] / 1e6 for one in ones]).text(0),
         f"{ones[0]['objective'] / ones[0]['objective_of_sum']:.4g}",
-        f"{ones[0]['objective'] / adam[0]['objective']:.4g}",
     )
 
 
-def _whole(data: Mapping[str, Any], solver: str) -> float:
+def _whole(data: Mapping[str, Any]) -> float:
     return sum(
-        times * spread([one["seconds"] for one in data["taken"][shape][solver]]).median
+        times * spread([one["seconds"] for one in data["taken"][shape]]).median
         for shape, times in data["shapes"].items()
     )
 

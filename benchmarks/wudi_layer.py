@@ -1,4 +1,4 @@
-"""WUDI on one linear weight: `python -m benchmarks.wudi_layer SOLVER OUT IN`; prints JSON.
+"""WUDI on one linear weight: `python -m benchmarks.wudi_layer OUT IN`; prints JSON.
 
 The task vectors are those of the generated checkpoints: three agents that each moved a part of the elements.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from benchmarks.checkpoints import DENSITIES, base_words, from_bf16, moved_words
 from ramerge.linalg import wudi
 
-SOLVERS: dict[str, Callable[[list[NDArray[Any]]], NDArray[Any]]] = {"closed_form": wudi.closed_form, "adam": wudi.adam}
 
-
-def _main(solver: str, out: int, width: int) -> None:
+def _main(out: int, width: int) -> None:
     taus = task_vectors(out, width)
     Path("/proc/self/clear_refs").write_text("5")  # the peak is counted again from here
     before, began = _memory("VmRSS"), time.perf_counter()
-    result = SOLVERS[solver](taus)
+    result = wudi.closed_form(taus)
     took, peak = time.perf_counter() - began, _memory("VmHWM")
     measured = {
         "seconds": took,
@@ -57,4 +55,4 @@ def _memory(kind: str) -> int:
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    _main(int(sys.argv[1]), int(sys.argv[2]))

@@ -44,8 +44,7 @@ ROWS = (
     Row("ram+", "ram+"),
     *(Row(f"swudi exp_time={time:g}", "swudi", {"exp_time": time}) for time in TIMES),
     *(Row(f"aswudi {rule}", "aswudi", {"auto_rank_method": rule}) for rule in ("participation_sqrt", "stable_rank")),
-    *(Row(f"wudi solver={solver}", "wudi", {"solver": solver}) for solver in ("closed_form", "adam")),
-    *(Row(name, name) for name in ("tsvm", "psa", "knots", "iso_c", "iso_cts", "resmerge")),
+    *(Row(name, name) for name in ("wudi", "tsvm", "psa", "knots", "iso_c", "iso_cts", "resmerge")),
 )
 
 

@@ -671,8 +671,8 @@ def ram_family(
     return merged
 
 
-def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity=1e-5, steps=300, rate=1e-5, scale=1.0):
-    """WUDI in float64 by the book: two proximal steps, or for the smallest proximity a pseudo-inverse; or Adam."""
+def wudi(base, agents, dtype=None, real=None, *, proximity=1e-5, scale=1.0):
+    """WUDI in float64 by the book: two proximal steps, or for the smallest proximity a pseudo-inverse."""
 
     def formula(name, b, taus):
         kind = b.dtype.type
@@ -684,19 +684,12 @@ def wudi(base, agents, dtype=None, real=None, *, solver="closed_form", proximity
         grams = [tau.T @ tau for tau in taus]
         s = sum(one * gram for one, gram in zip(w, grams, strict=True))
         target = sum(one * tau @ gram for one, tau, gram in zip(w, taus, grams, strict=True))
-        if solver == "closed_form" and proximity > 1e-10:
+        if proximity > 1e-10:
             mu, x = proximity * np.trace(s), 0.0
             for _ in range(2):
                 x = (target - sum(taus) @ s + mu * x) @ np.linalg.inv(s + mu * np.eye(len(s))) if mu else 0.0
             return b + (sum(taus) + x).astype(kind)
-        if solver == "closed_form":
-            return b + (target @ np.linalg.pinv(s, rcond=1e-9, hermitian=True)).astype(kind)
-        tau, m, v = sum(taus), 0.0, 0.0
-        for step in range(1, steps + 1):
-            gradient = 2 * (tau @ s - target)
-            m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
-            tau = tau - rate * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
-        return b + tau.astype(kind)
+        return b + (target @ np.linalg.pinv(s, rcond=1e-9, hermitian=True)).astype(kind)
 
     return _each(base, agents, dtype, real, formula)
 

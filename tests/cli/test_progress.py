@@ -95,9 +95,7 @@ def test_kernels_never_look_finished(
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize(
-    "method", ["tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots", "wudi", "adam"]
-)
+@pytest.mark.parametrize("method", ["tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots", "wudi"])
 def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     base = rng.normal(size=(4, 64, 80))
@@ -105,8 +103,7 @@ def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_p
         values = base if name == "base" else base + rng.normal(size=base.shape) / 4
         weights = {f"model.layers.{i}.mlp.weight": floats(values[i], "F32") for i in range(4)}
         write_checkpoint(tmp_path / name, weights)
-    given: dict[str, object] = {"parameters": {"solver": "adam", "steps": 2}} if method == "adam" else {}
-    merge = recipe(tmp_path, ["math", "code", "tool"], "wudi" if method == "adam" else method, **given)
+    merge = recipe(tmp_path, ["math", "code", "tool"], method)
     events: list[Progress] = []
     ramerge.merge(merge, tmp_path / "out", on_progress=events.append, options=ramerge.Options(threads=threads))
     done = [event.done for event in events if event.stage == "merging"]

@@ -132,9 +132,7 @@ ROWS: dict[str, Row] = {
     "wudi": Row(
         reference.wudi,
         {
-            "solver": st.sampled_from(["closed_form", "adam"]),
             "proximity": st.sampled_from([1e-10, 1e-5, 1e-2]),
-            "steps": st.sampled_from([0, 3]),
             "scale": NUMBERS,
         },
         exact=False,

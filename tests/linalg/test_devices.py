@@ -21,7 +21,7 @@ from tests.checkpoints import read_checkpoint, recipe, write_simple
 from tests.methods.test_spectral import KINDS, NAME, SETTINGS, SHAPES
 from tests.plans import planned
 
-ALL = [*SETTINGS, ("swudi", {"init_mode": "core"}), ("wudi", {}), ("wudi", {"solver": "adam", "steps": 5})]
+ALL = [*SETTINGS, ("swudi", {"init_mode": "core"}), ("wudi", {})]
 
 
 def merged(solver: Solver, method: str, taus: list[Any], parameters: dict[str, Any]) -> Any:

@@ -10,7 +10,6 @@ from ramerge.linalg import wudi
 from tests.checkpoints import read_checkpoint
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]
-SOLVERS = {"adam": wudi.adam, "closed_form": wudi.closed_form}
 
 
 def agents(shape, count, scale=1e-3, seed=0, real=np.float32):
@@ -44,45 +43,17 @@ def least_squares(taus):
 
 
 def authors(taus, steps=300, rate=1e-5):
-    """The authors' solver: torch's Adam along torch's gradient of the loss as the paper writes it, in float32."""
-    import torch
-
-    vectors = torch.stack([torch.tensor(tau) for tau in taus])
-    merged = torch.nn.Parameter(vectors.sum(dim=0))
-    optimizer = torch.optim.Adam([merged], lr=rate, weight_decay=0)
-    squares = vectors.square().sum(dim=(1, 2), keepdim=True)
-    for _ in range(steps):
-        optimizer.zero_grad()
-        ((merged - vectors) @ vectors.transpose(1, 2)).square().div(squares).sum().backward()
-        optimizer.step()
-    return merged.detach().numpy()
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("count", [2, 3])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_adam_is_the_authors_solver(shape, count):
-    taus = agents(shape, count)
-    merged = wudi.adam(taus)
-    assert merged.dtype == np.float32 and merged.shape == shape
-    # every step rounds to float32: a thousandth of a step, where elements move by up to 300
-    np.testing.assert_allclose(merged, authors(taus), rtol=0, atol=1e-8)
-
-
-@pytest.mark.needs("torch")
-@pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
-def test_adam_takes_steps_and_rate(shape):
-    taus = agents(shape, 2, scale=1.0)
-    np.testing.assert_allclose(wudi.adam(taus, 50, 1e-3), authors(taus, 50, 1e-3), rtol=0, atol=5e-6)
-    assert wudi.adam(taus, 0).tobytes() == (taus[0] + taus[1]).tobytes()
-
-
-def test_adam_over_several_blocks_of_rows(monkeypatch):
-    taus = agents((50, 6), 3)
-    whole = wudi.adam(taus)
-    monkeypatch.setattr(wudi, "_BLOCK", 45)
-    monkeypatch.setattr(wudi, "_LONG", 11)
-    np.testing.assert_allclose(wudi.adam(taus), whole, rtol=0, atol=1e-8)
+    """The authors' solver: torch's Adam from the sum of the task vectors, in their dtype."""
+    kind = taus[0].dtype.type
+    moved = [tau for tau in taus if tau.any()]
+    units = [(np.float64(tau) / np.linalg.norm(np.float64(tau))).astype(kind) for tau in moved]
+    merged, mean, square = sum(taus), 0 * taus[0], 0 * taus[0]
+    for step in range(1, steps + 1):
+        gradient = sum(((merged - tau) @ unit.T * 2) @ unit for tau, unit in zip(moved, units, strict=True))
+        mean += (gradient - mean) * 0.1
+        square += (gradient**2 - square) * 0.001
+        merged = merged - kind(rate / (1 - 0.9**step)) * mean / (np.sqrt(square / kind(1 - 0.999**step)) + kind(1e-8))
+    return merged
 
 
 @pytest.mark.parametrize("shape", [(50, 6), (5, 60), (7, 20)])
@@ -114,31 +85,28 @@ def test_closed_form_of_low_rank_has_the_smallest_norm(shape, rank):
     np.testing.assert_allclose(merged, expected, rtol=0, atol=1e-4 * abs(expected).max())
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_single_agent_stays_as_it_is(shape, solver):
+def test_a_single_agent_stays_as_it_is(shape):
     (tau,) = agents(shape, 1)
     nothing = np.zeros_like(tau)
     for taus in ([tau], [tau, nothing], [nothing, nothing, tau]):
-        merged = SOLVERS[solver](taus)
+        merged = wudi.closed_form(taus)
         assert merged.tobytes() == tau.tobytes()
         assert not any(np.shares_memory(merged, each) for each in taus)
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_no_task_vector_at_all(solver):
+def test_no_task_vector_at_all():
     taus = [np.zeros((4, 9), np.float32)] * 3
-    assert not SOLVERS[solver](taus).any()
+    assert not wudi.closed_form(taus).any()
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
-def test_agents_that_do_not_interfere_are_summed(shape, solver):
+def test_agents_that_do_not_interfere_are_summed(shape):
     first, second = agents(shape, 2)
     half = shape[1] // 2
     first[:, half:] = 0
     second[:, :half] = 0
-    assert SOLVERS[solver]([first, second]).tobytes() == (first + second).tobytes()
+    assert wudi.closed_form([first, second]).tobytes() == (first + second).tobytes()
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -159,17 +127,15 @@ def test_norms_of_any_size(shape, exponent):
     np.testing.assert_allclose(
         merged / scale, least_squares([ordinary, other]) / scale, rtol=0, atol=1e-5 * abs(merged).max() / scale
     )
-    assert np.isfinite(wudi.adam([ordinary, other])).all()
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_rows_and_columns_that_nobody_moved_stay(solver):
+def test_rows_and_columns_that_nobody_moved_stay():
     for shape in [(30, 60), (60, 30), (200, 20)]:
         taus = agents(shape, 3)
         for tau in taus:
             tau[3:, :] = 0
             tau[:, ::5] = 0
-        merged = SOLVERS[solver](taus)
+        merged = wudi.closed_form(taus)
         assert merged[:3].any() and not merged[3:].any() and not merged[:, ::5].any()
 
 
@@ -200,7 +166,7 @@ def test_closed_form_is_never_worse_than_adam_nor_the_sum(shape, case):
     taus = HARD[case](agents(shape, 3))
     nothing = literal(np.zeros(shape), taus)
     loss = literal(wudi.closed_form(taus), taus)
-    assert loss <= literal(wudi.adam(taus), taus) + 1e-9 * nothing
+    assert loss <= literal(authors(taus), taus) + 1e-9 * nothing
     assert loss <= literal(sum(taus), taus) + 1e-9 * nothing
     if case != "rounded duplicates":  # where the minimizer is the rounding error times 1e7
         assert loss == pytest.approx(literal(least_squares(taus), taus), rel=1e-3, abs=1e-6 * nothing)
@@ -239,7 +205,7 @@ thorough = settings(max_examples=300, deadline=None, suppress_health_check=[Heal
 def test_closed_form_is_never_worse_than_the_authors_solver(taus):
     nothing = literal(0 * taus[0], taus)
     loss = literal(wudi.closed_form(taus), taus)
-    assert loss <= literal(wudi.adam(taus), taus) + 1e-9 * nothing
+    assert loss <= literal(authors(taus), taus) + 1e-9 * nothing
     assert loss <= literal(sum(taus), taus) + 1e-9 * nothing
 
 
@@ -247,41 +213,38 @@ def test_closed_form_is_never_worse_than_the_authors_solver(taus):
 @given(hard_agents(np.float64), st.floats(-6, -1))
 def test_closed_form_keeps_its_bound_against_any_adam(taus, rate):
     """The bound of the docstring; float64 has no rounding of the result to hide behind."""
-    other = wudi.adam(taus, 300, 10.0**rate)
+    other = authors(taus, 300, 10.0**rate)
     mu = wudi.PROXIMITY * sum(tau.any() for tau in taus)
     bound = mu / 2 * np.linalg.norm(other - sum(taus)) ** 2
     rounding = 1e-10 * literal(0 * taus[0], taus)
     assert literal(wudi.closed_form(taus), taus) <= literal(other, taus) + bound + rounding
 
 
-@pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("shape", [(6, 40), (40, 6)])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_not_finite_shows_in_the_result(value, shape, solver):
+def test_what_is_not_finite_shows_in_the_result(value, shape):
     taus = agents(shape, 3)
     taus[1][2, 3] = value
-    assert not np.isfinite(SOLVERS[solver](taus)[2, 3])
+    assert not np.isfinite(wudi.closed_form(taus)[2, 3])
 
 
 @pytest.mark.full  # large matrices
 @pytest.mark.parametrize("real", [np.float32, np.float64])
 @pytest.mark.parametrize("count", [1, 2, 3])
 @pytest.mark.parametrize("shape", [(2, 3), (1200, 300), (300, 1200), (40, 2500), (1500, 30), (600, 600), (1100, 1050)])
-@pytest.mark.parametrize("solver", SOLVERS)
-def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
+def test_scratch_memory_is_what_was_promised(shape, count, real):
     taus = agents(shape, count, real=real)
-    solve = (lambda: wudi.adam(taus, 2)) if solver == "adam" else (lambda: wudi.closed_form(taus))
-    SOLVERS[solver](agents((2, 3), count, real=real))  # what a first call leaves behind
+    wudi.closed_form(agents((2, 3), count, real=real))  # what a first call leaves behind
     tracemalloc.start()
     try:
-        result = solve()
+        result = wudi.closed_form(taus)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    promised = wudi.scratch_bytes(shape, count, solver, np.dtype(real).name)
+    promised = wudi.scratch_bytes(shape, count)
     # what LAPACK takes for the inverse is not traced
     side = min(shape[1], count * shape[0])
-    unseen = 2 * 8 * side**2 if solver == "closed_form" else 0
+    unseen = 2 * 8 * side**2
     assert peak - result.nbytes <= promised
     if count > 1:
         assert peak - result.nbytes + unseen >= promised / 2 - (1 << 17)
@@ -289,8 +252,7 @@ def test_scratch_memory_is_what_was_promised(solver, shape, count, real):
 
 def test_results_repeat():
     taus = agents((100, 300), 3)
-    for solve in SOLVERS.values():
-        assert solve(taus).tobytes() == solve(taus).tobytes()
+    assert wudi.closed_form(taus).tobytes() == wudi.closed_form(taus).tobytes()
 
 
 @pytest.mark.full
@@ -306,6 +268,6 @@ def test_the_default_stays_near_the_sum_and_below_adams_objective():
             taus = [agent[name].numbers(np.float32) - stored.numbers(np.float32) for agent in trained]
             merged = wudi.closed_form(taus, WudiParameters().proximity)
             ratios.append(np.linalg.norm(merged) / np.linalg.norm(sum(taus)))
-            assert literal(merged, taus) < literal(wudi.adam(taus), taus)
+            assert literal(merged, taus) < literal(authors(taus), taus)
     assert len(ratios) > 10
     assert max(ratios) < 6

@@ -104,10 +104,10 @@ IDLE = "has no effect with shared: mean; only shared: ties uses it"
         ("ram", {"density": 0.3}, [{"shared": "ties", "density": 0.5}], [f"parameters.density: {IDLE}"]),
         ("ram", {"shared": "ties"}, [{"shared": "mean", "density": 1}], [f"rule 1: parameters.density: {IDLE}"]),
         (
-            "wudi",
-            {"solver": "adam", "proximity": 0.1},
+            "swudi",
+            {"filter_type": "none", "exp_time": 0.1},
             [],
-            ["parameters.proximity: has no effect with solver: adam; only solver: closed_form uses it"],
+            ["parameters.exp_time: has no effect with filter_type: none; only filter_type: exponential uses it"],
         ),
         ("swudi", {"exp_time": 3.0}, [], []),
     ],

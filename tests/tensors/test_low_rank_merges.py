@@ -99,7 +99,6 @@ def test_what_harms_adapters_is_warned_of_from_headers(
 @pytest.mark.parametrize("method", ["tsvm", "psa", "knots", "ties", "task_arithmetic"])
 def test_what_does_not_is_not(models: dict[str, Any], method: str) -> None:
     assert not ramerge.plan(models | {"method": method}).warnings
-    assert not ramerge.plan(models | {"method": "wudi", "parameters": {"solver": "adam"}}).warnings
 
 
 def test_one_adapter_or_whole_models_change_no_default(models: dict[str, Any], tmp_path: Path) -> None:

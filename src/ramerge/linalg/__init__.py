@@ -3,7 +3,7 @@
 arrays        the few functions that differ between NumPy and torch; where a matrix is solved for
 spectral      singular vectors, polar factors, and products of long matrices
 curvature     WUDI's objective, by a filter of its spectrum
-wudi          WUDI's objective, by its minimum or by Adam
+wudi          the minimum of WUDI's objective
 core          coefficients that keep what each agent does in its leading directions
 work          how much of a long computation is done, for progress
 """

@@ -86,10 +86,6 @@ def sqrt(x: Array, out: Array | None = None) -> Array:
     return np.sqrt(x, out=out) if isinstance(x, np.ndarray) else _torch().sqrt(x, out=out)
 
 
-def divide(x: Array, y: Array, out: Array) -> Array:
-    return np.divide(x, y, out=out) if isinstance(x, np.ndarray) else _torch().divide(x, y, out=out)
-
-
 def sign(x: Array) -> Array:
     return np.sign(x) if isinstance(x, np.ndarray) else x.sign()
 

@@ -10,7 +10,7 @@ With A_t = sqrt(w_t) tau_t and their stack A of shape (N out, in) this is a line
     L(tau) = sum_t ||(tau - tau_t) A_t^T||_F^2,    gradient = 2 (tau S - R),
     G_t = A_t^T A_t,    S = A^T A = sum_t G_t,    R = sum_t tau_t G_t.
 
-Both solvers start where the authors do, at the sum tau_0 = sum_t tau_t, and look for the step X = tau - tau_0 that
+The solver starts where the authors do, at the sum tau_0 = sum_t tau_t, and looks for the step X = tau - tau_0 that
 takes away the gradient 2 (X S - E),
 
     E = R - tau_0 S = sum_t (tau_t - tau_0) G_t = D A,    D = [(tau_t - tau_0) A_t^T]_t of shape (out, N out).
@@ -18,24 +18,22 @@ takes away the gradient 2 (X S - E),
 The rows of tau_0 lie in the row space of A, so tau_0 + E S^+ is R S^+. But tau_t - tau_0 is computed as a sum over the
 *other* agents, without cancellation: what nothing interferes with has E = 0 exactly, and is the sum exactly.
 
-`adam` follows the authors' iteration, `closed_form` goes to its end. The same machine and number of BLAS
-threads give the same result; others may round differently. Values that are not finite lead to results that are not
+The authors take 300 steps of Adam along this gradient; `closed_form` goes to the end. The same machine and number of
+BLAS threads give the same result; others may round differently. Values that are not finite lead to results that are not
 finite, never to an exception.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
 from ramerge.linalg import arrays
-from ramerge.linalg.arrays import Array, Real, real_of, wide
+from ramerge.linalg.arrays import Array, real_of, wide
 from ramerge.linalg.work import worked
-
-Solver = Literal["adam", "closed_form"]
 
 PROXIMITY = 1e-10
 """mu of `closed_form` over the trace of S, for the minimum itself.
@@ -47,10 +45,8 @@ point at distance d from the sum can have a smaller L, but by mu d^2 / 2 at most
 1 / sqrt(mu) = 1e5 at most, which float32 with its 6e-8 can still carry.
 """
 
-_BLOCK = 1 << 20  # elements of a block of rows: enough for fast products, few enough for the state of Adam to be cached
+_BLOCK = 1 << 20  # elements of a block of rows: enough for fast products
 _LONG = 1024  # the longer side of what is widened to float64 at a time
-
-_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
@@ -64,54 +60,37 @@ def closed_form(taus: Sequence[Array], proximity: float = PROXIMITY) -> Array:
         X_1 = Y_1 A,  Y_1 = D (A A^T + mu)^-1     X_2 = Y_2 A,  Y_2 = (D + mu Y_1) (A A^T + mu)^-1     else
 
     So an eigenvalue s of S is inverted as (1 - (mu / (s + mu))^2) / s, which is 1/s to float32 accuracy from s = 5000
-    mu on. Proximal steps never raise L, and L(result) <= L(y) + mu/2 ||y - tau_0||^2 for any y, that of Adam included
-    (Güler 1991, SIAM J. Control Optim. 29, theorem 2.1). To drop the eigenvalues below mu instead has a bound with
-    sqrt(mu) for mu, a result that jumps when an eigenvalue crosses mu, and the price of an eigendecomposition.
+    mu on. Proximal steps never raise L, and L(result) <= L(y) + mu/2 ||y - tau_0||^2 for any y, that of the authors'
+    Adam included (Güler 1991, SIAM J. Control Optim. 29, theorem 2.1). To drop the eigenvalues below mu instead has a
+    bound with sqrt(mu) for mu, a result that jumps when an eigenvalue crosses mu, and the price of an
+    eigendecomposition.
     """
     out, width = taus[0].shape
     solver = _tall if width < len(taus) * out else _flat
-    return _solve(taus, lambda norms: solver(taus, norms, proximity))
+    with np.errstate(over="ignore", invalid="ignore"):  # whether it is finite, the caller sees in the result
+        norms = _norms(taus)
+        alone = sum(norm != 0 for norm in norms) < 2  # then E is 0
+        return _sum(taus) if alone else solver(taus, norms, proximity)
 
 
-def adam(taus: Sequence[Array], steps: int = 300, rate: float = 1e-5) -> Array:
-    """The authors' solver: `steps` steps of Adam on L, from the sum of the task vectors.
+def scratch_bytes(shape: tuple[int, int], agents: int) -> int:
+    """Bytes that `closed_form` takes at most, beyond `agents` task vectors of `shape` and the result.
 
-    Takes N arrays of shape (out, in), all float32 or all float64; returns a new one of that shape and dtype, in which
-    it is computed. Adam is torch's, with betas 0.9 and 0.999, eps 1e-8 and no weight decay. A step moves an element by
-    about `rate`, in units of the weights, however small the task vectors are.
-    """
-    return _solve(taus, lambda norms: _adam(taus, norms, steps, rate))
-
-
-def scratch_bytes(shape: tuple[int, int], agents: int, solver: Solver, real: str = "float32") -> int:
-    """What a solver takes at most, in bytes.
-
-    That is beyond `agents` task vectors of `shape` and the dtype `real`, and beyond the result. The two matrices that
-    NumPy's `inv` takes besides the inverse count. The buffers of BLAS do not: they belong to its threads.
+    The two matrices that NumPy's `inv` takes besides the inverse count. The buffers of BLAS do not: they belong to its
+    threads.
     """
     out, width = shape
     rows, high, long = min(out, _rows(width)), min(out, _LONG), min(width, _LONG)
-    size, stacked = np.dtype(real).itemsize, agents * out
-    norms = 2 * 8 * rows * width
-    if solver == "adam" and _dense(out, width, agents):
-        numbers = 3 * width * width + max(2 * high, 8 * rows) * width
-    elif solver == "adam":
-        numbers = (stacked + 2 * out + 9 * rows) * width + 2 * out * out
-    elif width < stacked:
-        size, numbers = 8, out * width + 4 * width * width + max(2 * high, 5 * rows) * width
+    stacked = agents * out
+    norms = 2 * rows * width
+    if width < stacked:
+        numbers = out * width + 4 * width * width + max(2 * high, 5 * rows) * width
     else:
         gathering = 2 * stacked * stacked + 2 * stacked * long
         inverting = 4 * stacked * stacked + out * stacked
         spreading = out * stacked + 2 * stacked * long + out * long
-        size, numbers = 8, max(gathering, inverting, spreading)
-    return max(norms, size * numbers) + (1 << 16)  # and small things
-
-
-def _solve(taus: Sequence[Array], solver: Callable[[Sequence[float]], Array]) -> Array:
-    with np.errstate(over="ignore", invalid="ignore"):  # whether it is finite, the caller sees in the result
-        norms = _norms(taus)
-        alone = sum(norm != 0 for norm in norms) < 2  # then E is 0
-        return _sum(taus) if alone else solver(norms)
+        numbers = max(gathering, inverting, spreading)
+    return 8 * max(norms, numbers) + (1 << 16)  # and small things
 
 
 def _blocks(length: int, step: int) -> Iterator[slice]:
@@ -138,41 +117,25 @@ def _sum(taus: Sequence[Array]) -> Array:
     return total
 
 
-def _others(taus: Sequence[Array], t: int, rows: slice) -> Array:
-    return _sum([tau[rows] for s, tau in enumerate(taus) if s != t])
-
-
-def _unit(tau: Array, norm: float) -> Array:
-    """A_t of tau_t, or rows of it. A division, because the inverse of a norm can overflow float32."""
-    return tau / (norm or 1.0)
-
-
-def _gram(tau: Array, norm: float, real: Real) -> Any:
+def _gram(tau: Array, norm: float) -> Any:
     gram: Any = 0
     for rows in _blocks(len(tau), _LONG):
-        block = _unit(arrays.astype(tau[rows], real), norm)
+        block = wide(tau[rows]) / (norm or 1.0)
         gram += block.T @ block  # BLAS does this in half the time, knowing the product to be symmetric
     return gram
 
 
-def _quadratic(taus: Sequence[Array], norms: Sequence[float], real: Real, *, is_most: bool) -> tuple[Array, Array]:
-    """S of shape (in, in) and E, computed in `real`; progress is reported if that is most of the work."""
-    excess = arrays.zeros(tuple(taus[0].shape), real, taus[0])
-    curvature: Any = 0
-    for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
-        gram = _gram(tau, norm, real)
-        curvature += gram  # a new array the first time, in place from then on
-        for rows in _row_blocks(tau):
-            excess[rows] -= arrays.astype(_others(taus, t, rows), real) @ gram
-            if is_most:
-                worked(3 * len(gram) * math.prod(tau[rows].shape))
-        del gram  # before the next one is there
-    return curvature, excess
-
-
 def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Array:
     """`closed_form` by S of shape (in, in)."""
-    curvature, excess = _quadratic(taus, norms, "float64", is_most=True)
+    excess = arrays.zeros(tuple(taus[0].shape), "float64", taus[0])
+    curvature: Any = 0
+    for t, (tau, norm) in enumerate(zip(taus, norms, strict=True)):
+        gram = _gram(tau, norm)
+        curvature += gram  # a new array the first time, in place from then on
+        for rows in _row_blocks(tau):
+            excess[rows] -= wide(_sum([each[rows] for s, each in enumerate(taus) if s != t])) @ gram
+            worked(3 * len(gram) * math.prod(tau[rows].shape))
+        del gram  # before the next one is there
     inverse, mu = _inverse(curvature, proximity)
     del curvature
     result = arrays.zeros(tuple(taus[0].shape), real_of(taus[0]), taus[0])
@@ -242,70 +205,3 @@ def _proximal(excess: Array, inverse: Array, mu: float) -> Array:
     first *= mu
     first += excess
     return first @ inverse
-
-
-def _adam(taus: Sequence[Array], norms: Sequence[float], steps: int, rate: float) -> Array:
-    out, width = taus[0].shape
-    product, result = (_curvature if _dense(out, width, len(taus)) else _factors)(taus, norms)
-    side = min(width, len(taus) * out)
-
-    def counted(x: Array) -> Array:
-        worked((side + 10) * math.prod(x.shape))
-        return product(x)
-
-    # the gradient of a row depends on that row of X alone: a block takes all its steps before the next one
-    for rows in _row_blocks(result):
-        excess = result[rows]
-        moving = (excess != 0).any(1)  # the other rows have no gradient, and never will
-        excess[moving] = _descend(excess[moving], counted, steps, rate)
-        for tau in taus:
-            excess += tau[rows]
-    return result
-
-
-def _dense(out: int, width: int, agents: int) -> bool:
-    """Whether to have S at hand: X S takes fewer operations than (X A^T) A up to 2 N out, but near that more memory."""
-    return 2 * width <= 3 * agents * out
-
-
-def _curvature(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
-    """X -> 2 X S by S itself, and 2 E."""
-    curvature, excess = _quadratic(taus, norms, real_of(taus[0]), is_most=False)
-    curvature *= 2
-    excess *= 2
-    return lambda x: x @ curvature, excess
-
-
-def _factors(taus: Sequence[Array], norms: Sequence[float]) -> tuple[Callable[[Array], Array], Array]:
-    """X -> 2 X S as (2 X A^T) A, and 2 E."""
-    excess = taus[0] * 0
-    units = [_unit(tau, norm) for tau, norm in zip(taus, norms, strict=True)]
-
-    def product(x: Array) -> Array:
-        return _sum([(x @ unit.T * 2) @ unit for unit in units])
-
-    for t, unit in enumerate(units):
-        excess -= (_others(taus, t, slice(None)) @ unit.T * 2) @ unit
-    return product, excess
-
-
-def _descend(excess: Array, product: Callable[[Array], Array], steps: int, rate: float) -> Array:
-    """X after `steps` steps of Adam (arXiv 1412.6980) from 0 along the gradient `product`(X) - `excess`."""
-    x, mean, square = (0 * excess for _ in range(3))
-    for step in range(1, steps + 1):
-        gradient = product(x)
-        gradient -= excess
-        change = gradient - mean
-        change *= 1 - _BETA1
-        mean += change
-        gradient *= gradient
-        gradient *= 1 - _BETA2
-        square *= _BETA2
-        square += gradient
-        arrays.sqrt(square, out=gradient)
-        gradient *= 1 / math.sqrt(1 - _BETA2**step)
-        gradient += _EPSILON
-        arrays.divide(mean, gradient, out=change)
-        change *= rate / (1 - _BETA1**step)
-        x -= change
-    return x

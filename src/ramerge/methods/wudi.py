@@ -2,8 +2,7 @@
 
 For each linear weight tau minimizes sum_t ||(tau - tau_t) tau_t^T||_F^2 / ||tau_t||_F^2; all other tensors are merged
 by Task Arithmetic. Linear weights are the matrices named `....weight` inside the numbered layers of a model. The
-objective is quadratic: `linalg.wudi` goes to its minimum at once, or the 300 steps of Adam that the authors take
-towards it.
+objective is quadratic: `linalg.wudi` goes to its minimum at once, where the authors take 300 steps of Adam towards it.
 
 In directions in which the agents hardly moved the minimum can lie hundreds of times as far from the base as the sum of
 the task vectors, for a gain that is next to nothing; Adam never gets there. `proximity` bounds that: a direction of the
@@ -15,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from numpy.typing import NDArray
 from pydantic import Field
@@ -24,7 +23,7 @@ from ramerge.linalg import arrays
 from ramerge.linalg import wudi as kernel
 from ramerge.linalg.arrays import Array
 from ramerge.linalg.devices import CPU, Solver
-from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work, only
+from ramerge.methods.base import Agents, Layer, Method, Parameters, Results, Work
 from ramerge.methods.matrices import PreparedMatrices, is_matrix, merge, unit
 from ramerge.methods.task_arithmetic import weighted_sum
 
@@ -32,41 +31,33 @@ from ramerge.methods.task_arithmetic import weighted_sum
 class WudiParameters(Parameters):
     """Parameters of `wudi`."""
 
-    solver: Literal["closed_form", "adam"] = Field(
-        "closed_form", description="the minimum itself, or Adam from the sum of task vectors, as in the paper"
-    )
     proximity: float = Field(
         1e-5,
         ge=1e-12,
         le=1,
-        json_schema_extra=only(solver="closed_form"),
         description="the share of the curvature at which a direction goes three quarters of the way from the sum to "
         "the minimum; those of a smaller share stay nearer to the sum, smoothly; 1e-10: the minimum itself",
     )
-    steps: int = Field(300, ge=0, le=1_000_000, json_schema_extra=only(solver="adam"), description="steps of Adam")
-    rate: float = Field(1e-5, gt=0, le=1, json_schema_extra=only(solver="adam"), description="learning rate of Adam")
     scale: float = Field(
         1.0, allow_inf_nan=False, description="factor of the task vectors of tensors that are not linear weights"
     )
 
 
-def scratch(layer: Layer, parameters: WudiParameters, agents: int) -> int:
+def scratch(layer: Layer, _parameters: WudiParameters, agents: int) -> int:
     """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
     if not is_matrix(layer):
         return 0
     out, width = layer.shape
     held = (agents + 2) * out * width * 8
-    return held + kernel.scratch_bytes((out, width), agents, parameters.solver, "float64")
+    return held + kernel.scratch_bytes((out, width), agents)
 
 
-def work(layer: Layer, parameters: WudiParameters, agents: int) -> Work:
-    """Of a linear weight: Gram matrices and products with them, an inverse, and two steps; or the steps of Adam."""
+def work(layer: Layer, _parameters: WudiParameters, agents: int) -> Work:
+    """Operations for a linear weight: Gram matrices and products with them, an inverse, and two steps."""
     if not is_matrix(layer):
         return Work()
     out, width = layer.shape
     side, elements = min(width, agents * out), out * width
-    if parameters.solver == "adam":
-        return Work(parameters.steps * (side + 10) * elements)  # in float32
     inverse = 2 * 8 / 3 * side**3 + 4 * out * side**2
     if width < agents * out:
         return Work(3 * agents * width * elements + inverse)
@@ -83,20 +74,14 @@ def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> Pr
     return PreparedMatrices(merged, others)
 
 
-def harms_adapters(parameters: WudiParameters) -> str:
-    if parameters.solver == "adam":
-        return ""
-    return (
-        "goes to a minimum that amplifies directions that adapters have almost in common; take swudi, or solver: adam"
-    )
+def harms_adapters(_parameters: WudiParameters) -> str:
+    return "goes to a minimum that amplifies directions that adapters have almost in common; take swudi"
 
 
 def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
     """The merged task vector of a linear weight; not finite if one of them is not."""
     if not all(map(arrays.all_finite, taus)):
         return math.nan * taus[0]
-    if parameters.solver == "adam":
-        return kernel.adam(taus, parameters.steps, parameters.rate)
     return kernel.closed_form(taus, parameters.proximity)
 
 
