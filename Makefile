@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
 
-# What each tier takes, and who decides what is in it: CONTRIBUTING.md, tests/conftest.py. Machine code is shared.
+# What each tier takes, and what is in it: CONTRIBUTING.md, "Tiers of tests". Machine code is shared.
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
 	$(FAST)/bin/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not full and not thorough'
 
@@ -39,17 +39,18 @@ $(PEERS)/.mergekit: constraints.txt
 	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt mergekit==0.1.5
 	touch $@
 
-# The pages are tested in a real browser. Where none is found and none can be installed, these tests are skipped.
+# The pages are tested in a real browser. Where none is found and none can be installed, these tests are
+# skipped, or fail if CI is set.
 browser:
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null; } \
-	  || echo "no chromium here: the browser tests will be skipped"
+	  || echo "no chromium here: the browser tests cannot run"
 
 # Programs written by a model are tested in a real sandbox, and skipped likewise.
 sandbox:
 	@command -v bwrap >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null \
 	  && apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq bubblewrap >/dev/null; } \
-	  || echo "no bubblewrap here: tests of the sandbox will be skipped"
+	  || echo "no bubblewrap here: tests of the sandbox cannot run"
 
 .PHONY: coverage
 coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml

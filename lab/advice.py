@@ -73,7 +73,7 @@ REAL: Mapping[str, Sequence[Kind]] = {
 }
 """The real agents that decide in a situation. Of the second base, a quarter of each agent's elements moved by SFT.
 
-How agents were trained makes a difference for sparse ones only: docs/decisions/042-how-agents-were-trained.md.
+How agents were trained makes a difference for sparse ones only: lab/experiments/042-how-agents-were-trained.md.
 """
 
 

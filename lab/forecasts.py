@@ -3,7 +3,8 @@
     python -m lab.forecasts --seeds 0 1 2
 
 trains agents of the lab again, without scoring them, and writes lab/results/forecasts.json: for each setting and seed
-the forecast, and the factor that is kept in lab/results. docs/decisions/036-forecast-of-the-sum.md has the predictions.
+the forecast, and the factor that is kept in lab/results. lab/experiments/036-forecast-of-the-sum.md has the
+predictions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """More kinds of real agents, and checkpoints along their runs: what lab/real/kinds.py and lab/real/runs.py keep.
 
-Predictions are those of docs/decisions/035-real-agents.md, and of 040-a-second-base.md for agents of a second base.
+Predictions are those of lab/experiments/035-real-agents.md, and of 040-a-second-base.md for agents of a second base.
 """
 
 from __future__ import annotations

@@ -389,9 +389,9 @@ def _below(real: smollm.Real, dtype: str, methods: Sequence[str]) -> str:
 
 def _predicted(real: smollm.Real) -> str:
     """Predictions that were written before the new trainings were scored."""
-    return f"""The next table compares [predictions](decisions/010-predictions-for-ties-and-core.md) that were written
-before any training after seed {predictions.SEEDS_BEFORE} was scored with measurements on those trainings. A prediction
-failed if the difference is outside of the range.
+    return f"""The next table compares [predictions](../lab/experiments/010-predictions-for-ties-and-core.md) that
+were written before any training after seed {predictions.SEEDS_BEFORE} was scored with measurements on those trainings.
+A prediction failed if the difference is outside of the range.
 
 {tables.of_predictions(real)}"""
 
@@ -445,7 +445,8 @@ def _advice(results: Results) -> str:
 0.9, they are *copies*; if all agents are LoRA adapters, they are *adapters*; if the mean density is 0.5 or more, they
 are *dense*; two others are a *pair*, and more are *sparse*. For sparse agents that were trained by RL, and for those
 that were fine-tuned (SFT), it names rules of their own, because the real ones disagree; their weights do not tell, so
-it assumes RL unless it is told (`--trained-by sft`, [decision 042](decisions/042-how-agents-were-trained.md)). The
+it assumes RL unless it is told (`--trained-by sft`, [experiment
+042](../lab/experiments/042-how-agents-were-trained.md)). The
 candidates are the {len(advice.CANDIDATES)} rules of [Which rule is safe](#which-rule-is-safe), whose tiny agents are in
 these situations by their own densities and cosines, as means over seeds.
 
@@ -454,7 +455,7 @@ agents](#on-more-kinds-of-real-agents) of that situation, their means over these
 level with the best there, nothing speaks for leaving it. Else, of the candidates that are level with the best there,
 those count that are level with the best of them on the tiny agents, and of these the best on the real agents is
 advised. Otherwise the best on the tiny agents is. Two real agents say little, so pairs are judged by four, too.
-[Decision 038](decisions/038-what-recommend-rests-on.md) has the reasons.{_divided(choices)}
+[Experiment 038](../lab/experiments/038-what-recommend-rests-on.md) has the reasons.{_divided(choices)}
 
 {tables.of_advice(choices)}
 
@@ -469,8 +470,9 @@ trainings that have both; this also applies to the last columns of the next tabl
 {tables.of_all_candidates(results)}
 
 All this is for users who cannot score merges. With one score, that of the plain sum on the agents' own tasks, the
-choice between the sum and `swudi` was right on one new training of three kinds of real agents, as predicted ([decision
-043](decisions/043-score-the-sum-first.md))."""
+choice between the sum and `swudi` was right on one new training of three kinds of real agents, as predicted
+([experiment
+043](../lab/experiments/043-score-the-sum-first.md))."""
 
 
 def _of_how_many(choices: Mapping[str, advice.Choice]) -> str:

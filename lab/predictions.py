@@ -1,6 +1,6 @@
 """Predictions for new trainings of the real agents, written before these were scored, and what came of them.
 
-They are those of docs/decisions/010-predictions-for-ties-and-core.md.
+They are those of lab/experiments/010-predictions-for-ties-and-core.md.
 """
 
 from __future__ import annotations

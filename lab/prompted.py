@@ -2,7 +2,7 @@
 
     python -m lab.prompted
 
-prints every candidate of every kind. Predictions are those of docs/decisions/044-prompts.md and 045-prompts-again.md.
+prints every candidate of every kind. Predictions are those of lab/experiments/044-prompts.md and 045-prompts-again.md.
 """
 
 from __future__ import annotations
@@ -137,8 +137,8 @@ def section() -> str:
 A few prompts of each agent's task, without labels, choose among merges by how likely these find the agents' own replies
 ([guide](guides/prompts.md)). The best of at most {len(CANDIDATES)} candidates is picked with the labels of the test
 prompts, so it is the best by luck, too. *Right* counts only replies that earned their reward, *all* counts every reply.
-What was predicted, and what failed, is in decisions [044](decisions/044-prompts.md) and
-[045](decisions/045-prompts-again.md).
+What was predicted, and what failed, is in experiments [044](../lab/experiments/044-prompts.md) and
+[045](../lab/experiments/045-prompts-again.md).
 
 | agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
 |---|---:|---:|---:|---:|---:|---:|

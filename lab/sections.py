@@ -39,7 +39,8 @@ def of_forecasts(results: Results) -> str:
 
 `ramerge analyze --cores` forecasts the best factor of the plain sum without data ([how](explanation/core.md)). The
 table compares the forecast with the factor that validation prompts chose from 0.3, 0.5, 0.7, 1, 1.5 and 3, for the
-agents of the seeds {", ".join(kept)}. [Decision 036](decisions/036-forecast-of-the-sum.md) has the predictions, which
+agents of the seeds {", ".join(kept)}. [Experiment 036](../lab/experiments/036-forecast-of-the-sum.md) has the
+predictions, which
 were written before.
 
 ```sh
@@ -65,8 +66,9 @@ def of_situations(results: Results) -> str:
     ]
     return f"""{head}
 
-Which merge is best depends on the agents, so a rule is also judged by its worst situation. [Decision
-032](decisions/032-situations.md) has 23 situations of 2 to 8 tiny agents of eight tasks: RL with SGD and Adam, in
+Which merge is best depends on the agents, so a rule is also judged by its worst situation. [Experiment
+032](../lab/experiments/032-situations.md) has 23 situations of 2 to 8 tiny agents of eight tasks: RL with SGD and
+Adam, in
 bfloat16 and float32, SFT, LoRA, agents given or trained several times, and mixtures. All rules have their default
 parameters. The bar in each situation is the best of twelve common rules there, picked after the fact, which favors it.
 
@@ -97,7 +99,8 @@ def of_variants(results: Results) -> str:
     return f"""{head}
 
 Is [`core`](methods/core.md) better with stochastic rounding, with norms and embeddings summed, shorter, with a longer
-flow, or without the agents' small moves? [Decision 037](decisions/037-variants-of-core.md) has the reasons and the
+flow, or without the agents' small moves? [Experiment 037](../lab/experiments/037-variants-of-core.md) has the
+reasons and the
 predictions, which were written before. The agents and prompts are those of [Which rule is safe](#which-rule-is-safe),
 of the seeds {", ".join(kept)}. Intervals are over seeds only.
 
@@ -147,7 +150,8 @@ def of_kinds(results: Results) -> str:
     parts = "\n\n".join(_kind(name, paired) for name, paired in known.items())
     return f"""{head}
 
-Four GRPO agents are one situation. [Decision 035](decisions/035-real-agents.md) has more, with new trainings of
+Four GRPO agents are one situation. [Experiment 035](../lab/experiments/035-real-agents.md) has more, with new
+trainings of
 SmolLM2-135M: eight agents (each task trained twice), two agents, full fine-tuning on correct replies (SFT), and LoRA.
 Each model was scored once, on {results.kept("kinds")["prompts"]} held-out prompts a task. {_scope(known.values())}
 Differences are to `core`; p-values have Holm's correction over the rules of a situation. These agents start from one
@@ -174,7 +178,8 @@ def of_second_base(results: Results) -> str:
     return f"""{head}
 
 Gemma 3 270M, fine-tuned on the same four tasks: all weights (SFT), or LoRA adapters. Prompts have no solved example
-here, so the formats must be learned. [Decision 040](decisions/040-a-second-base.md) says why there are no agents
+here, so the formats must be learned. [Experiment 040](../lab/experiments/040-a-second-base.md) says why there are no
+agents
 trained by reinforcement learning. {_scope(known.values())} Differences are to `core`, with Holm's correction.
 
 ```sh

@@ -5,7 +5,7 @@
 trains a base for eight tasks and agents of all kinds, merges and scores them, keeps the scores in
 lab/results/situations.json, and resumes an interrupted run. Any seeds can be given: with other seeds than those that
 are kept, `--out` writes the scores to a file of yours, and nothing in the repository changes. The table is printed, and
-`docs/decisions/032-situations.md` has what was predicted before anything was scored.
+`lab/experiments/032-situations.md` has what was predicted before anything was scored.
 """
 
 from __future__ import annotations
@@ -272,7 +272,7 @@ _WORST = (
 
 
 def predicted(kept: Mapping[str, Any]) -> list[Line]:
-    """The predictions of docs/decisions/032-situations.md, what was measured, and whether they came true."""
+    """The predictions of lab/experiments/032-situations.md, what was measured, and whether they came true."""
     found = table(kept)
     rules = [row.name for row in (*COMMON, *CORE)]
     best = max(rules, key=lambda name: found[name].mean)

@@ -146,7 +146,7 @@ def read(results: Results, kind: str = "real") -> Real | None:
 
 
 def of_situation(results: Results, name: str, dtype: str, kept_as: str = FIRST_BASE) -> Real | None:
-    """What is kept of a situation of docs/decisions/035-real-agents.md, or of a second base; None without anything.
+    """What is kept of a situation of lab/experiments/035-real-agents.md, or of a second base; None without anything.
 
     The four agents of `read` are in the situations `four, DTYPE`, with the first prompts of each task only, which are
     the ones that were asked in all trainings.

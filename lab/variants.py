@@ -3,7 +3,7 @@
     python -m lab.variants --seeds 20 21 22
 
 uses the agents that `python -m lab.situations` trained, keeps the scores in lab/results/variants.json, and prints what
-was predicted in docs/decisions/037-variants-of-core.md and what was measured.
+was predicted in lab/experiments/037-variants-of-core.md and what was measured.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ def _trimmed(folder: Path, agent: Path, least: float) -> Path:
 
 @dataclass(frozen=True)
 class Prediction:
-    """A variant less a rule, over some situations; see docs/decisions/037-variants-of-core.md."""
+    """A variant less a rule, over some situations; see lab/experiments/037-variants-of-core.md."""
 
     number: str
     variant: str

@@ -183,6 +183,19 @@ def test_no_invented_addresses() -> None:
                 assert host in EXISTING or re.search(r"(^|\.)example\.(com|org|net)$", host), f"{name}: {host}"
 
 
+def test_owned_paths_exist() -> None:
+    lines = (ROOT / ".github/CODEOWNERS").read_text().splitlines()
+    paths = [line.split()[0] for line in lines if line.startswith("/")]
+    assert paths and [path for path in paths if not (ROOT / path[1:]).exists()] == []
+
+
+def test_no_file_of_data_is_one_long_line() -> None:
+    """A change of a file that is one line shows as a change of everything."""
+    data = [name for name in tracked() if name.endswith((".json", ".jsonl", ".csv", ".yaml"))]
+    assert "lab/results/kinds.json" in data
+    assert [name for name in data if max(map(len, (ROOT / name).read_text().splitlines())) > 20_000] == []
+
+
 def test_placeholders_are_explained() -> None:
     page = (ROOT / PLACEHOLDERS).read_text()
     for word in ("OWNER/REPOSITORY", "SITE", "@OWNER/MAINTAINERS", "CONTACT"):

@@ -4,7 +4,7 @@
 
 merges in memory with each rule and keeps the reward of every prompt in lab/results/kinds.json after each model, so
 an interrupted run resumes. `--work` has the base, and for each seed the folders agents, agents-float32, sft and lora.
-docs/decisions/035-real-agents.md has the situations, and what was predicted for them.
+lab/experiments/035-real-agents.md has the situations, and what was predicted for them.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ MENDED = {
         "agents", "bfloat16", rules=_MENDED, twice=True, rounding="stochastic"
     ),
 }
-"""Those of docs/decisions/039-core-in-bfloat16.md, kept in a file of their own."""
+"""Those of lab/experiments/039-core-in-bfloat16.md, kept in a file of their own."""
 _FLOW = (
     "core+, others averaged",
     "swudi, others by core",
@@ -109,10 +109,10 @@ FLOW = {
     "flow, LoRA": Situation("lora", "float32", rules=("core+ time=10", "core+ time=100", "swudi time=300")),
     "flow, eight, bfloat16": Situation("agents", "bfloat16", rules=_FLOW[:4], twice=True),
 }
-"""Those of docs/decisions/041-what-the-flow-does.md, likewise."""
+"""Those of lab/experiments/041-what-the-flow-does.md, likewise."""
 _FIVE = ("task_arithmetic", "swudi", "core+", "ram+", "ties")
 AFRESH = {f"{name}, afresh": replace(SITUATIONS[name], rules=_FIVE) for name in ("SFT", "LoRA")}
-"""Those of docs/decisions/043-score-the-sum-first.md, likewise."""
+"""Those of lab/experiments/043-score-the-sum-first.md, likewise."""
 ALL = SITUATIONS | MENDED | FLOW | AFRESH
 Rewards = dict[str, str]
 """Of each task, the rewards of its prompts in quarters: one digit a prompt."""

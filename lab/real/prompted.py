@@ -4,7 +4,7 @@
 
 merges the agents of a training with every rule in memory, keeps the reward of every held-out prompt, and for 16 other
 prompts of each task how likely the merge finds the agents' own replies. Statistics are gathered on 16 prompts of the
-training half. `docs/decisions/044-prompts.md` has what was predicted. A model that is in the file is not scored again.
+training half. `lab/experiments/044-prompts.md` has what was predicted. A model that is in the file is not scored again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 `--run` is the folder that `train_agent.py --checkpoints` writes; the rewards are kept in lab/results/checkpoints.json.
 Formulas are in NumPy, one tensor after another, so that they can be compared with those of ramerge.
-docs/decisions/035-real-agents.md has the rows, and what was predicted for them.
+lab/experiments/035-real-agents.md has the rows, and what was predicted for them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,10 @@ import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import TASKS, prompts
 
-pytestmark = pytest.mark.needs("torch", "transformers")
+pytestmark = [
+    pytest.mark.full,  # torch
+    pytest.mark.needs("torch", "transformers"),
+]
 torch = pytest.importorskip("torch")
 
 from ramerge.calibration import calibrate as calibration  # noqa: E402

@@ -12,7 +12,10 @@ from numpy.typing import NDArray
 import ramerge
 from ramerge.deltas.run import delta
 
-pytestmark = pytest.mark.needs("torch", "transformers")
+pytestmark = [
+    pytest.mark.full,  # torch
+    pytest.mark.needs("torch", "transformers"),
+]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 from safetensors.torch import load_file, save_file  # noqa: E402

@@ -7,7 +7,10 @@ import pytest
 
 from ramerge.calibration.prompts import Prompt, Reply
 
-pytestmark = pytest.mark.needs("torch", "transformers")
+pytestmark = [
+    pytest.mark.full,  # torch
+    pytest.mark.needs("torch", "transformers"),
+]
 pytest.importorskip("torch")
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")

@@ -16,6 +16,8 @@ from tests.deltas.test_deltas import files, large
 from tests.e2e import kills
 from tests.engine.executors import cluster
 
+pytestmark = pytest.mark.full  # Ray
+
 BLOCK = 512
 
 Merge = Callable[..., None]

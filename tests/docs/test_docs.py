@@ -40,10 +40,16 @@ from ramerge.recipe.document import read_document
 from ramerge.selection.results import SearchResult, TriedPoint
 from ramerge.selection.spacefile import file_space
 
+pytestmark = pytest.mark.full  # the pages and all that their examples use
+
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "examples" / "README.md", *sorted(DOCS.rglob("*.md"))]
-LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"))]
+LINKED = [
+    *PAGES,
+    *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "lab").rglob("*.md")),
+]
 MODELS = demo.NAMES | {"Qwen/Qwen2.5-7B-Instruct": "base"}
 COPY = "ramerge demo --models ."
 ENVIRONMENT = [["python3", "-m", "venv", ".venv"], [".", ".venv/bin/activate"]]

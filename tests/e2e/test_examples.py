@@ -11,6 +11,8 @@ import pytest
 import ramerge
 from tests.checkpoints import read_checkpoint
 
+pytestmark = pytest.mark.full  # torch
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 

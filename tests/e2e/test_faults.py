@@ -7,6 +7,8 @@ import pytest
 
 from tests.e2e.faults.process import missing
 
+pytestmark = pytest.mark.full  # a compiler, many processes
+
 
 @pytest.mark.skipif(missing() is not None, reason=str(missing()))
 def test_a_fault_at_any_call_is_told_as_it_is_and_loses_and_leaves_nothing() -> None:

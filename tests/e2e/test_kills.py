@@ -3,6 +3,10 @@
 import subprocess
 import sys
 
+import pytest
+
+pytestmark = pytest.mark.full  # Ray
+
 
 def test_after_a_kill_the_next_run_gives_the_bytes_and_leaves_nothing() -> None:
     command = [sys.executable, "-m", "tests.e2e.kills", "--kills", "5", "--seed", "5", "--only", "threads"]

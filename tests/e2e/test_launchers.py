@@ -4,6 +4,8 @@ import pytest
 
 from ramerge.foundation.terminal import warn_of_launcher
 
+pytestmark = pytest.mark.full  # torch, Ray
+
 
 @pytest.mark.parametrize(
     ("environment", "warned"),

@@ -10,6 +10,8 @@ import pytest
 import ramerge
 from tests.checkpoints import floats, write_checkpoint
 
+pytestmark = pytest.mark.full  # checkpoints of 100 MB
+
 SIZES = (4_000_000, 24_000_000)
 
 

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full  # Jupyter, torch
+
 for library in ("nbclient", "ipykernel", "torch", "transformers", "pandas", "altair"):
     pytest.importorskip(library)
 

@@ -10,6 +10,8 @@ from ramerge.storage.upload import CLAIM
 from tests.e2e.rivals import KINDS, MODES, Rivals, Trial, trials
 from tests.storage import seaweed
 
+pytestmark = pytest.mark.full  # an S3 server, many processes
+
 _AT_ONCE, _BEFORE, _ = MODES
 # The first kind, the second one, what both replace, where the first is stopped, and who completes the output.
 STOPPED = [

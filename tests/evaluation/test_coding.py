@@ -35,6 +35,9 @@ from tests.evaluation.chats import (
 )
 from tests.evaluation.fakes import FAKES, WEIGHTS
 from tests.evaluation.gold import gold_of
+from tests.tiers import unavailable
+
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 
 ADD = {
     "task_id": 7,
@@ -115,7 +118,7 @@ def _sandbox_works(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         opened()
     except EvaluationError as error:
-        pytest.skip(f"no sandbox: {error}")
+        unavailable(f"no sandbox: {error}")
     monkeypatch.setattr(judging, "programs", lambda: BubblewrapSandbox(Limits()))
 
 

@@ -19,6 +19,8 @@ from ramerge.evaluation.tasks.coding.dialogue import UncrossableError, decode, e
 from ramerge.evaluation.tasks.coding.judging import Judge
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 SCALARS = st.one_of(
     *(st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.complex_numbers(allow_nan=False)),
     *(st.text(max_size=4), st.binary(max_size=4), st.builds(range, st.integers(), st.integers())),

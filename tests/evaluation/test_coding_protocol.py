@@ -7,6 +7,8 @@ import pytest
 from ramerge.evaluation.tasks.coding import protocol
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 QUESTION = "Add {two} numbers."
 PROBLEM = Problem("1", QUESTION, (Case("1 2\n", "3"),), examples=(Case("4 5\n", "9\n"),))
 

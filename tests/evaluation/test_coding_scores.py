@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ramerge.evaluation.tasks.coding.scores import METRICS, Table, best, figures, nothing
+
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 
 YES, NO = True, False
 

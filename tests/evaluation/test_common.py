@@ -31,7 +31,10 @@ from ramerge.evaluation.tasks.common import (
 )
 from ramerge.foundation.errors import EvaluationError
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # Inspect's own code warns of many things
+pytestmark = [
+    pytest.mark.full,  # clients of models, checkers, the sandbox
+    pytest.mark.filterwarnings("ignore"),  # Inspect's own code warns of many things
+]
 
 
 @task

@@ -27,6 +27,8 @@ from ramerge.foundation.extras import install
 from tests.evaluation.chats import Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import document_of, gold_of
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 for package in ("lm_eval", "math_verify", "langdetect", "immutabledict", "nltk"):
     pytest.importorskip(package)
 

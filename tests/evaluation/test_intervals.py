@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from ramerge.evaluation import intervals
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 RATIOS = st.tuples(st.sampled_from([0.0, 0.5, 1.0, 2.0]), st.sampled_from([0.0, 1.0, 2.0, 4.0]))
 
 

@@ -36,6 +36,8 @@ from tests.evaluation.chats import (
 )
 from tests.evaluation.gold import gold_of
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 

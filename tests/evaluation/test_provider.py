@@ -13,6 +13,9 @@ from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.foundation.errors import EvaluationError
+from tests.tiers import unavailable
+
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 
 MIB = 1 << 20
 PYTHON = ["python3", "-c"]
@@ -24,7 +27,7 @@ def box() -> BubblewrapSandbox:
     try:
         asyncio.run(BubblewrapSandbox.task_init("task", config))
     except EvaluationError as error:
-        pytest.skip(str(error))
+        unavailable(str(error))
     made = asyncio.run(BubblewrapSandbox.sample_init("task", config, {}))["default"]
     assert isinstance(made, BubblewrapSandbox)
     return made

@@ -13,6 +13,8 @@ from ramerge.foundation.errors import EvaluationError
 from tests.evaluation.chats import Suite, attempt, main_metric
 from tests.evaluation.gold import gold_of
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 FUNCTION = """
 import time
 def compute_score(data_source, solution_str, ground_truth, extra_info=None):

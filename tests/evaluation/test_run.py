@@ -26,7 +26,10 @@ from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Server, completion, refusal, serving
 
 # Inspect's own code and that of its servers warns of many things
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.full,  # clients of models, checkers, the sandbox
+    pytest.mark.filterwarnings("ignore"),
+]
 
 REWARD = (
     "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return solution_str == ground_truth\n"

@@ -29,6 +29,9 @@ from ramerge.evaluation.sandbox.execution import Execution, Outcome, converse
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside, Limits
 from ramerge.foundation.errors import EvaluationError
+from tests.tiers import unavailable
+
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 
 MIB = 1 << 20
 AMPLE = Limits(seconds=100)  # for programs that end by themselves, on however busy a machine
@@ -43,10 +46,10 @@ def sandbox(request: pytest.FixtureRequest) -> Bubblewrap:
     try:
         ways = [one for one in bubblewrap.ways() if one.as_root == (request.param == "as root")]
     except EvaluationError as error:
-        pytest.skip(str(error))
+        unavailable(str(error))
     problem = execution.problem_of(ways[0])
     if problem:
-        pytest.skip(f"{request.param}: {problem}")
+        unavailable(f"{request.param}: {problem}")
     return ways[0]
 
 
@@ -1034,7 +1037,7 @@ def test_root_in_a_user_namespace_is_refused() -> None:
     try:
         way = next(one for one in bubblewrap.ways() if not one.as_root)
     except EvaluationError as error:
-        pytest.skip(str(error))
+        unavailable(str(error))
     assert execution.problem_of(way)
 
 

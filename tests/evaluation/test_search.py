@@ -35,6 +35,8 @@ from ramerge.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Item, Reply, Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import gold_of
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 QUESTIONS = [
     {"question": "who wrote the novel frankenstein", "answer": ["Mary Shelley", "Mary Wollstonecraft Shelley"]},
     {"question": "in what year did apollo 11 land on the moon ", "answer": ["1969"]},

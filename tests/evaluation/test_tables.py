@@ -22,6 +22,8 @@ from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table, frame
 from ramerge.foundation.errors import EvaluationError
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 PAPER_TABLES = [f"table{number}" for number in (1, *range(3, 11))]
 
 

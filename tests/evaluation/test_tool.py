@@ -32,6 +32,8 @@ from tests.evaluation import bfcl_calls
 from tests.evaluation.chats import Item, Reply, Suite, attempt, main_metric
 from tests.evaluation.gold import gold_of
 
+pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
+
 ABSENT = [name for name in bfcl._MODULES if find_spec(name) is None]
 needs_bfcl = pytest.mark.skipif(bool(ABSENT), reason=f"needs {', '.join(ABSENT)}: {bfcl._install()}")
 

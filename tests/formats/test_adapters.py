@@ -21,6 +21,8 @@ from ramerge.tensors.reader import Files, Reader
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.reference import NUMBERS
 
+pytestmark = pytest.mark.full  # PEFT
+
 Values = Mapping[str, NDArray[np.float32]]
 
 _SMALL = {

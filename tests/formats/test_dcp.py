@@ -27,6 +27,8 @@ from torch.distributed.checkpoint.metadata import MetadataIndex  # noqa: E402
 
 from tests.formats import trainers  # noqa: E402  (needs torch)
 
+pytestmark = pytest.mark.full  # torch
+
 RNG = np.random.default_rng(0)
 MODEL = {
     "model.embed.weight": floats(RNG.normal(size=(7, 6)), "F32"),

@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch")
 
 from tests.formats import trainers  # noqa: E402  (needs torch)
 
+pytestmark = pytest.mark.full  # torch
+
 RNG = np.random.default_rng(0)
 SHAPES = {"embed_tokens.weight": (7, 6), "a.weight": (5, 3), "a.bias": (5,), "norm.weight": (1,), "b.weight": (2, 3, 4)}
 MODEL = {name: floats(RNG.normal(size=shape), "F32") for name, shape in SHAPES.items()}

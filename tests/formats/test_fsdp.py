@@ -30,6 +30,8 @@ pytest.importorskip("transformers")
 
 from tests.formats import trainers  # noqa: E402  (needs torch)
 
+pytestmark = pytest.mark.full  # torch
+
 SAMPLES = {
     "fsdp2": "fsdp",
     "fsdp2 in bf16": "fsdp",

@@ -26,6 +26,8 @@ pytest.importorskip("torch")
 
 from tests.formats import megatron  # needs torch
 
+pytestmark = pytest.mark.full  # torch
+
 NUMBERS = floats(np.random.default_rng(0).normal(size=4000), "BF16").bits
 
 

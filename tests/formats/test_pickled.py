@@ -13,6 +13,8 @@ torch = pytest.importorskip("torch")
 
 from tests.formats import trainers  # noqa: E402  (needs torch)
 
+pytestmark = pytest.mark.full  # torch
+
 
 def as_torch(tensors):
     return {

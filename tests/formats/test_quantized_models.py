@@ -19,6 +19,8 @@ from transformers import AutoModelForCausalLM, DeepseekV3Config, GptOssConfig, Q
 import ramerge
 from tests.formats.quantized import quantized
 
+pytestmark = pytest.mark.full  # torch
+
 _COMMON = {"vocab_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
 
 

@@ -18,7 +18,10 @@ from tests import reference
 from tests.formats.tiny_models import CLASSES, build, made, text_class
 from tests.reference import Stored
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.full,  # torch, transformers
+    pytest.mark.filterwarnings("ignore"),
+]
 
 TEXT = (
     "apertus arcee bloom cohere cohere2 deepseek_v2 deepseek_v3 ernie4_5 ernie4_5_moe exaone4 falcon",

@@ -19,6 +19,8 @@ from ramerge.tensors.header import read_header
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.runner import run
 
+pytestmark = pytest.mark.full  # files of 100 MB
+
 BIG = 99_000_000
 MOST_SECONDS = 20.0  # none takes one on a quiet machine; what grows as the square of its length takes minutes
 

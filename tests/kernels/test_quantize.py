@@ -11,6 +11,8 @@ from ramerge.kernels.dequantize import SCALES, Grid, dequantize
 from ramerge.kernels.quantize import CODES, quantize
 from tests.formats.quantized import quantized
 
+pytestmark = pytest.mark.full  # torch
+
 _FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}
 _SHAPES = [
     ((576, 192), (128, 128)),

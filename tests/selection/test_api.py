@@ -19,6 +19,8 @@ from ramerge.foundation.errors import EvaluationError
 from ramerge.selection.report.write import can_render
 from tests.selection.scorers import answers, quality
 
+pytestmark = pytest.mark.full  # Optuna
+
 pytest.importorskip("optuna")
 
 RECIPE = {

@@ -29,6 +29,9 @@ from ramerge.selection.spacefile import vary_space
 from ramerge.selection.text import summary
 from tests.commands import ramerge as command
 from tests.selection.scorers import ITEMS, Fake, answers, fingerprint, known, quality
+from tests.tiers import unavailable
+
+pytestmark = pytest.mark.full  # Optuna
 
 pytest.importorskip("optuna")
 
@@ -309,7 +312,7 @@ def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: 
 def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
     """`selection.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
     if not can_render():
-        pytest.skip("the page's libraries are not here")
+        unavailable("the page's libraries are not here")
     from ramerge.selection.report.charts import figures_of
 
     def returns(model: Path, _: Split) -> Any:
@@ -329,7 +332,7 @@ def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
 
 def test_the_page_shows_points_findings_and_recipe(tmp_path: Path) -> None:
     if not can_render():
-        pytest.skip("the page's libraries are not here")
+        unavailable("the page's libraries are not here")
 
     def returns(model: Path, split: Split) -> Any:
         if fingerprint(model)["parameters"].get("r") == 0.1:

@@ -24,7 +24,10 @@ from ramerge.selection.space import Axis, Choices, Space
 pytest.importorskip("optuna")
 pytest.importorskip("inspect_ai")
 # Inspect's own code warns of many things
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.full,  # Optuna, clients of models
+    pytest.mark.filterwarnings("ignore"),
+]
 
 _FAKE = """#!{python}
 import http.server, json, os, sys

@@ -21,6 +21,8 @@ from ramerge.selection import children
 from ramerge.selection import serving as module
 from ramerge.selection.serving import ModelServer, serving
 
+pytestmark = pytest.mark.full  # httpx
+
 _FAKE = """#!{python}
 import http.server, os, signal, subprocess, sys, time
 mode = {mode!r}

@@ -9,6 +9,7 @@ import pytest
 from tests.storage import seaweed
 from tests.storage.memory import Memory
 from tests.storage.web import WebServer, serving
+from tests.tiers import unavailable
 
 
 @pytest.fixture(scope="session")
@@ -18,7 +19,7 @@ def _s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[seaweed.Ser
         with seaweed.running(tmp_path_factory.mktemp("s3")) as server:
             yield server
     except seaweed.NotStartedError as error:
-        pytest.skip(f"no S3 server: {error}")
+        unavailable(f"no S3 server: {error}")
 
 
 @pytest.fixture

@@ -18,6 +18,8 @@ from tests.engine.test_uploads import without_strays
 from tests.storage.seaweed import BUCKET, Server
 from tests.storage.test_outputs import CASES, expected, found, left
 
+pytestmark = pytest.mark.full  # Ray
+
 
 @pytest.fixture(autouse=True)
 def stage(own_cache: Path) -> Path:

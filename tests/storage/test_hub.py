@@ -21,6 +21,8 @@ from tests.commands import ramerge as command
 from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in
 from tests.storage.web import WebServer
 
+pytestmark = pytest.mark.full  # a stand-in of the hub
+
 
 @pytest.fixture
 def hub(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[WebServer]:

@@ -21,7 +21,10 @@ from tests.storage.web import Request, WebServer
 
 __all__ = ["stage"]
 # of huggingface_hub, which sends files without Xet as httpx2 does not want it
-pytestmark = pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.filterwarnings("ignore:Use 'content=:DeprecationWarning"),
+]  # a stand-in of the hub
 
 
 @pytest.fixture

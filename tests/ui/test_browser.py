@@ -20,11 +20,14 @@ from ramerge.demo.tasks import TASKS, prompts
 from tests.checkpoints import floats, write_checkpoint, write_simple
 from tests.evaluation.server import Answer, completion, serving
 from tests.storage.hub import TOKEN, standing_in
+from tests.tiers import unavailable
 from tests.ui.served import CHROMIUM, Visit, chromium, served, visit, write
 
 for library in ("gradio", "altair", "vl_convert", "playwright", "axe_playwright_python"):
     pytest.importorskip(library)
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on the path")
+if not CHROMIUM:
+    unavailable("no Chromium on the path")
+pytestmark = pytest.mark.full  # Gradio, a browser
 
 TABS = ("Agents", "Look", "Search", "Choose", "Run", "Compare", "Share")
 DEMO = "Use the demo's agents"

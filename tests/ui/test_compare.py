@@ -18,6 +18,8 @@ from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.foundation.errors import EndpointError, EvaluationError
 from ramerge.ui import ask, compare
 
+pytestmark = pytest.mark.full  # Gradio, Optuna
+
 
 def model(name: str, **scores: float) -> Model:
     tasks = {}

@@ -13,6 +13,8 @@ from ramerge.recipe.checks import check
 from ramerge.recipe.document import Document
 from ramerge.ui.controls import controls_of, meaningful
 
+pytestmark = pytest.mark.full  # Gradio
+
 
 def values_of(name: str) -> dict[str, Any]:
     return {key: field.default for key, field in METHODS[name].parameters.model_fields.items()}

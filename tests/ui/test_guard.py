@@ -12,6 +12,8 @@ import pytest
 
 from ramerge.ui.guard import MOST_BYTES, REPORT, PageGuard
 
+pytestmark = pytest.mark.full  # Gradio
+
 HOST = "127.0.0.1:7860"
 TOKEN = "secret-token"
 COOKIE = {"cookie": f"ramerge={TOKEN}"}

@@ -14,6 +14,8 @@ from ramerge.ui import views
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue, command_line
 from tests.checkpoints import write_simple
 
+pytestmark = pytest.mark.full  # Gradio
+
 MODELS = ["--base", str(AGENTS / "base"), "--agent", f"add={AGENTS / 'add'}", "--agent", f"sort={AGENTS / 'sort'}"]
 
 

@@ -16,6 +16,8 @@ from ramerge.analysis.report import charts
 from ramerge.ui import look
 from tests.checkpoints import write_simple
 
+pytestmark = pytest.mark.full  # Gradio
+
 HOSTILE = "<img src=x>"
 
 

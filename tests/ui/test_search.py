@@ -19,6 +19,8 @@ from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
 from ramerge.ui.search import search_view, search_words
 
+pytestmark = pytest.mark.full  # Gradio
+
 SOURCE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
 RECIPE = json.dumps(SOURCE | {"method": "regmean", "parameters": {"ridge": 3}})
 

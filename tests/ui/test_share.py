@@ -18,6 +18,8 @@ from ramerge.ui.share import upload_job
 from ramerge.ui.space import space_desk
 from tests.storage.memory import Memory
 
+pytestmark = pytest.mark.full  # Gradio, obstore
+
 RECIPE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
 
 

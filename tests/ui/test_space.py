@@ -18,7 +18,10 @@ import pytest
 from ruamel.yaml import YAML
 
 from ramerge.foundation.errors import RecipeError
+from tests.tiers import unavailable
 from tests.ui.served import CHROMIUM, Visit, chromium, visit
+
+pytestmark = pytest.mark.full  # Gradio, a browser
 
 for library in ("gradio", "playwright"):
     pytest.importorskip(library)
@@ -50,7 +53,7 @@ def space(folder: Path, **environment: str) -> Iterator[str]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     if not CHROMIUM:
-        pytest.skip("no Chromium on the path")
+        unavailable("no Chromium on the path")
     with chromium() as found:
         yield found
 

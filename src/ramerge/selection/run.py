@@ -42,7 +42,7 @@ from ramerge.selection.study import Asked, Study, Trial, check_sampler
 
 TRIALS = 30
 MARGIN = 0.015
-"""How far the sum's mean of shares may lie below the agents' own: docs/decisions/043-score-the-sum-first.md."""
+"""How far the sum's mean of shares may lie below the agents' own: lab/experiments/043-score-the-sum-first.md."""
 _OPTIONS = Options()
 _SHOWN = 1000
 _RECIPE = "ramerge.yaml"

@@ -12,14 +12,17 @@ import pytest
 
 from ramerge.analysis.report import write as report
 from tests.analysis.report.analyses import HOSTILE, NAMES, hostile, large, shipped
+from tests.tiers import unavailable
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+playwright = pytest.importorskip("playwright.sync_api")
 for library in ("altair", "itables", "jinja2", "vl_convert"):
     pytest.importorskip(library)
 CHROMIUM = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), ""
 )
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no Chromium on the path")
+if not CHROMIUM:
+    unavailable("no Chromium on the path")
+pytestmark = pytest.mark.full  # the page's libraries, a browser
 
 
 @dataclass

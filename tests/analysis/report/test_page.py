@@ -19,6 +19,8 @@ from ramerge.foundation.text import one_line
 from tests.analysis.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 from tests.commands import ramerge
 
+pytestmark = pytest.mark.full  # the page's libraries, a browser
+
 for library in ("altair", "itables", "jinja2", "vl_convert"):
     pytest.importorskip(library)
 

@@ -34,7 +34,10 @@ from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.reference import Stored
 
 MERGEKIT = os.environ.get("RAMERGE_MERGEKIT")
-pytestmark = pytest.mark.skipif(not MERGEKIT, reason="RAMERGE_MERGEKIT names no mergekit-yaml; see `make peers`")
+pytestmark = [
+    pytest.mark.full,  # mergekit
+    pytest.mark.skipif(not MERGEKIT, reason="RAMERGE_MERGEKIT names no mergekit-yaml; see `make peers`"),
+]
 
 HIDDEN, INNER, LAYERS, VOCABULARY = 32, 64, 3, 64
 CONFIG = {

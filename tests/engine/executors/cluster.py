@@ -28,7 +28,7 @@ NODE = {"num_cpus": 1, "memory": 2 << 30, "object_store_memory": 80_000_000, "no
 @contextmanager
 def two_nodes() -> Iterator[Any]:
     """The cluster. What Ray says is not shown, and nothing is sent to its makers."""
-    pytest.importorskip("ray", reason="Ray has no wheel for this Python")
+    pytest.importorskip("ray")
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     os.environ["RAY_TQDM_PATCH_PRINT"] = "0"  # else Ray replaces print in this process, for all tests that follow
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"

@@ -16,7 +16,10 @@ import pytest
 import ramerge
 from tests.checkpoints import recipe, write_simple
 
-pytestmark = pytest.mark.thorough
+pytestmark = [
+    pytest.mark.full,  # Ray
+    pytest.mark.thorough,
+]
 
 NODES = Path(__file__).with_name("nodes.sh")
 # processes, network and mounts that no other program of the machine sees, and that end with the test
@@ -42,7 +45,7 @@ COMMANDS = {
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Not the test's own: names of sockets may have few letters."""
-    pytest.importorskip("ray", reason="Ray has no wheel for this Python")
+    pytest.importorskip("ray")
     with tempfile.TemporaryDirectory(prefix="nodes", dir="/tmp") as name:
         yield Path(name)
 

@@ -37,6 +37,8 @@ from tests.plans import planned
 from tests.soups.test_soup import write_run
 from tests.storage import seaweed
 
+pytestmark = pytest.mark.full  # Ray
+
 
 @pytest.fixture
 def large(tmp_path: Path) -> dict:

@@ -1,0 +1,156 @@
+"""What every test finds: a home folder of its own, and compiled kernels that all workers and runs share.
+
+`make test` runs tests without the marker `full`, `make test-all` the others, too. A module of the full tier says so
+itself: `pytestmark = pytest.mark.full`.
+"""
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from tests.engine.executors.cluster import two_nodes
+
+from ramerge.engine.executors import ray
+from ramerge.planning import cached_counts
+from ramerge.tensors import identity
+
+settings.register_profile(
+    "ramerge",
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.register_profile("few", settings.get_profile("ramerge"), max_examples=20)
+
+FULL_FIXTURES = {"cluster", "installed", "s3"}
+FULL_MODULE = re.compile(r"^pytestmark = (\[\s*)?pytest\.mark\.full\b", re.MULTILINE)
+
+_OF_THE_DEVELOPER = ("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "NLTK_", "XDG_CACHE_", "XDG_CONFIG_", "XDG_DATA_")
+_home = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process, and all that it starts, a new home folder: no test meets the developer's caches or settings.
+
+    Machine code is kept between runs, in the cache of pytest: compiling it takes longer than most tests. Its keys are
+    digests of all that decides it, and files appear there whole, so any number of processes may share it.
+    """
+    settings.load_profile("few" if _is_fast(config) else "ramerge")
+    for number in (signal.SIGINT, signal.SIGHUP):  # ignored in the background of a script, and by all that is started
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL if number == signal.SIGHUP else signal.default_int_handler)
+    if hasattr(config, "workerinput"):  # a worker has the environment of the process that started it
+        return
+    home = Path(tempfile.mkdtemp(prefix="ramerge-tests-"))
+    config.stash[_home] = home
+    for name in [name for name in os.environ if name.startswith(_OF_THE_DEVELOPER)]:
+        del os.environ[name]
+    cache = home / "cache" / "ramerge"
+    cache.mkdir(parents=True)
+    if config.pluginmanager.hasplugin("cacheprovider"):
+        (cache / "kernels").symlink_to(config.cache.mkdir("kernels"))
+    else:
+        (cache / "kernels").mkdir()
+    os.environ |= {"HOME": str(home), "RAMERGE_CACHE": str(cache.parent), "RAMERGE_TESTS_HOME": str(home)}
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The home folder goes with the run."""
+    if _home in config.stash:
+        shutil.rmtree(config.stash[_home], ignore_errors=True)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where tests of the marker `full` are left out, their modules need not be importable."""
+    return True if _is_fast(config) and _is_full(collection_path) else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before they are selected
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark tests as `full` that use a fixture of that tier, or need a library."""
+    for item in items:
+        if FULL_FIXTURES & set(getattr(item, "fixturenames", ())) or item.get_closest_marker("needs"):
+            item.add_marker(pytest.mark.full)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Look for the libraries that a test needs."""
+    for library in (name for mark in item.iter_markers("needs") for name in mark.args):
+        pytest.importorskip(library)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Iterator[Any]:
+    return _failed_in_ci((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Iterator[Any]:
+    return _failed_in_ci((yield))
+
+
+def _failed_in_ci(report: Any) -> Any:
+    """A report; CI has every library, so what `importorskip` has skipped there has failed."""
+    if os.environ.get("CI") and report.skipped and "could not import" in str(report.longrepr):
+        report.outcome = "failed"
+    return report
+
+
+def _is_full(module: Path) -> bool:
+    return module.suffix == ".py" and FULL_MODULE.search(module.read_text(encoding="utf-8")) is not None
+
+
+def _is_fast(config: pytest.Config) -> bool:
+    """Whether tests of the marker `full` are left out."""
+    return "not full" in config.option.markexpr
+
+
+@pytest.fixture
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder for one test, but with the machine code that all share."""
+    place = tmp_path_factory.mktemp("cache") / "ramerge"
+    place.mkdir()
+    (place / "kernels").symlink_to(Path(os.environ["RAMERGE_CACHE"]) / "ramerge" / "kernels")
+    monkeypatch.setenv("RAMERGE_CACHE", str(place.parent))
+    return place
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Two nodes of Ray. They start in some seconds, so all tests of a process share them."""
+    with two_nodes() as made:
+        yield made
+
+
+@pytest.fixture
+def connected(cluster: Any) -> Iterator[Any]:
+    """The module `ray`, connected to them."""
+    with ray.connected({"address": cluster.address}) as module:
+        yield module
+
+
+@pytest.fixture(autouse=True)
+def _nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests do not meet counts that others have left."""
+    monkeypatch.setattr(cached_counts, "SETTLED_SECONDS", 1e9)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests merge what they have just written."""
+    monkeypatch.setattr(identity, "TICK_SECONDS", 0.0)
+
+
+@pytest.fixture(autouse=True)
+def _numbers_may_overflow():
+    """Test data goes to the edges of every format on purpose; what the code under test does there is asserted."""
+    with np.errstate(all="ignore"):
+        yield

@@ -1,0 +1,347 @@
+"""What the page says next to its tables: verdicts as sentences, kinds of prompts, and the real agents."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lab import advice, details, page, predictions, published, smollm, summary, tables
+from lab.claims import RULES, claims, signed
+from lab.results import FIRST_BASE, SECOND_BASE, Results
+from lab.rows import ALL, Row
+from lab.settings import MAIN
+from lab.situations import SITUATIONS
+from lab.statistics import Estimate, nemenyi
+
+pytestmark = pytest.mark.full  # torch
+
+
+def kept(folder: Path, seed: int, **models: str) -> None:
+    """Results of a training: a candidate that is better than RAM+ in bfloat16, on every second prompt, and the same in
+    float32."""
+    found = dict.fromkeys(("base", "sum", "fact"), "0" * 40)
+    found |= {"ram+, bfloat16": "20" * 20, "ram+ shared=agree_max, bfloat16": "40" * 20}
+    found["task_arithmetic, bfloat16"] = "4" * 40
+    found |= {name.replace("bfloat16", "float32"): "4" * 40 for name in found if "," in name}
+    stored = {
+        "prompts": 40,
+        "prompt seed": 0,
+        "seed": seed,
+        "agents": {"sum": {}, "fact": {}},
+        "models": {name: {"sum": digits, "fact": digits} for name, digits in (found | models).items()},
+    }
+    (folder / f"real-{seed}.json").write_text(json.dumps(stored))
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> smollm.Real:
+    kept(tmp_path, 1)
+    found = smollm.read(Results(tmp_path))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="session")
+def findings() -> str:
+    """The page as it is kept; `test_run.py` renders it again, which takes seconds, and compares."""
+    return page.PAGE.read_text(encoding="utf-8")
+
+
+def test_trainings_of_the_real_agents_count_alike(tmp_path: Path, real: smollm.Real) -> None:
+    kept(tmp_path, 2, **{"ram+ shared=agree_max, bfloat16": "20" * 20, "of this training": "1" * 40})
+    both = smollm.read(Results(tmp_path))
+    assert both is not None and both.seeds == (1, 2) and both.trainings == "twice"
+    names = ("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
+    assert both.difference(*names).value == pytest.approx(12.5)
+    # one training says yes and the other no difference
+    assert both.difference(*names).low < real.difference(*names).low - 5
+    assert both.scored["of this training"] == (2,)
+    assert "trained twice (seeds 1, 2)" in page._how_often(both) and "one training" in page._how_often(real)
+
+
+def test_merges_are_compared_on_the_trainings_that_have_both(tmp_path: Path, real: smollm.Real) -> None:
+    # RAM+ has 25 % on the first training and 100 % on the second, where TIES has 75 %
+    kept(tmp_path, 2, **{"ram+, bfloat16": "4" * 40, "ties, bfloat16": "42" * 20})
+    both = smollm.read(Results(tmp_path))
+    assert both is not None and both.having("ties, bfloat16").seeds == (2,)
+    assert both.mean("ram+, bfloat16").value == pytest.approx(62.5)
+    assert both.difference("ties, bfloat16", "ram+, bfloat16").value == pytest.approx(-25)
+    assert both.level("ties", "bfloat16") == pytest.approx(62.5 - 25)
+    table = tables.of_real_merges(both, "bfloat16", both.merges["bfloat16"])
+    assert "| `ties` | 75.0 | 75.0 | 75.0" in table and "| 2 |" in table and "| 1, 2 |" in table
+    told = page._like_for_like(both, "bfloat16", both.merges["bfloat16"])
+    assert "training of seed 2 only" in " ".join(told.split()) and "| `ram+` | 100.0 |" in told
+    assert page._like_for_like(real, "bfloat16", real.merges["bfloat16"]) == ""
+
+
+def test_sentences_are_about_trainings_that_have_all_they_name(tmp_path: Path, real: smollm.Real) -> None:
+    kept(tmp_path, 2)
+    stored = json.loads((tmp_path / "real-2.json").read_text())
+    del stored["models"]["task_arithmetic, float32"]
+    (tmp_path / "real-2.json").write_text(json.dumps(stored))
+    both = smollm.read(Results(tmp_path))
+    assert both is not None and both.seeds == (1, 2) and both.whole.seeds == (1,)
+    assert summary.on_real(both) == summary.on_real(real)
+
+
+def test_predictions_are_judged_on_trainings_that_came_later(tmp_path: Path, real: smollm.Real) -> None:
+    one = predictions.Prediction("task_arithmetic", "ram+", "bfloat16", predictions.Expected(5, 9))
+    assert one.measured(real) is None and one.expected.judged(None) == predictions.NOT_SCORED
+    kept(tmp_path, 4)
+    both = smollm.read(Results(tmp_path))
+    assert both is not None
+    found = one.measured(both)
+    assert found is not None and found.value == pytest.approx(75) and one.expected.judged(found) == predictions.FAILED
+    assert replace(one.expected, high=80).judged(found) == predictions.CAME_TRUE
+    assert replace(one.expected, high=80, apart=-1).judged(found) == predictions.FAILED
+
+
+def test_every_prediction_is_in_the_decision() -> None:
+    written = (Path(page.__file__).parent / "experiments" / "010-predictions-for-ties-and-core.md").read_text(
+        encoding="utf-8"
+    )
+    for one in predictions.PREDICTIONS:
+        assert f"| {one.expected.range.partition(',')[0]}" in written, one
+
+
+def test_trainings_of_fewer_tasks_are_left_out(tmp_path: Path, real: smollm.Real) -> None:
+    stored = json.loads((tmp_path / "real-1.json").read_text())
+    fewer = stored | {"seed": 2, "agents": {"sum": {}}}
+    (tmp_path / "real-2.json").write_text(json.dumps(fewer))
+    found = smollm.read(Results(tmp_path))
+    assert found is not None and found.seeds == (1,)
+
+
+def test_the_real_agents_are_compared_prompt_by_prompt(real: smollm.Real) -> None:
+    assert real.merges == {
+        dtype: ["ram+", "ram+ shared=agree_max", "task_arithmetic"] for dtype in ("bfloat16", "float32")
+    }
+    apart = real.difference("ram+ shared=agree_max, bfloat16", "ram+, bfloat16")
+    assert apart.value == pytest.approx(25) and 15 < apart.low < 25 < apart.high < 35
+    assert real.mean("ram+ shared=agree_max, bfloat16").value == pytest.approx(50)
+    assert "minus the sum: in bfloat16 -50.0 points" in summary.on_real(real, smollm.SUM, "the sum")
+    told = summary.on_real(real)
+    assert told.count("(better)") == 1 and told.endswith(
+        "in float32 +0.0 points, from +0.0 to +0.0 (no clear difference)"
+    )
+    assert "in one precision only" in summary.confirmed(real)
+
+
+def test_the_page_shows_the_real_agents(real: smollm.Real) -> None:
+    assert "| `ram+ shared=agree_max` | 50.0 | 50.0 |" in tables.of_real_merges(
+        real, "bfloat16", real.merges["bfloat16"]
+    )
+    assert "| agent fact | 0.0 | 0.0 |" in tables.of_real_models(real)
+
+
+def test_nothing_is_said_of_real_agents_without_results(tmp_path: Path) -> None:
+    assert smollm.read(Results(tmp_path)) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "words"),
+    [
+        (0.1, 3, "x is better than y (+1.6"),
+        (-3, -0.1, "x is worse than y (-1.6"),
+        (-0.9, 0.9, "there is no clear difference between x and y (+0.0"),
+        (-0.5, 2, "whether x is better than y is not decided by this data (+0.8"),
+    ],
+)
+def test_words_follow_the_rule_for_differences(low: float, high: float, words: str) -> None:
+    assert summary.compared("x", "y", Estimate((low + high) / 2, low, high, 0.5)).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("real", "chosen"),
+    [
+        ({}, "first"),
+        ({"first": 80.0, "second": 80.9}, "second"),  # level on both: the real agents count more
+        ({"first": 80.0, "second": 81.1}, "second"),
+        ({"first": 80.0, "third": 85.0}, "third"),  # however far behind on tiny agents
+        ({"second": 80.0, "third": 80.9}, "second"),
+        ({"second": 80.0}, "second"),
+    ],
+)
+def test_real_agents_decide_where_there_are_any(real: dict[str, float], chosen: str) -> None:
+    assert advice.chosen_of({"first": 70.0, "second": 69.2, "third": 60.0}, real) == chosen
+
+
+def test_candidates_are_each_once_and_advice_is_one_of_them(kept: Results) -> None:
+    kinds = {(row.method, str(row.fixed)) for row in advice.CANDIDATES.values()}
+    assert len(kinds) == len(advice.CANDIDATES)
+    known = advice.choices(kept)
+    trained = {"sparse, rl": "RL", "sparse, sft": "light SFT"}
+    assert {"adapters", "copies", "dense", "pair", "sparse", *trained} == known.keys()
+    assert all(one.mean.keys() == advice.CANDIDATES.keys() and one.name in one.mean for one in known.values())
+    for name, way in trained.items():
+        of_training = known.pop(name)
+        assert all(one.name.startswith(way) and "and" not in one.name for one in of_training.tiny)
+        assert {judge.kind for judge in of_training.judges} < {judge.kind for judge in known["sparse"].judges}
+    assert sorted(tiny.name for one in known.values() for tiny in one.tiny) == sorted(one.name for one in SITUATIONS)
+    assert [one.name for one in known["copies"].tiny] == ["RL, one of 3 given three times"]
+    assert {one.name for one in known["adapters"].tiny} == {f"LoRA, {count} agents" for count in (2, 3, 5)}
+    assert [judge.name for judge in known["dense"].judges] == ["four, float32", "eight, float32", "SFT"]
+    assert known["sparse"].judges and not known["copies"].judges
+
+
+def test_the_real_agents_of_both_files_are_one_table(kept: Results) -> None:
+    four = smollm.of_situation(kept, "four, bfloat16", "bfloat16")
+    first = smollm.read(kept)
+    assert four is not None and first is not None
+    assert set(first.seeds) < set(four.seeds) and set(four.prompts.values()) == {75}
+    # the same prompts in the same order: the base and RAM+ have the same rewards
+    for name, place in (("base", 0), ("ram+, bfloat16", four.scored["ram+, bfloat16"].index(1))):
+        for ours, theirs in zip(four.rewards[name], first.rewards[name], strict=True):
+            assert (ours[place] == theirs[0][:75]).all()
+    assert smollm.of_situation(kept, "nothing", "bfloat16") is None
+
+
+def test_the_agents_that_decide_are_those_that_check(kept: Results) -> None:
+    known = advice.choices(kept)
+    sparse, seeds = known["sparse"], len(kept.kept("situations"))
+    assert sparse.deciding == "real" and sparse.judges
+    assert 0 < len(sparse.regrets) <= len({one for judge in sparse.judges for one in judge.trainings})
+    assert known["copies"].deciding == "tiny" and len(known["copies"].regrets) == seeds
+
+
+def test_agents_of_both_bases_decide(kept: Results) -> None:
+    sparse = advice.choices(kept)["sparse"]
+    assert [judge.name for judge in sparse.judges] == ["four, bfloat16", "eight, bfloat16", "SFT of Gemma 3 270M"]
+    first, *_, second = sparse.judges
+    assert second.trainings == [(SECOND_BASE, seed) for seed in (5, 6, 7)]
+    assert second.means(left_out=(FIRST_BASE, 5)) == second.means() != second.means(left_out=second.trainings[0])
+    assert first.means(only=second.trainings[0]) == {}
+    weakest, best, behind = sparse.weakest_on_real
+    assert weakest in {judge.name for judge in sparse.judges} and behind < 0 and best != sparse.name
+
+
+def test_where_tiny_agents_disagree_with_real_ones_the_page_says_so(kept: Results) -> None:
+    known = advice.choices(kept)
+    sparse = known["sparse"]
+    assert not sparse.divided and page._divided({"sparse": sparse}) == ""
+    scores = np.zeros((3, len(advice.CANDIDATES)))
+    scores[:, list(advice.CANDIDATES).index("average")] = 90.0
+    other = replace(sparse, tiny=(advice.Tiny("made up", scores),))
+    assert other.divided and other.best == "average" and other.weakest == ("made up", -90.0)
+    told = page._divided({"sparse": other})
+    assert "the real ones decide" in told
+    assert "For *sparse* agents the tiny ones disagree" in told and "`linear` 90.0" in told
+
+
+def test_merges_that_were_not_scored_are_named_until_they_are(real: smollm.Real) -> None:
+    assert {"ties", "ties density=0.1"} <= set(smollm.asked_merges())
+    assert "`ties density=0.1`" in page._unscored(real)
+    names = [f"{name}, {dtype}" for name in smollm.asked_merges() for dtype in real.merges]
+    rewards = real.rewards | dict.fromkeys(names, real.rewards["base"])
+    assert page._unscored(replace(real, rewards=rewards, scored=dict.fromkeys(rewards, (1,)))) == ""
+
+
+def test_published_tables_are_counted() -> None:
+    assert published.ahead_of_sum("RAM", "RAM+") == (2, 5)
+    assert published.ahead_of_sum("average") == (0, 1)
+
+
+def test_advice_has_the_figures_of_the_page(kept: Results) -> None:
+    known = json.loads(advice.ADVICE.read_text(encoding="utf-8"))["situations"]
+    for name, choice in advice.choices(kept).items():
+        apart = choice.difference
+        assert (apart is None) == (known[name]["real"] is None)
+        if apart is not None:
+            value, low, high = known[name]["real"]["difference"]
+            assert f"{value:+.1f} ({low:+.1f} to {high:+.1f})" == signed(apart)
+
+
+def test_the_summary_is_short(kept: Results) -> None:
+    assert 7 <= len(list(summary.lines(kept))) <= 10
+
+
+def test_the_answer_comes_first_and_the_rules_last(findings: str) -> None:
+    headings = [line for line in findings.splitlines() if line.startswith("## ")]
+    assert headings[0] == "## In short" and headings[-1] == "## Appendix: the rules of the verdicts"
+
+
+def test_the_summary_begins_with_what_recommend_says(kept: Results) -> None:
+    first = next(iter(summary.lines(kept)))
+    assert all(f"`{advice.label(choice.name)}`" in first for choice in advice.choices(kept).values())
+
+
+def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> None:
+    main, line = kept.setting(MAIN), next(line for line in summary.lines(kept) if line.startswith("**The best method"))
+    assert main is not None
+    best, default = ({name: one[name].mean for name in one} for one in (main.best, main.default))
+    top = max((row.name for row in ALL if row.name in best), key=lambda name: best[name])
+    assert f"tuned on validation prompts `{top}` has the highest mean" in line
+    assert f"`ram+` {best['ram+']:.1f} %" in line and f"`{top}` has {default[top]:.1f} %" in line
+    # the p-value of the text is that of the table
+    (row,) = (row for row in tables.of_methods(main).splitlines() if row.startswith(f"| `{top}` |"))
+    assert f"p = {row.split('|')[7].strip().strip('*')} " in line
+
+
+def test_a_method_without_results_is_named_as_not_measured(kept: Results, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (page, summary, tables):
+        monkeypatch.setattr(module, "ALL", (*ALL, Row("unmeasured", "linear")))
+    text = page.text(kept)
+    (line,) = (line for line in text.splitlines() if line.startswith("Not measured yet: "))
+    assert "`unmeasured`" in line and text.count("`unmeasured`") == 1
+
+
+def test_one_figure_has_one_value(kept: Results) -> None:
+    main = kept.setting(MAIN)
+    assert main is not None
+    (claim,) = (one for one in claims(kept) if "no agent was trained on" in one.text)
+    (row,) = (row for row in tables.of_others(main).splitlines() if row.startswith("| `ram+` |"))
+    assert f": {row.split('|')[5].strip()} points" in claim.evidence
+
+
+def test_pages_say_the_same_of_ram_plus_against_ram(kept: Results) -> None:
+    main, real = kept.setting(MAIN), smollm.read(kept)
+    assert main is not None and real is not None
+    sentences = (summary.plus_over_ram(main), summary.equal_on_real(real))
+    for name in ("findings.md", "methods/ram-plus.md", "methods/index.md"):
+        text = " ".join((page.PAGE.parent / name).read_text(encoding="utf-8").split())
+        assert all(one in text for one in sentences), (name, sentences)
+
+
+def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
+    real = smollm.read(kept)
+    assert real is not None
+    root = page.PAGE.parents[1]
+    for name in ("README.md", "docs/methods/index.md", "docs/methods/task-arithmetic.md"):
+        text = " ".join((root / name).read_text(encoding="utf-8").split())
+        assert summary.scores_of_real(real) in text, name
+
+
+def test_shared_rules_are_stated_once(kept: Results, findings: str) -> None:
+    assert {one.rule for one in claims(kept)} >= RULES.keys()
+    flat = " ".join(findings.split())
+    assert all(flat.count(words) == 1 for words in RULES.values())
+
+
+def test_the_base_is_better_after_the_characters_that_its_teacher_knew(kept: Results) -> None:
+    # prompts are drawn again to know their kinds: in another order, kinds would not differ
+    main = kept.setting(MAIN)
+    assert main is not None
+    for place, task in enumerate(main.tasks):
+        early, late, *_, whole = details.by_kind(kept, task, main.models["base"], place, main.seeds)
+        assert early > whole + 10 and late < whole - 10, task
+        assert whole == pytest.approx(main.models["base"].by_task[:, place].mean())
+
+
+def test_kinds_part_the_prompts_of_a_task_twice() -> None:
+    for task in details.KINDS:
+        kinds = details._kinds(task, 5, 40, 0)
+        assert (np.array([kinds[0] ^ kinds[1], kinds[2] ^ kinds[3]])).all()
+
+
+def test_lines_break_outside_of_code(findings: str) -> None:
+    lines = [line for line in findings.splitlines() if not line.startswith(("|", "!", "```"))]
+    assert all(len(line) <= 120 and line.count("`") % 2 == 0 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("models", "seeds", "possible"), [(26, 2, False), (26, 6, True), (8, 2, False), (26, 10, True)]
+)
+def test_a_critical_difference_beyond_all_ranks_is_left_out(models: int, seeds: int, possible: bool) -> None:
+    assert (nemenyi(models, seeds) is not None) == possible
