@@ -76,7 +76,7 @@ class Real:
 
     def mean(self, name: str) -> Estimate:
         """The mean over trainings and tasks in per cent, with its interval."""
-        return statistics.estimate(float(self.by_task(name).mean()), self._drawn[name])
+        return statistics.estimate(float(self.by_task(name).mean()), self.drawn[name])
 
     def level(self, name: str, dtype: str) -> float:
         """A merge's mean as if all trainings had it: RAM+ on all, and the difference to it where both were scored."""
@@ -109,10 +109,10 @@ class Real:
         """The first's mean less the second's, and replicates of that."""
         both = self.having(first, second) if self.scored[first] != self.scored[second] else self
         value = float((both.by_task(first) - both.by_task(second)).mean())
-        return value, both._drawn[first] - both._drawn[second]
+        return value, both.drawn[first] - both.drawn[second]
 
     @cached_property
-    def _drawn(self) -> dict[str, Floats]:
+    def drawn(self) -> dict[str, Floats]:
         """Replicates of the means; every draw is shared by all models of the same trainings."""
         found: dict[str, Floats] = {}
         for seeds in dict.fromkeys(self.scored.values()):

@@ -62,7 +62,7 @@ def lines(results: Results) -> Iterator[str]:
     yield from _second_base(results)
     yield _best(main)
     yield _ram(main)
-    yield from _when(results, main)
+    yield from _when(results)
     yield from _untrained(main)
     yield from _rule(results)
     yield _how_sure(main)
@@ -189,7 +189,7 @@ def equal_on_real(real: smollm.Real, dtype: str = "bfloat16") -> str:
     )
 
 
-def _when(results: Results, main: Measured) -> Iterator[str]:
+def _when(results: Results) -> Iterator[str]:
     """Where the choice between RAM+ and adding up matters."""
     copies = results.setting("copies")
     if copies is not None and "ram+" in copies.default:

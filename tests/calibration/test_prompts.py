@@ -16,7 +16,7 @@ from ramerge.foundation.errors import InputError
 CHAT = [{"role": "user", "content": "2 + 2"}]
 ANSWER = {"role": "assistant", "content": "4"}
 
-# verl, verl/trainer/ppo/ray_trainer.py (_write_generations)
+# what verl writes: `_write_generations` in verl/trainer/ppo/ray_trainer.py
 VERL = {"input": "user\n2 + 2\nassistant\n", "output": "4", "gts": "4", "score": 0.5, "step": 3, "acc": True}
 # TRL, trl/trainer/grpo_trainer.py (log): a column for each reward function, then those of log_extra
 TRL = {
@@ -30,7 +30,7 @@ TRL = {
     "solution": "4",
     "advantage": 0.7,
 }
-# SkyRL, skyrl/train/utils/trainer_utils.py (dump_per_dataset_eval_results)
+# what SkyRL writes: `dump_per_dataset_eval_results` in skyrl/train/utils/trainer_utils.py
 SKYRL = {
     "input_prompt": "<s>user 2 + 2",
     "output_response": "4</s>",
@@ -40,7 +40,8 @@ SKYRL = {
     "env_extras": {"reward_spec": {"method": "rule", "ground_truth": "4"}, "extra_info": {"index": 3}},
     "data_source": "sum",
 }
-# slime, slime/utils/types.py (Sample.to_dict) and slime/observability/rollout_data_utils.py (save_debug_rollout_data)
+# what slime writes: `Sample.to_dict` in slime/utils/types.py and `save_debug_rollout_data` in
+# slime/observability/rollout_data_utils.py
 SLIME = {
     "group_index": 0,
     "index": 0,

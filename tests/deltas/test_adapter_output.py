@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ _MODULES = {
 
 
 @pytest.fixture(scope="module")
-def writer(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Writer]:
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Writer:
     import transformers
 
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
-    yield Writer(tmp_path_factory.mktemp("peft"))
+    return Writer(tmp_path_factory.mktemp("peft"))
 
 
 def drawn(writer: Writer, seed: int) -> tuple[str, dict[str, Any]]:

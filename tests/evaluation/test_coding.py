@@ -249,7 +249,8 @@ def test_programs_may_use_typing_without_importing_it(tmp_path: Path, pretended:
     assert starts == ["from typing import List, Optional, Tuple", "from __future__ import annotations", "x = []"]
 
 
-def test_a_function_that_ends_before_its_assertions_fails(_sandbox_works: None, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_sandbox_works")
+def test_a_function_that_ends_before_its_assertions_fails(tmp_path: Path) -> None:
     made = suite(write(tmp_path, DEPTH), "mbpp", programs=2, bon=(2, 2), time_limit=PATIENT)
     predict = "print('every assertion holds')\nraise SystemExit"
     score = attempt(made, "mbpp", only_item(made, "mbpp"), [program(predict), program(DEPTH["code"])])

@@ -86,10 +86,10 @@ class Patched(Origin):
 
     def leaves(self) -> Iterator[Stored]:
         for link in _links(self):
-            yield from link._stored()
+            yield from link.own_stored()
         yield from link.base.origin.leaves()
 
-    def _stored(self) -> Iterator[Stored]:
+    def own_stored(self) -> Iterator[Stored]:
         if self.data is not None:
             yield self.data
         yield self.table
@@ -99,7 +99,7 @@ class Patched(Origin):
 
     def changes_of(self, other: Tensor) -> Iterator[Stored]:
         for link in _links_over(self, other):
-            yield from link._stored()
+            yield from link.own_stored()
 
     def ahead(self, tensor: Tensor, start: int, stop: int) -> Iterator[Stored]:
         """Where blocks end is known only from the table, so they are thought to be of equal size."""
@@ -117,16 +117,16 @@ class Patched(Origin):
         """A block of whole `BLOCK`s begins at a multiple of them."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
         touched = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
-        most = max(link._own_scratch(tensor, touched) for link in _links(self))
+        most = max(link.own_scratch(tensor, touched) for link in _links(self))
         return room(touched * itemsize(tensor.dtype)) + max(most, self._root.scratch(touched))
 
     def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
         links = _links_over(self, other)
         old = room(elements * itemsize(tensor.dtype)) if len(links) > 1 else 0
         together = room(_TOGETHER + most_stored(elements, itemsize(tensor.dtype)))
-        return together + old + max(link._own_scratch(tensor, elements) for link in links)
+        return together + old + max(link.own_scratch(tensor, elements) for link in links)
 
-    def _own_scratch(self, tensor: Tensor, elements: int) -> int:
+    def own_scratch(self, tensor: Tensor, elements: int) -> int:
         """For the changes in whole blocks; includes what libraries allocate while they decompress."""
         if self.data is None:
             return 0
@@ -143,16 +143,16 @@ class Patched(Origin):
         data = reader.lent(chain[-1].base, low, high, whole)
         for link in reversed(chain):
             with reader.arena.scratch():
-                data = link._apply(reader, tensor, low, high, data, whole)
+                data = link.apply(reader, tensor, low, high, data, whole)
         if whole is not out:
             out[:] = whole[(start - low) * width : (stop - low) * width]
 
-    def _apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
+    def apply(self, reader: Reader, tensor: Tensor, low: int, high: int, base: Bytes, out: Bytes) -> Bytes:
         """Fill `out` with whole blocks, given the base's."""
         width, first = itemsize(tensor.dtype), low // BLOCK
         rows = _table(reader, tensor, [self], first, blocks_of(high)).rows(0)
         for number, row in enumerate(rows, first):
-            self._check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
+            self.check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
         if any(row.moved for row in rows):
             self._patch(reader, tensor, first, rows, base, out)
         elif base is not out:
@@ -187,7 +187,7 @@ class Patched(Origin):
             for several, weight in together:
                 links.add_together(several, weight)
 
-    def _check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
+    def check_base(self, reader: Reader, tensor: Tensor, number: int, row: BlockRow, base: Bytes) -> None:
         """Refuse a block of the base that is not the one that was meant."""
         start = number * BLOCK
         if reader.digest(self.base, start, start + base.size // itemsize(tensor.dtype), base) != row.base:
@@ -203,15 +203,15 @@ class Patched(Origin):
             begins, sizes = [row.begin for row in rows], [row.stored for row in rows]
             decode(rows, self._payload(reader, begins, sizes), base.view(word), out.view(word), reader.arena.take)
         except DamagedError as error:
-            raise self._damaged(tensor, first + error.index, error) from error
+            raise self.damaged(tensor, first + error.index, error) from error
 
     def _payload(self, reader: Reader, begins: Sequence[int], sizes: Sequence[int]) -> Bytes:
         """The bytes of blocks, one after another."""
         payload = reader.arena.take(sum(sizes))
-        self._fill(reader, begins, sizes, payload)
+        self.fill(reader, begins, sizes, payload)
         return payload
 
-    def _fill(
+    def fill(
         self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
     ) -> None:
         """Read the bytes of blocks, one after another; those that lie so in the file are read at once."""
@@ -229,7 +229,7 @@ class Patched(Origin):
             reader.fill(self.data.path, self.data.offset + shift + start, payload[start:stop])
             start = stop
 
-    def _damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
+    def damaged(self, tensor: Tensor, number: int, error: DamagedError) -> CheckpointError:
         return CheckpointError(
             f"{self.table.path}: tensor {quoted(tensor.name)} is damaged: {error} (block {number}); get the delta again"
         )
@@ -259,7 +259,7 @@ class _Links:
         size = BLOCK * itemsize(self._tensor.dtype)
         for index, row in enumerate(rows):
             block = self._held[index * size :][:size]
-            link._check_base(self._reader, self._tensor, self._first + index, row, block)
+            link.check_base(self._reader, self._tensor, self._first + index, row, block)
 
     def _add(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
         """The changes of some links at once."""
@@ -267,7 +267,7 @@ class _Links:
         begins, sizes, used = part.numbers[:, :, 0].tolist(), part.stored.tolist(), 0
         for place, begin, size, gapless in zip(places, begins, sizes, part.gapless, strict=True):
             room = self._room[used : used + sum(size)]
-            links[place][0]._fill(self._reader, begin, size, room, gapless=gapless)
+            links[place][0].fill(self._reader, begin, size, room, gapless=gapless)
             used += room.size
         weights = [links[place][1] for place in places]
         try:
@@ -276,7 +276,7 @@ class _Links:
                 fold(part, self._room[:used], self._tensor.dtype, self._held, weights, self._total, take)
         except DamagedError as error:
             number, block = divmod(error.index, len(sizes[0]))
-            raise links[places[number]][0]._damaged(self._tensor, self._first + block, error) from error
+            raise links[places[number]][0].damaged(self._tensor, self._first + block, error) from error
 
     def add_together(self, links: Sequence[Patched], weight: float) -> None:
         """What several links change, the last one first."""
@@ -285,7 +285,7 @@ class _Links:
             old[:] = self._held
             for link in reversed(links):
                 with self._reader.arena.scratch():
-                    link._apply(self._reader, self._tensor, self._start, self._stop, self._held, self._held)
+                    link.apply(self._reader, self._tensor, self._start, self._stop, self._held, self._held)
             add_changes(self._tensor.dtype, [old, self._held], [weight], self._total)
 
 
@@ -334,7 +334,7 @@ def _accepted(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: i
         return BlockTable.accepted(numbers, first, tensor.elements, itemsize(tensor.dtype), data_bytes)
     except DamagedError as error:
         place, block = divmod(error.index, last - first)
-        raise links[place]._damaged(tensor, first + block, error) from error
+        raise links[place].damaged(tensor, first + block, error) from error
 
 
 def _links(origin: Patched) -> Iterator[Patched]:

@@ -39,7 +39,7 @@ def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
         made = make_array(array)(context, builder)
         shape, strides = (pack_array(builder, [value]) for value in (values[1], itemsize))
         populate_array(made, data=values[0], shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
-        return made._getvalue()
+        return made._getvalue()  # noqa: SLF001  # as numba's own array constructors do
 
     return array(pointer, size), generate
 

@@ -44,7 +44,7 @@ _LITTLE = 0.2
 """Users are warned where less than this share of the agents' mean is left."""
 
 
-def reported(parameters: ModelStockParameters, agents: Agents) -> Statistic | None:
+def reported(parameters: ModelStockParameters, _agents: Agents) -> Statistic | None:
     """The Gram matrices of tensors; nothing of rows."""
     return next(iter(gram.statistics(parameters.per)), None)
 

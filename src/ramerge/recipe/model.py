@@ -444,5 +444,5 @@ def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
         return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
     except TypeError as error:
         return None, [document.where((), str(error))]
-    recipe._document = document
+    recipe._document = document  # noqa: SLF001  # set by this module alone
     return recipe, []

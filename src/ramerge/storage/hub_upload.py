@@ -120,7 +120,7 @@ class HubUpload:
         addition = CommitOperationAdd(name, path)
         with self._readable_errors(name), _silently():
             _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
-        if not addition._is_uploaded:
+        if not addition._is_uploaded:  # noqa: SLF001  # huggingface_hub says it in no other way
             raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
         info = addition.upload_info
         return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
@@ -205,5 +205,6 @@ def _uploaded(name: str, said: str) -> CommitOperationAdd:
     digest, size, sample = json.loads(said)
     addition = CommitOperationAdd(name, b"")
     addition.upload_info = UploadInfo(size=size, sample=bytes.fromhex(sample), sha256=bytes.fromhex(digest))
-    addition._upload_mode, addition._should_ignore, addition._is_uploaded = "lfs", False, True
+    # huggingface_hub has no other way to name a file that it has uploaded before
+    addition._upload_mode, addition._should_ignore, addition._is_uploaded = "lfs", False, True  # noqa: SLF001
     return addition

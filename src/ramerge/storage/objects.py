@@ -113,5 +113,5 @@ def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket
 
 def _arrived(address: str, files: Mapping[str, Version]) -> Bucket:
     bucket = open_bucket(address)
-    bucket._files = files
+    bucket._files = files  # noqa: SLF001  # unpickles it
     return bucket

@@ -244,7 +244,7 @@ def _cut(extent: _Extent | None) -> Iterator[_Extent]:
 
 def _arrived(identities: Mapping[Location, Identity]) -> Files:
     files = Files(identities)
-    files._unseen = set(identities)
+    files._unseen = set(identities)  # noqa: SLF001  # unpickles it
     return files
 
 

@@ -254,7 +254,7 @@ class _LoadedTask:
         instance = import_module("lm_eval.api.instance").Instance("generate_until", document, (), 0)
         instance.resps = [reply]
         with _contained():
-            for ensemble in self._task._filters:
+            for ensemble in self._task._filters:  # noqa: SLF001  # lm-eval has no name for them
                 ensemble.apply([instance])
             return {
                 name: (found, self._task.process_results(document, [found]))

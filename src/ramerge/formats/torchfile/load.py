@@ -161,17 +161,17 @@ def _make(name: Name, args: tuple[Any, ...]) -> Any:
     return Stub(name.path, args)
 
 
-def _ordered(name: Name, args: tuple[Any, ...]) -> dict[Any, Any]:
+def _ordered(_name: Name, args: tuple[Any, ...]) -> dict[Any, Any]:
     if args:
         raise RefusedError("its pickle makes a dictionary from arguments, which torch does not do")
     return {}
 
 
-def _size(name: Name, args: tuple[Any, ...]) -> tuple[int, ...]:
+def _size(_name: Name, args: tuple[Any, ...]) -> tuple[int, ...]:
     return numbers(args[0] if len(args) == 1 else None, "a size")
 
 
-def _attribute(name: Name, args: tuple[Any, ...]) -> Name:
+def _attribute(_name: Name, args: tuple[Any, ...]) -> Name:
     """The one attribute that torch's pickles ask for: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
         raise RefusedError("its pickle asks for an attribute of an object; it may be an attack")
@@ -203,13 +203,13 @@ def _tensor(name: Name, args: tuple[Any, ...]) -> View:
     return View(storage, dtype, shape, strides, start)
 
 
-def _parameter(name: Name, args: tuple[Any, ...]) -> Any:
+def _parameter(_name: Name, args: tuple[Any, ...]) -> Any:
     if not args or type(args[0]) not in (View, Stub):
         raise RefusedError("its pickle makes a parameter from something that is not a tensor")
     return args[0]
 
 
-def _typed(name: Name, args: tuple[Any, ...]) -> Any:
+def _typed(_name: Name, args: tuple[Any, ...]) -> Any:
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
     made = _make(args[0], args[2])
@@ -218,7 +218,7 @@ def _typed(name: Name, args: tuple[Any, ...]) -> Any:
     return made
 
 
-def _wrapper(name: Name, args: tuple[Any, ...]) -> Stub:
+def _wrapper(_name: Name, args: tuple[Any, ...]) -> Stub:
     """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, without its state yet."""
     if not args or type(args[0]) is not Name:
         raise RefusedError("its pickle makes a tensor of something that is not a class")
@@ -274,5 +274,5 @@ def _storage(archive: Archive, known: dict[str, TorchStorage], reference: Any) -
     return storage, dtype
 
 
-def _no_storage(reference: Any) -> Any:
+def _no_storage(_reference: Any) -> Any:
     raise RefusedError("its pickle refers to a storage, but there is none")

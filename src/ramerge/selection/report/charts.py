@@ -25,10 +25,10 @@ def _is_several(result: SearchResult) -> bool:
 
 def _rows(result: SearchResult) -> list[Row]:
     scored = [point for point in result.ranked if point.objectives]
-    return [_row(result, place, point) for place, point in enumerate(scored, 1)]
+    return [_row(place, point) for place, point in enumerate(scored, 1)]
 
 
-def _row(result: SearchResult, place: int, point: TriedPoint) -> Row:
+def _row(place: int, point: TriedPoint) -> Row:
     first = point.objectives[0]
     return {
         "rank": place,
