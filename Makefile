@@ -64,6 +64,7 @@ lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/python scripts/check_types.py
 	$(BIN)/lint-imports
 	$(BIN)/codespell $(WORDS)
 	$(BIN)/python scripts/check_words.py $(WORDS)

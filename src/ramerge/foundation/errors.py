@@ -57,7 +57,7 @@ class RamergeError(Exception):
         found = iter((problems,) if isinstance(problems, str) else problems)
         kept = tuple(map(message, islice(found, _MOST_PROBLEMS)))
         more = sum(1 for _ in found)
-        self.problems = (*kept, f"and {more:,} more") if more else kept
+        self.problems: tuple[str, ...] = (*kept, f"and {more:,} more") if more else kept
         super().__init__("\n".join(self.problems))
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -86,7 +86,7 @@ class StoppedError(BaseException):
         self.number = number
         done = list(self.finished)
         names = ", ".join(done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")
-        self.kept = f"these outputs are complete: {names}" if done else "nothing was kept"
+        self.kept: str = f"these outputs are complete: {names}" if done else "nothing was kept"
 
 
 class OutputWarning(UserWarning):

@@ -27,7 +27,7 @@ Agents = tuple[str, ...]
 class Parameters(BaseModel):
     """A method's parameters, each stated once: type, range, default, description."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     def in_effect(self) -> dict[str, Any]:
         """Those that change anything, as plain values: without fields whose `only` is not met."""

@@ -77,8 +77,9 @@ class BucketUpload:
 
     def __init__(self, bucket: Bucket, staging: Path) -> None:
         self._bucket = bucket
-        self.address = self.result = bucket.address
-        self.name = self.address.rpartition("/")[2]
+        self.address: str = bucket.address
+        self.result: str = bucket.address
+        self.name: str = self.address.rpartition("/")[2]
         self.staging = staging
         self._conditions = True
 

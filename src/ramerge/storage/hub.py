@@ -56,7 +56,7 @@ class Hub(Storage):
     """
 
     def __init__(self, name: str, commit: str, files: Mapping[str, Version]) -> None:
-        self.address = f"{name}@{commit}"
+        self.address: str = f"{name}@{commit}"
         self._name, self._commit = name, commit
         self._files = files
         self._sources: dict[str, _HubSource] = {}

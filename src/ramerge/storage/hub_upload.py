@@ -50,8 +50,10 @@ class HubUpload:
                 f"hub:{name}{at}{branch}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged; a "
                 "branch is one or more names with a slash between them"
             )
-        self.name, self._branch = found[1], found[2] or _MAIN
-        self.address = self.result = f"hub:{text}"
+        self.name: str = found[1]
+        self._branch: str = found[2] or _MAIN
+        self.address: str = f"hub:{text}"
+        self.result: str = self.address
         self.staging = staging
         self._public = public
 

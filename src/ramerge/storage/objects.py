@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -43,8 +44,9 @@ class Bucket(Storage):
     """
 
     def __init__(self, address: str, store: Any, access: str, kind: type[RamergeError] = CheckpointError) -> None:
-        self.address, self.store = address, store
-        self.obstore = client.library(address)
+        self.address: str = address
+        self.store: Any = store
+        self.obstore: ModuleType = client.library(address)
         self._access, self._kind = access, kind
         self._lock = threading.Lock()
 

@@ -99,7 +99,8 @@ class Stream:
 
     def __init__(self, storage: Storage, key: str, position: int, stop: int) -> None:
         self._storage, self._key = storage, key
-        self._position, self.stop = position, stop
+        self.stop: int = stop
+        self._position = position
         self._chunks: Iterator[NDArray[np.uint8]] | None = None
         self._rest = np.empty(0, np.uint8)  # of the last chunk
 

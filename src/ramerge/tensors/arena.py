@@ -29,7 +29,7 @@ class Arena:
     def __init__(self, nbytes: int = 0) -> None:
         self._memory = np.empty(nbytes, np.uint8)
         self._used = 0
-        self.exceeded = 0
+        self.exceeded: int = 0
 
     def take(self, size: int) -> NDArray[np.uint8]:
         """The next `size` bytes; they hold anything."""

@@ -268,7 +268,7 @@ class Reader:
 
     def __init__(self, files: Files, arena: Arena | None = None) -> None:
         self.files = files
-        self.arena = arena or Arena()
+        self.arena: Arena = arena or Arena()
         self._start = self._stop = 0
         self._held: dict[int, NDArray[np.uint8]] = {}
         self._digests: dict[tuple[int, int, int], bytes] = {}

@@ -6,6 +6,7 @@ import os
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -26,7 +27,7 @@ class Limits(BaseModel):
         disk_bytes: of all files in its folder, which is all that it can write to.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True)
 
     seconds: float = 10.0
     memory_bytes: int = 512 << 20

@@ -1,0 +1,51 @@
+"""Check what pyright knows of the types that users see: `python scripts/check_types.py`.
+
+Every name that `ramerge` exports must be complete. Everything else may lack at most `MOST` types: lower it
+when you have completed some.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+STUB = Path(__file__).parents[1] / "src/ramerge/__init__.pyi"
+MOST = 222
+
+
+def exported() -> set[str]:
+    """The names that `ramerge` exports, by the modules that define them."""
+    imports = [node for node in ast.parse(STUB.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    return {f"ramerge.{node.module}.{alias.name}" for node in imports if node.level for alias in node.names}
+
+
+def is_part_of(name: str, public: set[str]) -> bool:
+    return any(name == one or name.startswith(f"{one}.") for one in public)
+
+
+if __name__ == "__main__":
+    command = [
+        "pyright",
+        "--pythonpath",
+        sys.executable,
+        "--verifytypes",
+        "ramerge",
+        "--ignoreexternal",
+        "--outputjson",
+    ]
+    done = subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, check=False)
+    symbols = json.loads(done.stdout)["typeCompleteness"]["symbols"]
+    unknown = [symbol for symbol in symbols if symbol["isExported"] and not symbol["isTypeKnown"]]
+    public = exported()
+    problems = [
+        f"{symbol['name']}: {diagnostic['message']}"
+        for symbol in unknown
+        if is_part_of(symbol["name"], public)
+        for diagnostic in symbol["diagnostics"]
+    ]
+    if len(unknown) > MOST:
+        problems += [f"{len(unknown)} symbols have no complete type, at most {MOST} may"]
+    sys.exit("\n".join(problems) or None)
