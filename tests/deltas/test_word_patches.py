@@ -8,7 +8,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ramerge.deltas import word_patches as patches
-from ramerge.kernels import native
 from tests.reference import gaps_of, values_of
 from tests.tiers import at_most
 
@@ -38,14 +37,6 @@ def patched(
     return bool(patch(base, span, base.size or 1, data, planes, out) == 1)
 
 
-@pytest.fixture(params=[True, False], ids=["at once", "one by one"])
-def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With vectors and without, whatever the processor has."""
-    monkeypatch.setattr(native, "expands", lambda: request.param)
-    monkeypatch.setattr(patches, "_comparing", patches._comparing.__wrapped__)
-    monkeypatch.setattr(patches, "_patching", patches._patching.__wrapped__)
-
-
 @pytest.mark.full
 @given(
     st.integers(0, 1000),
@@ -54,7 +45,6 @@ def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     st.sampled_from([0.0, 0.001, 0.02, 0.3, 1.0]),
 )
 @settings(max_examples=at_most(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@pytest.mark.usefixtures("both_ways")
 def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tuple[int, int], density: float) -> None:
     width, planes = form
     base, other = sparse(seed, size, width, density)
@@ -97,7 +87,6 @@ def test_gaps_that_do_not_fit_are_refused(positions: list[int], count: int) -> N
 
 
 @pytest.mark.parametrize("bits", [[], [0], [3], [100], [0, 127], [63, 64, 5], [*range(65)]])
-@pytest.mark.usefixtures("both_ways")
 def test_bitmaps_that_do_not_fit_are_refused(bits: list[int]) -> None:
     flags = np.zeros(128, np.uint8)
     flags[bits] = 1
@@ -107,7 +96,6 @@ def test_bitmaps_that_do_not_fit_are_refused(bits: list[int]) -> None:
     assert not patched(patches.patch_bitmaps, words, bitmap, np.ones(count, np.uint8), count, 1, words)
 
 
-@pytest.mark.usefixtures("both_ways")
 def test_patches_write_nowhere_else() -> None:
     memory = np.full(300, 9, np.uint8)
     words = memory[100:200]

@@ -37,7 +37,6 @@ def {name}(base, other, bitmap, values):
     for word in range(np.uint64(bitmap.size)):
         start, mask = word * np.uint64(64), np.uint64(0)
         if start + np.uint64(64) <= size:
-            {at_once}
             mask = differing(base, other, start)
         else:
             for i in range(size - start):
@@ -85,7 +84,6 @@ def {name}({arguments}):
             if count + ones(mask) > moved:
                 return row
             if start + full <= stop:
-                {at_once}
                 {copy_full}
             elif mask != np.uint64(0) and start + full - leading_zeros(mask) > stop:
                 return row
@@ -274,9 +272,7 @@ def _most(planes: int, width: int) -> int:
 
 @cache
 def _comparing(width: int) -> Any:
-    found = ["mask = compared(base, other, values, (start, count))", "bitmap[word] = mask", "count += ones(mask)"]
-    at_once = [*found, "continue"] if native.expands() else []
-    return _kernel("compare", _COMPARE, width, "wwbw", at_once=at_once)
+    return _kernel("compare", _COMPARE, width, "wwbw")
 
 
 @cache
@@ -286,21 +282,9 @@ def _writing_gaps() -> Any:
 
 @cache
 def _patching(name: str, template: str, width: int, planes: int) -> Any:
-    escaped, escapes = _escaped(width), list[str]()
-    if planes < width:
-        changed = [*escaped, "out[start + trailing_zeros(zero)] ^= value", "zero &= zero - one"]
-        escapes = ["while zero != np.uint64(0):", *_indented(changed)]
-    at_once = []
-    if native.expands():
-        found = [
-            f"zero = patched(base, data, out, {planes}, (start, mask, values + count, moved))",
-            "count += ones(mask)",
-        ]
-        at_once = [*found, *escapes, "continue"]
     parts = {
         "arguments": "base, spans, block, data, out",
         "which": ["first, stop = row * block, min((row + one) * block, size)"],
-        "at_once": at_once,
         "copy": _copied("first", "stop - first"),
         "copy_full": _copied("start", "full"),
         "copy_rest": _copied("start", "stop - start"),
@@ -345,9 +329,7 @@ def _patch_kernel(
     if planes < width:
         value += ["if value == np.uint64(0):", *_indented(_escaped(width))]
     span = native.filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
-    nothing: dict[str, str | Sequence[str]] = {
-        key: [] for key in ("number", "at_once", "copy", "copy_full", "copy_rest")
-    }
+    nothing: dict[str, str | Sequence[str]] = {key: [] for key in ("number", "copy", "copy_full", "copy_rest")}
     source = native.filled(template, **{"name": name, "span": span, "value": value, **nothing, **parts})
     return native.load(name, source, types, "i64")
 

@@ -288,25 +288,6 @@ def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
 
 
 @_on_arrays()
-def _compared(_typing: Any, base: Any, other: Any, values: Any, place: Any) -> Any:
-    """As `differing`, and stores the xors of the words that differ: `compared(base, other, values, place)`.
-
-    `place` holds the index of the first of the 64 words, and that of the first value. Only processors that compress
-    vectors do this fast.
-    """
-
-    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        start, first = (b.extract_value(arguments[3], index) for index in range(2))
-        old, new = (_loaded_64(context, b, signature.args[k], arguments[k], start) for k in range(2))
-        differs = b.icmp_unsigned("!=", old, new)
-        stored = _place(context, b, signature.args[2], arguments[2], first)
-        _store_compressed(b, b.xor(old, new), stored, differs)
-        return b.bitcast(differs, I64)
-
-    return types.uint64(base, other, values, place), generate
-
-
-@_on_arrays()
 def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     """Store those of 64 elements of an array that a set of bits names, one after the other, in another of its type.
 
@@ -322,36 +303,6 @@ def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
         return mask
 
     return types.uint64(source, target, place), generate
-
-
-@_on_arrays(prefer_literal=True)
-def _patched(_typing: Any, base: Any, values: Any, out: Any, planes: Any, place: Any) -> Any:
-    """Patch 64 words at once, of which a set of bits says which change: `patched(base, values, out, planes, place)`.
-
-    `place` holds the index of the first word, the set, the index of the first value, and how far planes are apart.
-    Gives the set of those that change and have the value 0. Only processors that expand vectors do this fast.
-    """
-    width, count = base.dtype.bitwidth, planes.literal_value
-    word, octet, bits = ir.VectorType(ir.IntType(width), 64), ir.VectorType(I8, 64), ir.VectorType(I1, 64)
-
-    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
-        start, mask, first, apart = (b.extract_value(arguments[4], index) for index in range(4))
-        expanding = ir.FunctionType(octet, [I8.as_pointer(), bits, octet])
-        expand = b.module.declare_intrinsic("llvm.masked.expandload.v64i8", (), expanding)
-        moved, value = b.bitcast(mask, bits), ir.Constant(word, None)
-        for plane in range(count):
-            source = _place(context, b, signature.args[1], arguments[1], first)
-            found = b.call(expand, [source, moved, ir.Constant(octet, None)])
-            wide = found if width == 8 else b.zext(found, word)
-            value = b.or_(value, b.shl(wide, ir.Constant(word, [8 * plane] * 64)))
-            first = b.add(first, apart)
-        old = _loaded_64(context, b, signature.args[0], arguments[0], start)
-        changed = _place_of_64(context, b, signature.args[2], arguments[2], start)
-        b.store(b.xor(old, value), changed, align=width // 8)
-        zero = b.bitcast(b.icmp_unsigned("==", value, ir.Constant(word, None)), I64)
-        return b.and_(zero, mask)
-
-    return types.uint64(base, values, out, planes, place), generate
 
 
 # --- by name --------------------------------------------------------------------------------------------------------
