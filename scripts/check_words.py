@@ -2,10 +2,14 @@
 
 Code between backticks and in fenced blocks of Markdown is left out: names are what they are. Of Python, comments and
 strings are read, which hold docstrings and messages.
+
+Two habits are counted in all code, tests included: docstrings that begin with "What" or "Of", and names that are bare
+participles. Their numbers may only fall; `--list` shows where they are.
 """
 
 from __future__ import annotations
 
+import ast
 import io
 import re
 import sys
@@ -17,11 +21,16 @@ RULES = Path(__file__).with_name("words.txt")
 CODE = re.compile(r"```.*?```|`[^`\n]*`|\]\([^)\n]*\)", re.DOTALL)
 # f-strings are tokens of their own from Python 3.12 on
 PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+CODE_FOLDERS = ("src", "lab", "benchmarks", "scripts", "docs", "examples", "space", "tests", "conftest.py")
+BEGINNINGS = re.compile(r"(?:What|Of)\b")
+PARTICIPLES = {"asked", "given", "known", "made", "said", "told", "wanted"}
+MOST = {"docstring": 264, "name": 1071}
+"""How many there still are: lower these numbers when you have mended some."""
 SUFFIXES = {".md", ".py", ".toml", ".yaml", ".yml", ".cff"}
 
 
 def rules() -> dict[re.Pattern[str], str]:
-    """What not to write, and what to write instead."""
+    """Patterns of words not to write, and what to write instead."""
     lines = [line for line in RULES.read_text(encoding="utf-8").splitlines() if line and not line.startswith("#")]
     pairs = (line.split(" -> ") for line in lines)
     return {re.compile(rf"\b(?:{pattern})\b", re.IGNORECASE): instead for pattern, instead in pairs}
@@ -61,8 +70,45 @@ def problems(path: Path) -> Iterator[str]:
             yield f"{path}:{text.count(chr(10), 0, found.start()) + 1}: {found[0]!r}; write: {instead}"
 
 
+def habits(path: Path) -> Iterator[tuple[str, str]]:
+    """Docstrings of a module that begin badly, and names in it that are bare participles; kind and place of each."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node) or ""
+            if BEGINNINGS.match(text):
+                yield "docstring", f"{path}:{node.body[0].lineno}: {text.splitlines()[0]}"
+        for name in bound(node):
+            if name in PARTICIPLES:
+                yield "name", f"{path}:{getattr(node, 'lineno', 1)}: {name}"
+
+
+def bound(node: ast.AST) -> Iterator[str]:
+    """Names that a node gives to something."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()) | ast.arg(arg=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+
+
+def too_many() -> Iterator[str]:
+    """Kinds of habits that have become more; with `--list` all of them."""
+    root = Path(__file__).parents[1]
+    places = [root / name for name in CODE_FOLDERS]
+    modules = [module for place in places for module in ([place] if place.is_file() else sorted(place.rglob("*.py")))]
+    seen = [one for module in modules for one in habits(module)]
+    for kind, most in MOST.items():
+        lines = [line for each, line in seen if each == kind]
+        if "--list" in sys.argv:
+            yield from lines
+        if len(lines) > most:
+            yield f"{len(lines)} of the kind {kind}, at most {most} may be left; --list shows them"
+
+
 if __name__ == "__main__":
-    named = [Path(name) for name in sys.argv[1:]]
+    named = [Path(name) for name in sys.argv[1:] if name != "--list"]
     files = [file for path in named for file in (sorted(path.rglob("*")) if path.is_dir() else [path])]
     found = [line for file in files if file.suffix in SUFFIXES for line in problems(file)]
-    sys.exit("\n".join([*found, f"{len(found)} words to replace (scripts/words.txt)"]) if found else None)
+    if found:
+        found.append(f"{len(found)} words to replace (scripts/words.txt)")
+    sys.exit("\n".join([*found, *too_many()]) or None)

@@ -41,7 +41,7 @@ _LOG = logging.getLogger("ramerge")
 
 @dataclass(frozen=True)
 class _Planned:
-    """What a plan for one merge and a plan for a sweep have in common."""
+    """Members that a plan for one merge and a plan for a sweep share."""
 
     details: MergePlan
     as_delta: bool
@@ -50,12 +50,12 @@ class _Planned:
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What would make the merge fail."""
+        """Problems that would make the merge fail."""
         return self.details.problems
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What can be merged, but is probably not what you want."""
+        """Warnings: the merge is possible, but probably not what you want."""
         return self.details.warnings
 
     @property
@@ -143,7 +143,7 @@ class _Planned:
 
 @dataclass(frozen=True)
 class Plan(_Planned):
-    """What a merge will read, write and need, from headers only; `ramerge.plan` makes it.
+    """Plan of a merge: reads, writes and needs, from headers only; `ramerge.plan` makes it.
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
@@ -175,7 +175,7 @@ class Plan(_Planned):
 
 @dataclass(frozen=True)
 class SweepPlan(_Planned):
-    """What a sweep will read, write and need; `ramerge.plan(..., vary=...)` makes it.
+    """Plan of a sweep: reads, writes and needs; `ramerge.plan(..., vary=...)` makes it.
 
     Attributes:
         details: tensors, files, reads and resources; unstable.

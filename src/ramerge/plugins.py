@@ -1,4 +1,4 @@
-"""What plug-ins are written with: methods, formats, and the version of the interface.
+"""Interface of plug-ins: methods, formats, and the version of the interface.
 
 **Unstable.** Names and fields may change with every version of ramerge; `INTERFACE` changes when plug-ins must be
 changed. A plug-in names the version that it is written for, and is refused by name if that is another one:

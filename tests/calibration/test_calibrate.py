@@ -248,7 +248,8 @@ def test_the_base_s_inputs_are_taken_for_every_agent(asked: dict[str, Path], tmp
     agents = {name: MODELS[name] for name in ("add", "sort")}
     calibrate(BASE, agents, {name: asked[name] for name in agents}, tmp_path / "out", settings=settings)
     recipe = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in agents.items()}
-    ramerge.merge({"method": "regmean", "base": BASE, "agents": recipe}, tmp_path / "merged")
+    record = ramerge.merge({"method": "regmean", "base": BASE, "agents": recipe}, tmp_path / "merged")
+    assert (record.method, list(record.agents)) == ("regmean", list(agents))
 
 
 @pytest.mark.parametrize(

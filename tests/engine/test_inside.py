@@ -47,3 +47,6 @@ def test_outputs_with_folders_of_their_own_are_replaced(tmp_path: Path) -> None:
         ramerge.merge(source, tmp_path / "delta", as_delta=True, options=ramerge.Options(overwrite=True))
     ramerge.merge(source, tmp_path / "sweep", options=ramerge.Options(overwrite=True))
     ramerge.merge(source, tmp_path / "delta", options=ramerge.Options(overwrite=True))
+    for name in ("sweep", "delta"):
+        assert not [place for place in (tmp_path / name).iterdir() if place.is_dir()]
+        assert (tmp_path / name / "ramerge.json").is_file()

@@ -123,7 +123,8 @@ def test_numbers_that_are_not_finite_cross() -> None:
 @given(JSON)
 def test_malformed_messages_are_refused(message: Any) -> None:
     with suppress(ValueError, TypeError, OverflowError):
-        decode(json.loads(json.dumps(message)), lambda _target: 0)
+        decoded = decode(json.loads(json.dumps(message)), lambda _target: 0)
+        assert type(decoded).__module__ == "builtins"  # never an object of the program's
 
 
 def test_what_is_nested_too_deeply_does_not_cross() -> None:

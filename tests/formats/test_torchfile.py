@@ -236,8 +236,9 @@ def test_pickles_that_attack_or_lie(case: str, tmp_path: Path) -> None:
 def test_a_list_in_itself_and_shared_values_are_harmless(tmp_path: Path) -> None:
     ring: list[Any] = []
     ring.append(ring)
-    load_file(archive(tmp_path / "x", pickle.dumps(ring, 2)))
-    load_file(archive(tmp_path / "y", raw(DEEP)))
+    loaded = load_file(archive(tmp_path / "x", pickle.dumps(ring, 2)))
+    assert loaded[0] is loaded
+    assert isinstance(load_file(archive(tmp_path / "y", raw(DEEP))), list | tuple)
 
 
 def test_a_path_of_a_path_does_not_grow(tmp_path: Path) -> None:
@@ -250,7 +251,8 @@ def test_numbered_keys_that_would_collide(tmp_path: Path) -> None:
     colliding = [
         pickle.LONG1 + b"\x10" + (turn * (2**61 - 1)).to_bytes(16, "little") + pickle.NONE for turn in range(50_000)
     ]
-    load_file(archive(tmp_path / "x", raw(pickle.EMPTY_DICT, pickle.MARK, *colliding, pickle.SETITEMS)))
+    loaded = load_file(archive(tmp_path / "x", raw(pickle.EMPTY_DICT, pickle.MARK, *colliding, pickle.SETITEMS)))
+    assert len(loaded) == 50_000
 
 
 @pytest.mark.needs("torch")

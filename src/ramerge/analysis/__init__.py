@@ -1,4 +1,4 @@
-"""What RL changed: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
+"""Changes by RL: sparsity, overlap and angles of task vectors, and what merges leave of them (sections 3.1 and 3.2).
 
 analyze      the function that users call: one streaming read of the inputs
 task_vector_statistics, precision_loss   what is counted, tensor by tensor; `survey`: the loop that counts

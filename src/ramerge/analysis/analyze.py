@@ -58,7 +58,7 @@ def analyze(
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Analysis:
-    """What RL changed in the agents of a recipe: sparsity, overlap, angles, and how much of it merges would keep.
+    """Analyze the agents of a recipe: sparsity, overlap and angles of what RL changed, and how much merges keep of it.
 
     The inputs are read once, and once more for each counting pass of the recipe's method. Nothing is written. What the
     recipe's method keeps of the agents is measured if it works element by element on task vectors. In place of any
@@ -99,7 +99,7 @@ def analyze(
 def plan_analysis(
     document: Document, epsilons: Sequence[float] = EPSILONS, options: Options = _DEFAULTS
 ) -> tuple[MergePlan, TaskVectorStatistics]:
-    """What an analysis reads and counts.
+    """Inputs and counts of an analysis.
 
     The recipe, in ramerge's own form, is checked only here: what only its own method uses may be wrong or missing.
     """
@@ -183,7 +183,7 @@ def _precision_loss(statistics: TaskVectorStatistics) -> PrecisionLoss:
 
 
 def _lost(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -> dict[str, dict[str, float]]:
-    """What bfloat16 would lose of each agent that is stored in float32 or float64."""
+    """Precision loss in bfloat16 of each agent that is stored in float32 or float64."""
     counted = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
     return {
         name: figures

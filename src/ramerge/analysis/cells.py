@@ -56,7 +56,7 @@ class HeatCell:
 
 @dataclass(frozen=True)
 class Counted(Progress):
-    """What is counted until now.
+    """Counts until now.
 
     Attributes:
         part: figures of the whole model, as in `AnalyzedPart`.
@@ -72,7 +72,7 @@ class Counted(Progress):
 
 @dataclass
 class _Sum:
-    """Of the blocks of a cell."""
+    """Running totals of the blocks of a cell."""
 
     counts: Counts
     rounding: Counts | int = 0
@@ -151,6 +151,6 @@ def _order(key: _Key) -> tuple[Any, ...]:
 
 
 def _agreement(tally: Tally, t: int) -> float | None:
-    """Of what agent t moved together with others."""
+    """Figures of what agent t moved together with others."""
     both = int(tally.both[t].sum() - tally.both[t, t])
     return float(tally.agree[t].sum() - tally.agree[t, t]) / both if both else None

@@ -1,4 +1,4 @@
-"""What the method `core` would give these agents, and the best factor of their sum: a forecast without data.
+"""Coefficients that `core` would give these agents, and the best factor of their sum: a forecast without data.
 
 Agents meet where their cores overlap (`linalg.core`): there a sum does more than each of them did. With the same
 w_j for all agents, the objective of `core` is a parabola. Its minimum is the factor at which the sum does in each core
@@ -39,7 +39,7 @@ _ROWS = 4
 
 @dataclass(frozen=True)
 class CoreSums(Statistic):
-    """Of each agent of a tensor, as float64 of shape (4, agents): n, n w, n b and n a.
+    """Sums for each agent of a tensor, float64 of shape (4, agents): n, n w, n b and n a.
 
     n is the squared norm of its task vector, w its coefficient, b what the plain sum does in its core along what it
     does itself, and a the square of what the sum does there. An agent by itself has b = a = 1.

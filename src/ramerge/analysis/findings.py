@@ -1,4 +1,4 @@
-"""What an analysis means for merging these agents: sentences, each under a condition and with its figures.
+"""Findings about merging these agents: sentences, each under a condition and with its figures.
 
 Each topic is a table. The first row whose condition holds says what is so; the last row always holds.
 """
@@ -24,7 +24,7 @@ _BROKEN = 0.01
 
 @dataclass(frozen=True)
 class _FindingFigures:
-    """What conditions and sentences are about: those agents of a model that moved anything."""
+    """Subjects of conditions and sentences: those agents of a model that moved anything."""
 
     model: AnalyzedPart
 
@@ -182,7 +182,7 @@ def _sparsity(figures: _FindingFigures) -> Finding:
 
 
 def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | None:
-    """What it means for RAM that agents are LoRA adapters; by their own figures, because the rest is a model's."""
+    """Findings for RAM on LoRA adapters; by their own figures, because the rest is a model's."""
     found = [agent for agent in figures.agents if agent.name in adapters]
     if not found:
         return None

@@ -1,4 +1,4 @@
-"""What the commands write of an analysis, and what `recommend` says of it with the words of a command."""
+"""Outputs of the commands that analyze, and the advice of `recommend` with the words of a command."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def recommended(
 def advice(
     analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], document: Document, options: Options
 ) -> list[str]:
-    """What `recommend` says of these agents, for the page; nothing of a single one."""
+    """Advice of `recommend` on these agents, for the page; none for a single one."""
     if len(analysis.model.agents) < 2:
         return []
     return recommended(recommend(analysis), paths, flags, document, options, evidence=True)

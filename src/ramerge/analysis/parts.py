@@ -39,7 +39,7 @@ class AtEpsilon:
 
 @dataclass(frozen=True)
 class Fate:
-    """What a merge leaves of an agent's moved elements, in elements.
+    """Moved elements of an agent after a merge, counted in elements.
 
     Attributes:
         kept: at least 99 % of what the agent moved them by, in its direction.

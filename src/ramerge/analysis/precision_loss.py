@@ -1,4 +1,4 @@
-"""What storing float32 and float64 agents in bfloat16 would lose, as converters of training checkpoints do."""
+"""Precision loss of float32 and float64 agents stored in bfloat16, as converters of training checkpoints do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _WIDE = ("F32", "F64")
 
 @dataclass(frozen=True)
 class PrecisionLoss(Statistic):
-    """Of each agent in float32 or float64: what of its task vector rounding to bfloat16 would put to 0.
+    """Part of the task vector of each float32 or float64 agent that rounding to bfloat16 would put to 0.
 
     Its result is int64: for each agent counts as `COUNTS`, and limbs of sums of squares as `SUMS`. Limbs are kept,
     because parts of a model are added up.

@@ -72,7 +72,7 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Recommendation:
-    """What to try first, and why.
+    """The merge to try first, and why.
 
     Attributes:
         situation: `copies`, `adapters`, `dense`, `pair` (two sparse agents) or `sparse` (more of them).
@@ -164,7 +164,7 @@ def recommend(
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
 ) -> Recommendation:
-    """What to try first with the agents of an analysis, or of a recipe, which is analyzed first.
+    """Recommend what to try first with the agents of an analysis, or of a recipe, which is analyzed first.
 
     Where the recipe has prompts, they choose between what the weights suggest, the plain sum and `regmean`; see `rank`.
 
@@ -269,7 +269,7 @@ def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str
 
 
 def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None]) -> tuple[dict[str, Any], ...]:
-    """What tiny agents prefer, and what would be named for either training, where that is another merge."""
+    """Preferences of tiny agents, and the advice for either training, where that is another merge."""
     others = [*([known["best"]] if known["divided"] else []), *filter(None, by_training.values())]
     merges = [{"method": one["method"], "parameters": one["parameters"]} for one in others]
     return tuple({_merge(one): one for one in merges if _merge(one) != _merge(known)}.values())

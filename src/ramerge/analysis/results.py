@@ -1,4 +1,4 @@
-"""What an analysis found, for the model and every part of it."""
+"""Results of an analysis, for the model and every part of it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LIMITS = JsonLimits(size=64_000_000, signs=3_000_000)
 
 @dataclass(frozen=True)
 class Analysis:
-    """What RL changed, in all agents of one base.
+    """Changes by RL in all agents of one base.
 
     Attributes:
         base: folder or hub id.

@@ -1,4 +1,4 @@
-"""What a tensor does in a transformer, read off its name: no list of architectures."""
+"""Roles of tensors in a transformer, read off their names: no list of architectures."""
 
 from __future__ import annotations
 

@@ -143,7 +143,7 @@ def survey(
 
 
 def tables(agents: int) -> NDArray[np.uint32]:
-    """What `survey` counts sets of agents and both histograms in: zeros."""
+    """Zeros in which `survey` counts sets of agents and both histograms."""
     return np.zeros(2 * _table_size(agents), np.uint32)
 
 
@@ -353,7 +353,7 @@ def _survey(loop: Loop, target: str, epsilons: int) -> Any:
 
 
 def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list[str]]:
-    """What is counted and summed for each of `MERGES`."""
+    """Source that counts and sums for each of `MERGES`."""
     merges = range(len(MERGES))
     return {
         "fated": " = ".join(f"{fate}{r}" for r in merges for fate in ("kept", "flipped", "lost")),
@@ -366,7 +366,7 @@ def _of_merges(n: int, fates: int, left: int, plus: str) -> dict[str, str | list
 
 
 def _gather(loop: Loop, names: Sequence[str]) -> list[str]:
-    """What brings the changed elements of a segment together."""
+    """Source that brings the changed elements of a segment together."""
     base, *agents = names
     same = len(set(loop.inputs)) == 1  # else words cannot be compared, and every element is taken
     arrays = [*names, "merged"]

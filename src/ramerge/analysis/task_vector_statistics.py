@@ -1,4 +1,4 @@
-"""What one read of the inputs counts for an analysis, tensor by tensor, and how tensors add up to parts of a model."""
+"""Counts of an analysis from one read of the inputs, tensor by tensor, and how tensors add up to parts of a model."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TaskVectorStatistics(Statistic):
 
 @cache
 def _shapes(agents: int, epsilons: int) -> Shapes:
-    """What lies in one array, in this order: the kernel's counts, those by epsilon, and limbs of its sums."""
+    """Contents of one array, in this order: the kernel's counts, those by epsilon, and limbs of its sums."""
     layout = kernel.TallyLayout(agents)
     return {
         **layout.counts,

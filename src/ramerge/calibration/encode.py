@@ -194,7 +194,7 @@ class ExampleEncoder:
 
 
 def _between(marks: Sequence[str], text: str) -> list[str] | None:
-    """What stands between the marks in a text, and behind the last; the last mark counts where it stands last."""
+    """Texts between the marks in a text, and behind the last; the last mark counts where it stands last."""
     first, *inner, last = marks
     if not text.startswith(first):
         return None

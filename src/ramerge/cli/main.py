@@ -151,7 +151,7 @@ def _run(session: Session) -> int:
 
 
 def _about_option(error: click.ClickException) -> str | None:
-    """What to do instead of an option that is another program's, or has another form here; None for other errors."""
+    """Advice on an option that is another program's, or has another form here; None for other errors."""
     if not isinstance(error, click.NoSuchOption):
         return None
     from ramerge.methods.registry import all_parameters

@@ -8,7 +8,7 @@ from ramerge.foundation.text import markdown
 
 
 def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:
-    """What the delta is, what it saves, and how to get the model."""
+    """Card of a delta: its size, its saving, and how to get the model."""
     base = markdown(hub_id or folder)
     # JSON is YAML, and a library for YAML takes longer to load than a small delta to make
     front = {**({"base_model": [hub_id]} if hub_id else {}), "tags": ["ramerge", "delta"]}

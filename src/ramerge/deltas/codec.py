@@ -77,7 +77,7 @@ def blocks_of(elements: int) -> int:
 
 
 class BlockRow(NamedTuple):
-    """What is known of a block, in the order of the table's columns.
+    """One row of the table of blocks, in the order of its columns.
 
     Attributes:
         begin: the byte of the tensor's data where the block begins.
@@ -227,7 +227,7 @@ class BlockTable:
 
     @property
     def forms(self) -> list[int]:
-        """Of each delta the form of all its blocks that differ from the base's; `MIXED` if they have several, or are
+        """For each delta, the form of all its blocks that differ from the base's; `MIXED` if they have several, or are
         packed."""
         forms = self.numbers[:, :, 4].astype(np.int64)
         highest = forms.max(axis=1)
@@ -237,7 +237,7 @@ class BlockTable:
 
     @property
     def gapless(self) -> list[bool]:
-        """Of each delta whether the bytes of its blocks follow one another in the file."""
+        """For each delta, whether the bytes of its blocks follow one another in the file."""
         begins = self.numbers[:, :, 0].astype(np.int64)
         found: list[bool] = (begins[:, 1:] == (begins + self.stored)[:, :-1]).all(axis=1).tolist()
         return found
@@ -274,7 +274,7 @@ class Encoder:
         self._content = np.empty(most_stored(BLOCK, 8), np.uint8)
 
     def encode(self, base: Words, other: Words) -> Encoded:
-        """What `other` has changed of `base`.
+        """Changes of `other` against `base`.
 
         Args:
             base: the words of up to `BLOCK` elements: 1-D, unsigned integers.

@@ -94,7 +94,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
 
 
 def contents_of(index: Index) -> str:
-    """What a delta holds, human-readable."""
+    """Contents of a delta, human-readable."""
     kinds = [tensor.kind for tensor in index.tensors.values()]
     moved = sum(tensor.moved for tensor in index.tensors.values())
     text = described(len(kinds), kinds.count("changed"), kinds.count("whole"), moved)
@@ -167,7 +167,7 @@ def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tenso
 
 
 def _missing(folder: Location, index: Index, base: Checkpoint) -> Iterator[str]:
-    """What base and delta do not say of each other."""
+    """Contradictions between base and delta."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
         yield f"{folder}: has no entry for tensor {quoted(name)} of the base {base.directory}; is that another model?"
     for name in set(index.dropped) - base.tensors.keys():

@@ -86,7 +86,7 @@ class Companion:
 
 @dataclass(frozen=True)
 class DeltaMetadata:
-    """What a delta is.
+    """Header of a delta.
 
     Attributes:
         format: `FORMAT`.

@@ -52,7 +52,7 @@ class TensorPair(NamedTuple):
 
 @dataclass(frozen=True)
 class DeltaBlock:
-    """What is read of a pair for a slot of the spool, and how many bytes that are."""
+    """Reads of a pair for a slot of the spool, with their size in bytes."""
 
     pair: int
     slot: int
@@ -61,7 +61,7 @@ class DeltaBlock:
 
 @dataclass(frozen=True)
 class DeltaWork:
-    """What is compared to make a delta.
+    """Inputs that are compared to make a delta.
 
     Attributes:
         base: the model that the delta will be for.
@@ -83,7 +83,7 @@ class DeltaWork:
         return {**self.base.files, **self.agent.files}
 
     def spec(self, out: OutputTarget, *, overwrite: bool) -> OutputSpec:
-        """What is built, and all that it depends on."""
+        """Output to build, and all that it depends on."""
         described = [
             *([str(path) for path in model.files] for model in (self.base, self.agent)),
             *([(one.name, one.dtype, one.shape) for one in pair.tensors] for pair in self.pairs),
@@ -212,7 +212,7 @@ class ComparePass:
         return nullcontext()
 
     def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[_DeltaWorker]:
-        """What a thread owns."""
+        """Resources of one thread."""
         reader = Reader(self.files, Arena(self.buffer_bytes))
         return nullcontext(_DeltaWorker(reader, self.pairs, self.spool, Encoder(self.compression)))
 

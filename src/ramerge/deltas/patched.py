@@ -77,7 +77,7 @@ class Patched(Origin):
 
     @property
     def _root(self) -> Tensor:
-        """What lies below all changes. Chains may be longer than Python lets functions call each other."""
+        """The origin below all changes. Chains may be longer than Python lets functions call each other."""
         *_, link = _links(self)
         return link.base
 
@@ -279,7 +279,7 @@ class _Links:
             raise links[places[number]][0].damaged(self._tensor, self._first + block, error) from error
 
     def add_together(self, links: Sequence[Patched], weight: float) -> None:
-        """What several links change, the last one first."""
+        """Changes of several links, the last one first."""
         with self._reader.arena.scratch():
             old = self._reader.arena.take(self._held.size)
             old[:] = self._held
@@ -308,7 +308,7 @@ def _that_fit(table: BlockTable, places: Sequence[int]) -> Iterator[list[int]]:
 
 
 def _table(reader: Reader, tensor: Tensor, links: Sequence[Patched], first: int, last: int) -> BlockTable:
-    """What links say of the blocks from `first` up to `last`.
+    """Rows of links for the blocks from `first` up to `last`.
 
     It is read and checked for many blocks at a time, and kept until others are asked for.
     """

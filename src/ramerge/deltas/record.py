@@ -1,4 +1,4 @@
-"""What is known of a delta that was written or applied."""
+"""Records of deltas that were written or applied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramerge.foundation.jsontext import dumped
 
 @dataclass(frozen=True)
 class DeltaRecord:
-    """What was written.
+    """Record of a delta that was written.
 
     Attributes:
         base: the model that the delta changes, as it was named.

@@ -1,4 +1,4 @@
-"""What a delta holds besides changes: the headers of the agent's files, and its sidecar files."""
+"""Contents of a delta besides changes: the headers of the agent's files, and its sidecar files."""
 
 from __future__ import annotations
 

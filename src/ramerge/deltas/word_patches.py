@@ -1,4 +1,4 @@
-"""What differs between two arrays of words, and the way back: positions, and the xor of the words at these.
+"""Differences between two arrays of words, and the way back: positions, and the xor of the words at these.
 
 Words are the bits of elements of any dtype, in 1, 2, 4 or 8 bytes. They are compared as bits: -0.0 differs from 0.0,
 and a NaN from one with another payload. Positions have two forms:

@@ -107,7 +107,7 @@ def _rounding(dtype: str, *, drawn: bool) -> list[Column]:
 
 
 def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
-    """What the figure `erased` of an agent is.
+    """Explanation of an agent's figure `erased`.
 
     Args:
         merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
@@ -119,7 +119,7 @@ def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
 
 
 def effective_means() -> str:
-    """What the figure `effective` of an agent is."""
+    """Explanation of an agent's figure `effective`."""
     return "factor that is left after rounding, of the factor before, where no other agent moved (from a sample)"
 
 
@@ -133,7 +133,7 @@ def _table(record: Record) -> str:
 
 
 def meanings(columns: Sequence[Column], record: Record) -> list[str]:
-    """What each column means, and where to find figures that each part of the model has separately."""
+    """Legend of the columns, and where to find figures that each part of the model has separately."""
     texts = [f"{column.title}: {column.meaning}" for column in columns]
     if record.parts:
         texts.append(f"by part: {len(record.parts):,} parts have figures under statistics.parts in ramerge.json")

@@ -1,4 +1,4 @@
-"""What earlier runs of a merge have done, so that a run resumes where they ended.
+"""Journal of what earlier runs of a merge have done, so that a run resumes where they ended.
 
 Alongside the folder that is built lies a folder `journal`:
 

@@ -37,7 +37,7 @@ class OpenOutput:
 
 @dataclass(frozen=True)
 class OutputSpec:
-    """What is built.
+    """Kind and place of an output to build.
 
     Attributes:
         out: the output folder, local or remote.

@@ -25,7 +25,7 @@ from ramerge.tensors.reader import Files
 
 @dataclass(frozen=True)
 class PlanPass(ABC):
-    """What the passes over a plan have in common.
+    """Base of the passes over a plan.
 
     Attributes:
         plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
@@ -52,7 +52,7 @@ class PlanPass(ABC):
         return one_blas_thread()
 
     def open_worker(self, report: Callable[[Message], None]) -> AbstractContextManager[Worker]:
-        """What a thread owns. It reports what happens in the middle of a block."""
+        """Resources of one thread. It reports what happens in the middle of a block."""
         return worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:

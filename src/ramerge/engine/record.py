@@ -1,4 +1,4 @@
-"""What a merge did: the content of `ramerge.json`."""
+"""Record of a merge: the content of `ramerge.json`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def _apart(agent: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class Record:
-    """What a merge did. Sizes are in bytes, `seconds` is wall time.
+    """Record of a merge. Sizes are in bytes, `seconds` is wall time.
 
     Fields with a default may be missing in `ramerge.json`: if they are empty, or in records of earlier versions.
 
@@ -204,7 +204,7 @@ def _unfolded(values: Any) -> Any:
 
 @dataclass(frozen=True)
 class Sweep:
-    """What a sweep did, the content of `sweep.json`: the record of each point by the name of its folder."""
+    """Record of a sweep, the content of `sweep.json`: the record of each point by the name of its folder."""
 
     ramerge_version: str
     method: str

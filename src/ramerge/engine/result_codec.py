@@ -1,4 +1,4 @@
-"""What workers find in blocks, and the same as bytes, for journals."""
+"""Results of workers on blocks, and the same as bytes, for journals."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Results = Mapping[tuple[Statistic, str], Any]
 
 @dataclass(frozen=True)
 class BlockResult:
-    """What a worker found in a block, or in several of a tensor that it has counted together.
+    """Result of a worker for a block, or for several of a tensor that it has counted together.
 
     Attributes:
         block: the block, or the first of them.

@@ -235,7 +235,7 @@ class _Sample:
 
 @dataclass
 class _Start:
-    """Of the elements of an agent where the base is quantized and the agent is not, how many hold the base's number.
+    """Count the elements of an agent that hold the base's number, where the base is quantized and the agent is not.
 
     Attributes:
         elements: how many there are in the sample.
@@ -271,7 +271,7 @@ class _Start:
         return self.rounded > max(_HELD * self.elements, _VOTES * self.exact)
 
     def said(self, plan: MergePlan) -> str:
-        """What is wrong, and what to do."""
+        """Problem, and what to do about it."""
         dtype = full_name(self.dtype)
         if self.is_rounded:
             text = (

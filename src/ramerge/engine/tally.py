@@ -112,7 +112,7 @@ class NonFinite:
 
 
 class PassTally:
-    """What a pass has found so far, and how far it is.
+    """Results and progress of a pass so far.
 
     Args:
         work: the pass.
@@ -156,7 +156,7 @@ class PassTally:
         self._show()
 
     def report(self, message: Message) -> None:
-        """What happens in the middle of a block."""
+        """Progress callback in the middle of a block."""
         if isinstance(message, Solving):
             self._solving[message.block] = message.bytes_done
             self._show()
@@ -212,7 +212,7 @@ class Refusals:
             raise WeightsError(problems)
 
     def allowed(self) -> dict[str, NonFinite]:
-        """What NaN and Inf were computed with, by the label of their source: `base`, an agent's name."""
+        """Counts of NaN and Inf by the label of their source: `base`, an agent's name."""
         found: dict[str, NonFinite] = {}
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):

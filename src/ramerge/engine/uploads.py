@@ -67,7 +67,7 @@ class UploadedShards(Shards):
         super().write(point, tensor, part, start, data)
 
     def advance(self, block: Block) -> None:
-        """What is complete now is uploaded next.
+        """Upload next what is complete now.
 
         Raises:
             SendError: what was complete before cannot be uploaded.

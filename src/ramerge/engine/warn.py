@@ -65,7 +65,7 @@ def spoiled(found: Mapping[str, NonFinite]) -> list[str]:
 
 
 def effects(rounding: Counts) -> list[dict[str, Any]]:
-    """What rounding does to each agent's updates, for the record.
+    """Effect of rounding on each agent's updates, for the record.
 
     Args:
         rounding: int64, as in `kernels.piece.no_counts`.

@@ -233,7 +233,7 @@ class Worker:
         return Solver(resources.device, lambda text: self._tell(Warned(text)))
 
     def _operator(self, index: int, tensor: TensorPlan) -> Any:
-        """What a point's method makes of the recorded inputs of a tensor; None where there are none."""
+        """Recorded inputs of a tensor as a point's method prepares them; None where there are none."""
         point = self._plan.points[index]
         make, parameters = point.method.operator, point.parameters[tensor.rule]
         if make is None or not tensor.recorded:

@@ -57,7 +57,7 @@ def _look_in(folder: Path) -> None:
 
 
 def digest(module: ModuleType) -> str:
-    """What tells one version of a module from another: its file, and the modules in its folder that it has imported.
+    """Digest of a version of a module: of its file, and of the modules in its folder that it has imported.
 
     Installed packages are not looked at, nor what a function imports when it is called. Empty where there is no file.
     """

@@ -99,7 +99,7 @@ class Difference(NamedTuple):
 
 
 def difference(value: float, drawn: Floats) -> Difference:
-    """What replicates of a difference say about it."""
+    """Estimate of a difference from its replicates."""
     return Difference(value, *percentiles(drawn), p_value(drawn))
 
 

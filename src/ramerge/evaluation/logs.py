@@ -1,4 +1,4 @@
-"""What the logs of Inspect say of models: the scored samples of each, task by task.
+"""Scores of models from logs of Inspect: the scored samples of each, task by task.
 
 `ramerge eval` puts logs into LOGS/MODEL; those of `inspect eval` count too, under the name that the endpoint has for
 the model. Of several logs with the same samples of a model, the latest counts, sample by sample.
@@ -63,7 +63,7 @@ def read(folder: Path) -> list[Model]:
 
 
 def about_model(log: EvalLog) -> dict[str, Any]:
-    """What `ramerge eval` noted of the model; of other logs its name."""
+    """Identity that `ramerge eval` noted of the model; the name in other logs."""
     about = (log.eval.metadata or {}).get(OURS)
     if isinstance(about, dict) and isinstance(about.get("name"), str):
         return about

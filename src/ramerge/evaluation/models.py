@@ -252,7 +252,7 @@ def _identity(folder: Path) -> str:
 
 
 def _record(folder: Path | None) -> Any:
-    """What tables need of a merge's record: its base, and its agents by name; None where there is none."""
+    """Parts of a merge's record that tables need: its base, and its agents by name; None where there is none."""
     path = folder / RECORD_FILE if folder else None
     if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:
         return None

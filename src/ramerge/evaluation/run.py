@@ -29,7 +29,7 @@ _NO_FOLDER = re.compile(r"[^A-Za-z0-9._-]+")
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """What models are asked.
+    """Tasks and settings for models.
 
     Attributes:
         tasks: names as Inspect knows them (`ramerge/coding`, `inspect_evals/gsm8k`), or `FILE.py@NAME`.
@@ -110,12 +110,12 @@ class EvaluationRequest:
 
 
 def short_name(task: str) -> str:
-    """What a task is called in settings: its name without package or file."""
+    """Name of a task in settings: its name without package or file."""
     return task.rpartition("@")[2].rpartition("/")[2]
 
 
 def _parameters_of(task: str) -> list[str] | None:
-    """What one of ramerge's own tasks can be given; None of others, which only Inspect knows."""
+    """Arguments of one of ramerge's own tasks; None for others, which only Inspect knows."""
     from ramerge.evaluation.tasks.registry import parameters
 
     return parameters(short_name(task)) if task.startswith("ramerge/") else None

@@ -1,4 +1,4 @@
-"""What was scored: the samples of each model, task by task, whatever scored them."""
+"""Scored samples: those of each model, task by task, whatever scored them."""
 
 from __future__ import annotations
 

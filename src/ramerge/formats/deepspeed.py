@@ -132,7 +132,7 @@ def _files(folder: Path) -> tuple[list[str], list[str]]:
 
 @dataclass(frozen=True)
 class _Part:
-    """What an optimizer's file says.
+    """Contents of an optimizer's file.
 
     Attributes:
         path: the file.
@@ -222,7 +222,7 @@ def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class _State:
-    """What a model's file says.
+    """Contents of a model's file.
 
     Attributes:
         path: the file.

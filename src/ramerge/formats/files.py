@@ -1,4 +1,4 @@
-"""What formats share: files that must be there and stay in their folder, indices, and config.json."""
+"""Helpers that formats share: files that must be there and stay in their folder, indices, and config.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a format is: how to know a folder that is written in it, and how to open such a folder."""
+"""Protocol of a format: how to recognize a folder that is written in it, and how to open such a folder."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ADAPTER = "adapter"
 
 @dataclass(frozen=True)
 class Opening:
-    """What a format may need to open a folder.
+    """Context that a format may need to open a folder.
 
     Attributes:
         allow_outside_links: whether files may be links that lead out of the folder.

@@ -123,7 +123,7 @@ def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
 
 @dataclass(frozen=True)
 class _Row:
-    """What a tensor of Megatron becomes.
+    """Target of a tensor of Megatron.
 
     Attributes:
         parts: names in files of transformers, with `{layer}` and `{expert}`.

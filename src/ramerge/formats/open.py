@@ -137,7 +137,7 @@ def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
 
 
 def not_a_directory(directory: Location) -> str:
-    """What is said of a model that is no folder."""
+    """Message about a model that is not a folder."""
     if directory.suffix == ".gguf":
         return (
             f"{directory}: GGUF files are quantized and cannot be merged; "

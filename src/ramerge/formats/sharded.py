@@ -44,7 +44,7 @@ class ShardedModel:
                 self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
 
     def contents(self, metadata_folder: Path, opening: Opening) -> Contents:
-        """What a format returns, with `config.json` of another folder.
+        """Result of a format, with `config.json` of another folder.
 
         Raises:
             CheckpointError: there are problems; all of them are listed.
@@ -78,7 +78,7 @@ def _assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[P
 
 @dataclass(frozen=True)
 class ShardedPart:
-    """What one rank holds of a tensor.
+    """Part of a tensor that one rank holds.
 
     Attributes:
         shape: the whole tensor's.

@@ -130,7 +130,7 @@ def reason(error: OSError, where: str = "") -> str:
 
 
 class InputError(RamergeError):
-    """What the user gave cannot be merged.
+    """The user's input cannot be merged.
 
     Example:
         >>> try:

@@ -1,4 +1,4 @@
-"""What this process may use of the machine, and what it has used. Imports no library that fails under low limits."""
+"""Resources that this process may use, and has used. Imports no library that fails under low limits."""
 
 from __future__ import annotations
 

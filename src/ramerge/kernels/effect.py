@@ -1,4 +1,4 @@
-"""What rounding leaves of an agent's update, measured on a sample.
+"""Effect of rounding on an agent's update, measured on a sample.
 
 The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
 in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. A chunk

@@ -55,7 +55,7 @@ _owners: list[Any] = []
 
 @dataclass(frozen=True)
 class KernelSource:
-    """What `load` compiles."""
+    """Source and types that `load` compiles."""
 
     name: str
     text: str

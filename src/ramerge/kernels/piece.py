@@ -43,7 +43,7 @@ def no_counts(agents: int) -> Counts:
 
 @dataclass(frozen=True)
 class PieceResult:
-    """What merging a piece found.
+    """Result of merging a piece.
 
     Attributes:
         nonfinite: whether an input or the result is not finite.

@@ -51,7 +51,7 @@ SHARED = {
 
 @dataclass(frozen=True)
 class _RamLoop:
-    """What a loop over a base and agents does.
+    """Kind of a loop over a base and agents.
 
     Attributes:
         loop: formats.

@@ -1,4 +1,4 @@
-"""What a method is: its paper, its parameters, what it counts, and pure functions on pieces of tensors."""
+"""Definition of a method: its paper, its parameters, what it counts, and pure functions on pieces of tensors."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Layer:
-    """What a method sees of a tensor when it states what it needs.
+    """View of a tensor for a method that states what it needs.
 
     Attributes:
         name: the tensor's name.
@@ -240,7 +240,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Work:
-    """What solving for a matrix takes, beyond what every merge does.
+    """Cost of solving for a matrix, beyond that of every merge.
 
     Attributes:
         products: floating-point operations of products of matrices in float64; in float32 they count half.

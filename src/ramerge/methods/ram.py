@@ -161,7 +161,7 @@ class Moved(Statistic):
 
 @dataclass(frozen=True)
 class PreparedRam:
-    """What merging takes, unless TIES merges the shared elements.
+    """Arguments of merging, unless TIES merges the shared elements.
 
     Attributes:
         epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.

@@ -62,7 +62,7 @@ class _Bin:
 
 @dataclass(frozen=True)
 class Rank:
-    """What is found of a rank.
+    """Thresholds of a rank.
 
     Attributes:
         value: the value of that rank.

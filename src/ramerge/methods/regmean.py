@@ -122,7 +122,7 @@ class RowOperator:
 
 
 def operator(layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
-    """What is made once of the recorded inputs of a weight; None if they are all 0."""
+    """Prepared form of the recorded inputs of a weight; None if they are all 0."""
     weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
     width = layer.width
     power = sum(float(np.vdot(x, x)) for x in weighted)

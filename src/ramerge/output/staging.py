@@ -252,7 +252,7 @@ class OutputDir:
         return self._staging
 
     def said(self) -> Iterator[OutputWarning]:
-        """What the user should know at the beginning."""
+        """Notes for the user at the beginning."""
         if self._policy is not None and self._continues:
             yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
         elif self._policy is not None and self._policy.reason:

@@ -62,7 +62,7 @@ class ConfigDifferences:
 
 @dataclass(frozen=True)
 class _KeyTable:
-    """What `config_keys.json` holds.
+    """Contents of `config_keys.json`.
 
     Attributes:
         unimportant: keys that every tool writes differently.

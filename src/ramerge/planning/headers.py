@@ -1,4 +1,4 @@
-"""What the headers of a recipe's models say, one by one: format, size, dtypes, and problems."""
+"""Headers of a recipe's models, one by one: format, size, dtypes, and problems."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan is: the tensors, files and bytes of a merge, as known from headers."""
+"""Definition of a plan: the tensors, files and bytes of a merge, as known from headers."""
 
 from __future__ import annotations
 

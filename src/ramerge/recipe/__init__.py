@@ -1,4 +1,4 @@
-"""What to merge, and how: from YAML, flags or Python to a checked `Recipe`. Opens no checkpoint.
+"""Recipes: from YAML, flags or Python to a checked `Recipe`. Opens no checkpoint.
 
 document     the text as plain values, with the line of each
 dialects     forms of recipes of other programs, found by entry point

@@ -33,7 +33,7 @@ class Glob(NamedTuple):
 
 
 class Catches(Protocol):
-    """What is known of a rule here: see `recipe.model.Rule`."""
+    """View of a rule here: see `recipe.model.Rule`."""
 
     @property
     def match(self) -> tuple[str, ...]: ...

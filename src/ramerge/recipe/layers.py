@@ -1,4 +1,4 @@
-"""What a layer is. Rules, `scope: layer`, analyses and recipes in mergekit's form all use this one definition.
+"""Definition of a layer. Rules, `scope: layer`, analyses and recipes in mergekit's form all use this one definition.
 
 A layer is the first number in a tensor's name, together with all parts before the number:
 

@@ -59,7 +59,7 @@ def _score(function: Callable[..., Any], asked: Mapping[str, Any], say: Callable
 
 
 def parts_of(function: Callable[..., Any], model: Path, split: str) -> Iterator[Any]:
-    """What a function says of a model, as JSON holds it; a generator gives its scores part by part."""
+    """Scores of a function for a model, as JSON holds them; a generator gives its scores part by part."""
     more = {"split": split} if takes_split(function) else {}
     returned = function(model, **more)
     yield from map(plain, returned if inspect.isgenerator(returned) else [returned])

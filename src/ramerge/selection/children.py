@@ -62,14 +62,14 @@ def start(
 
 
 def dies_with_parent() -> Callable[[], object] | None:
-    """What a new process calls so that a kill of this one ends it; looked up before, not between fork and exec."""
+    """Call in a new process so that a kill of this one ends it; looked up before, not between fork and exec."""
     if sys.platform != "linux":
         return None
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
 
 
 def _prepare() -> Callable[[], None] | None:
-    """What a new process does before its program."""
+    """Setup of a new process before its program."""
     die_with_parent = dies_with_parent()
 
     def prepare() -> None:

@@ -205,7 +205,7 @@ def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
 
 
 def progress_of(event: SearchProgress) -> Progress:
-    """What is shown of a search."""
+    """Result of a search as shown."""
     from ramerge.foundation.progress import Progress
 
     if event.is_gathering:

@@ -41,7 +41,7 @@ def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plai
 
 
 def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> list[str]:
-    """What is wrong with the recipe at a point."""
+    """Problems of the recipe at a point."""
     try:
         check(document_of(recipe, point, label))
     except RecipeError as error:

@@ -42,7 +42,7 @@ _RIDGES = (0.01, 0.1, 1.0, 10.0)
 
 @dataclass(frozen=True)
 class Prompted:
-    """What a search by agreement needs.
+    """Inputs of a search by agreement.
 
     Attributes:
         recipe: with the recorded inputs of every agent.
@@ -187,7 +187,7 @@ class AgreementScorer:
             yield {name: of_items(each) for name, each in items.items()}
 
     def about(self) -> Mapping[str, Any]:
-        """What was gathered of the agents."""
+        """Statistics gathered from the agents."""
         replies = self._prompted.replies
         right = {name: list(counts) for name, counts in replies.counts.items()}
         return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": replies.rewarded, "right": right}

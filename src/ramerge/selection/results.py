@@ -1,4 +1,4 @@
-"""What a search found: what `search.json`, the table and the page show."""
+"""Results of a search: what `search.json`, the table and the page show."""
 
 from __future__ import annotations
 

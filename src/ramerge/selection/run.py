@@ -72,7 +72,7 @@ class Branches:
 
 @dataclass(frozen=True)
 class SearchRequest:
-    """What is searched, and how.
+    """Request of a search.
 
     Attributes:
         space: what varies.

@@ -1,4 +1,4 @@
-"""What a score says of a model: figures by name, where possible with the items that they are made of."""
+"""Scores of a model: figures by name, where possible with the items that they are made of."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Scorer(Protocol):
 
 @dataclass(frozen=True)
 class Objective:
-    """What is to be as good as possible.
+    """An objective of a search.
 
     Attributes:
         name: of a figure; `mean`: the mean of all figures; or `worst`: the smallest of all figures, or of retentions.

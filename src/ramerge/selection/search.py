@@ -211,7 +211,7 @@ def agreement_scorer(found: Prompted) -> MakeScorer:
 
 
 def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> MakeScorer:
-    """What makes the scorer of a search in its folder."""
+    """Factory of the scorer of a search in its folder."""
     if isinstance(score, TaskScore):
         tasks = score
         return lambda folder: TaskScorer(tasks, folder)

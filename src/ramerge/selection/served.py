@@ -147,5 +147,5 @@ def _refuse_failed(found: Model) -> None:
 
 
 def split_of(key: str) -> Split:
-    """What a sample is for."""
+    """Purpose of a sample."""
     return "validation" if hashlib.sha256(key.encode()).digest()[0] % 2 == 0 else "test"

@@ -56,7 +56,7 @@ class ModelServer:
     timeout: float = 900.0
 
     def check(self) -> list[str]:
-        """What is wrong with it: sentences."""
+        """Problems, as sentences."""
         found = []
         if not 0 < self.timeout < math.inf:
             found.append(f"--serve-timeout {self.timeout:g}: must be a number of seconds above 0")

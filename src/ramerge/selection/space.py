@@ -1,4 +1,4 @@
-"""What may vary in a search: axes over keys of the recipe, and the points that they span.
+"""Space of a search: axes over keys of the recipe, and the points that they span.
 
 An axis over a parameter counts only at points whose method has that parameter, so a space over several methods is a
 tree: the method first, then what it takes.

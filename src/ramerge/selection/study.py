@@ -209,7 +209,7 @@ class Study:
 
 
 def check_sampler(sampler: str, space: Space) -> list[str]:
-    """What a sampler cannot do with a space."""
+    """Limits of a sampler on a space."""
     endless = [axis.where for axis in space.axes if axis.domain.listed() is None]
     if sampler == "grid" and endless:
         return [f"{where}: a grid needs values, or a range with a step; or take --sampler tpe" for where in endless]

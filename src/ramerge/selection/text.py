@@ -101,7 +101,7 @@ def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:
 
 
 def findings(result: SearchResult) -> list[str]:
-    """What the search says, in sentences."""
+    """Result of the search, in sentences."""
     if _by_agreement(result):
         return _agreement_findings(result)
     best = result.winner

@@ -48,7 +48,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class GreedyResult:
-    """What a greedy soup has found, the content of `soup.json`.
+    """Result of a greedy soup, the content of `soup.json`.
 
     Attributes:
         members: the checkpoints in the soup, in the order of their steps.
@@ -194,7 +194,7 @@ class _Greedy:
 
 
 def failures_of(result: GreedyResult) -> list[str]:
-    """What could not be scored, as warnings."""
+    """Checkpoints that could not be scored, as warnings."""
     return [
         f"{' + '.join(tried.members)}: could not be scored, and is left out: {tried.failure}"
         for tried in result.trials

@@ -20,7 +20,7 @@ GREEDY = "greedy"
 
 @dataclass(frozen=True)
 class SoupRequest:
-    """What a command line asks for.
+    """Request of a command line.
 
     Attributes:
         recipe: of the soup; of a greedy one, of the uniform soup of all that may be in it.

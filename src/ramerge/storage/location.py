@@ -1,4 +1,4 @@
-"""What names a file or a folder, local or remote."""
+"""Names of files and folders, local or remote."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Remote:
                 yield Remote(self.storage, key)
 
     def version(self) -> Version:
-        """What the file is pinned to.
+        """Version that the file is pinned to.
 
         Raises:
             CheckpointError: there is no such file.

@@ -1,4 +1,4 @@
-"""What a run has uploaded, and how its files are named there."""
+"""Files that a run has uploaded, and how its files are named there."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DefeatedError(OutputError):
 
 @dataclass
 class UploadRun:
-    """What one run has uploaded, and what it found at the place when it began.
+    """Files that one run has uploaded, and what it found at the place when it began.
 
     It is noted in a log, which is on the disk before a shard is removed here: first the run, then each shard that has
     arrived. So a later process can continue.
@@ -104,7 +104,7 @@ class UploadRun:
             self.arrived[str(said["shard"])] = str(said["tag"])
 
     def named(self, name: str) -> str:
-        """What a local shard is called at the place."""
+        """Name of a local shard at the place."""
         path = PurePosixPath(name)
         stem = path.name.removesuffix(_WEIGHTS)
         found = _NUMBERED.fullmatch(stem)

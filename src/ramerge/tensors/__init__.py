@@ -1,4 +1,4 @@
-"""What a tensor is, and how its blocks are read. Nothing here knows of formats or of merging.
+"""Tensors, and how their blocks are read. Nothing here knows of formats or of merging.
 
 tensor         name, dtype, shape, and an origin: where the elements come from
 origins        origins that move elements: pieces, cuts, transposes

@@ -46,7 +46,7 @@ class Arena:
 
     @contextmanager
     def scratch(self) -> Iterator[None]:
-        """What is taken inside is taken back at the end."""
+        """Free at the end what is taken inside."""
         used = self._used
         try:
             yield

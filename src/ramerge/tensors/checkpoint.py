@@ -32,7 +32,7 @@ class Quantized:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a model's folder holds, as its format has opened it.
+    """Contents of a model's folder, as its format has opened it.
 
     Attributes:
         tensors: name to tensor, in the order in which an output shall have them.

@@ -64,7 +64,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
         return (_shown(text, desk), name, *others, base, agents)
 
     def plan(text: str) -> tuple[str, str, str]:
-        """What is wrong, the plan, and its command."""
+        """Problems, the plan, and its command."""
         try:
             document = read_draft(text or EMPTY, desk.roots)
             if not models_in(document)[1]:

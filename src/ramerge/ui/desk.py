@@ -1,4 +1,4 @@
-"""What the tabs of the page share: where files are, how much a command may take, and what runs."""
+"""State that the tabs of the page share: where files are, how much a command may take, and what runs."""
 
 from __future__ import annotations
 

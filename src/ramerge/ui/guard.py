@@ -79,7 +79,7 @@ class PageGuard:
             await self._app(scope, _replayed(body, receive), self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
-        """What is answered to a request that is refused."""
+        """Answer to a request that is refused."""
         hosts, origins = request.headers.getlist("host"), request.headers.getlist("origin")
         path = request.scope["path"]
         if self._hosts is not None and (len(hosts) != 1 or hosts[0] not in self._hosts):

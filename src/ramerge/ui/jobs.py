@@ -28,7 +28,7 @@ _INTERRUPTED = 128
 
 
 def command_line(words: Sequence[str]) -> str:
-    """What a user types to do the same."""
+    """Command that does the same."""
     return shlex.join(["ramerge", *words])
 
 

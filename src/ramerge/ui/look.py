@@ -101,7 +101,7 @@ def _so_far(live: Values) -> dict[str, Any]:
 
 
 def _figures(values: Values, advice: list[str], agent: str, measure: str) -> list[str]:
-    """What was found, figures, and the heat map."""
+    """Findings, figures, and the heat map."""
     drawn = [charts.density_bars(values), charts.overlap_bars(values), charts.core_lines(values)]
     shown = views.figures(figure for figure in drawn if figure.rows)
     return [views.block(findings(values, advice)), views.block(shown), _heat(values, agent, measure)]

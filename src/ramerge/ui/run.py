@@ -60,7 +60,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
 
 
 class _Runs:
-    """What the buttons do. Results are the progress, the list, and a command."""
+    """Actions of the buttons. Results are the progress, the list, and a command."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -50,7 +50,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     job = gr.State(None)
 
     def preview(text: str, lines: str, *given: Any) -> tuple[str, str]:
-        """What is wrong, or the command line; nothing while prompts are missing."""
+        """Problems, or the command line; nothing while prompts are missing."""
         try:
             return "", desk.command(search_words(desk, text, lines, *given)) if all(_files(lines).values()) else ""
         except RamergeError as error:
@@ -106,7 +106,7 @@ def search_words(desk: Desk, text: str, lines: str, count: float, longest: float
 
 
 def search_view(result: SearchResult, folder: str) -> str:
-    """What a search found: sentences, where the best is, points, and figures."""
+    """Result of a search: sentences, where the best is, points, and figures."""
     head, rows = ranking_rows(result)
     drawn = [figure for figure in figures_of(result) if figure.name in ("front", "ranking", "course")]
     said = [*findings(result), f"checkpoint in {folder}/best, recipe in {folder}/recipe.yaml"]

@@ -1,4 +1,4 @@
-"""What the page shows besides controls: tables and figures as HTML, in the styles and with the charts of reports.
+"""Parts of the page besides controls: tables and figures as HTML, in the styles and with the charts of reports.
 
 Everything that comes from models, recipes and commands is escaped here, or drawn as text by vl-convert.
 """

@@ -65,7 +65,7 @@ def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 def _found(analysis: Values, advice: Sequence[str]) -> dict[str, Any]:
-    """What the parts of the page show that `findings` has, too."""
+    """Parts of the page that show what `findings` has, too."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
     return {

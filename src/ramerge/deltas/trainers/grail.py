@@ -48,7 +48,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class _Sparse:
-    """What the data hold of a tensor; offsets count from the beginning of the frame's content.
+    """Extent of a tensor in the data; offsets count from the beginning of the frame's content.
 
     Attributes:
         dtype: of the values.

@@ -1,4 +1,4 @@
-"""What a delta is to the converter: a link of a chain, applied to the blocks of a model in order.
+"""Deltas as the converter sees them: a link of a chain, applied to the blocks of a model in order.
 
 A chain is applied block by block: each link changes the block that the link before it has left, and checks what it has
 made against the trainer's checksums. So a chain of any length takes one read of the base and no copies of the model.
@@ -84,7 +84,7 @@ class LinkPass(ABC):
 
 
 class Change(ABC):
-    """What a delta changes in a tensor."""
+    """Changes of a delta in a tensor."""
 
     @abstractmethod
     def apply(self, block: Bytes, start: int) -> None:
@@ -172,7 +172,7 @@ class _PassOfWhole(LinkPass):
 
 
 def misfits(folder: Path, base: Checkpoint, changed: Mapping[str, tuple[str, tuple[int, ...]] | None]) -> list[str]:
-    """What is wrong with tensors that a delta changes."""
+    """Problems of tensors that a delta changes."""
     problems = []
     if base.quantized is not None:
         problems.append(

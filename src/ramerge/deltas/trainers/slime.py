@@ -48,7 +48,7 @@ _MOST_OVERWRITTEN = 1 << 32
 
 @dataclass(frozen=True)
 class Payload:
-    """What a delta holds of a tensor.
+    """Entry of a tensor in a delta.
 
     Attributes:
         frame: where.
@@ -191,7 +191,7 @@ def _whole(folder: Path, opening: Opening) -> WholeTensors:
 def _payloads(
     folder: Path, weight_map: Mapping[str, str], headers: Mapping[str, Header], encoding: str, algorithm: str
 ) -> dict[str, Payload]:
-    """What the files hold of each tensor that the index lists.
+    """Contents of the files for each tensor that the index lists.
 
     slime writes a tensor that several pipeline stages have once for each. The index names one of the copies; applying
     both would undo a xor.

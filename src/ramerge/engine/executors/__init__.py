@@ -18,7 +18,7 @@ from ramerge.options import Ray
 
 @contextmanager
 def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int]) -> Iterator[Executor]:
-    """What works on blocks.
+    """A worker on blocks.
 
     Args:
         ray: the cluster; None for the threads of this process.

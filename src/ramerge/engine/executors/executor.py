@@ -21,11 +21,11 @@ class Pass(Protocol[Taken, Given]):
     """Work on blocks, as a value that can be sent to another node. Open files in it open themselves again there."""
 
     def limits(self) -> AbstractContextManager[object]:
-        """What surrounds all workers of a process."""
+        """Context of all workers of a process."""
         ...
 
     def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[Any]:
-        """What a thread owns: buffers, open files. It may report at any time, even in the middle of a block."""
+        """Resources of one thread: buffers, open files. It may report at any time, even in the middle of a block."""
         ...
 
     def prefetch(self, worker: Any, run: Sequence[Taken]) -> None:

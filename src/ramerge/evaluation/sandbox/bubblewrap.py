@@ -1,4 +1,4 @@
-"""What a program sees in a sandbox of bubblewrap: a Python interpreter, shared libraries, numpy, and an empty /tmp.
+"""View of a program in a sandbox of bubblewrap: a Python interpreter, shared libraries, numpy, and an empty /tmp.
 
 Nothing else of the machine is mounted: no home, no working directory, no installed packages (some hold a benchmark's
 answers). numpy is, because programs of coding benchmarks import it, ramerge brings it, and it costs two mounts.

@@ -273,7 +273,7 @@ async def converse(
 
 @cache
 def _threads() -> ThreadPoolExecutor:
-    """Of this process: as many programs, or pairs of them, run at once as there are processors."""
+    """Limiter of this process: as many programs, or pairs of them, run at once as there are processors."""
     return ThreadPoolExecutor(processors(), thread_name_prefix="sandbox")
 
 

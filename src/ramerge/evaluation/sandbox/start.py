@@ -1,4 +1,4 @@
-"""What runs first in a sandbox: it takes on limits, reports to the outside, and becomes the program.
+"""First program of a sandbox: it takes on limits, reports to the outside, and becomes the program.
 
 `execution` hands the text of this file to `python -c`, so it imports nothing of ramerge and as little as it can of the
 standard library. Its arguments are two descriptors: of the job, a dictionary in Python's own serialization, and of the

@@ -1,4 +1,4 @@
-"""What a program may use, and how much it uses, seen from outside its sandbox."""
+"""Limits of a program, and how much it uses, seen from outside its sandbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MOST_FILES, _DEEPEST = 1000, 100
 
 
 class Limits(BaseModel):
-    """What a program may use.
+    """Limits of a program.
 
     Attributes:
         seconds: on the clock; whole seconds, rounded up, of processor time a process.

@@ -171,7 +171,7 @@ def _about_paper(table: str) -> Iterator[str]:
 
 
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
-    """What differs between runs: samples, failures, settings."""
+    """Differences between runs: samples, failures, settings."""
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
     counts = {
         task: max(found) for task in tasks if (found := [len(m.tasks[task].keys) for m in models if task in m.tasks])

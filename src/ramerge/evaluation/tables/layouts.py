@@ -61,7 +61,7 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a table shows; `differences` is whether scores come with their difference to the base model."""
+    """Layout of a table; `differences` is whether scores come with their difference to the base model."""
 
     name: str
     title: str

@@ -1,4 +1,4 @@
-"""What merging needs to know besides scores: what of each agent's skill a merge has kept.
+"""Figures of merging besides scores: what of each agent's skill a merge has kept.
 
 For a task with a specialist (the agent trained for it), the *retention* of a merge is its score over the specialist's.
 From these follow, over all such tasks that both were run on:
@@ -46,7 +46,7 @@ _FIGURES: dict[str, Callable[[Floats], Floats]] = {
 
 
 class RetainedScore(NamedTuple):
-    """What a merge has kept in one task: its retention, bootstrap replicates of it, and its tokens."""
+    """Retention of a merge in one task: its retention, bootstrap replicates of it, and its tokens."""
 
     value: float
     drawn: Floats | None

@@ -44,7 +44,7 @@ class TableStyle:
         return text
 
     def legend(self, cells: pd.DataFrame) -> list[str]:
-        """What the marks mean that occur."""
+        """Legend of the marks that occur."""
         best, second = (mark.format("0.00") for mark in (self.best, self.second))
         ranks = f"{best} best and {second} second best of the merged models."
         beats = "† a merged model above the specialist of the domain."

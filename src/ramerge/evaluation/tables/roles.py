@@ -16,7 +16,7 @@ _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "mat
 
 @dataclass(frozen=True)
 class GivenRoles:
-    """What the user says: the base of all models, an agent for each suite or task, and merges without a record."""
+    """Roles that the user names: the base of all models, an agent for each suite or task, merges without a record."""
 
     base: str | None = None
     specialists: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What the tasks share: arguments, requests to the model, and scores that are ratios.
+"""Shared parts of the tasks: arguments, requests to the model, and scores that are ratios.
 
 A metric is the sum of numerators over the sum of denominators of all samples, so an accuracy has (0, 1) or (1, 1), and
 the share of followed instructions (2, 3). Each sample's ratios are in its score's metadata, where tables find them.
@@ -79,7 +79,7 @@ def chosen(subsets: Subsets, known: Iterable[str]) -> list[str]:
 
 
 def for_each(names: Iterable[str], function: Callable[[str], T]) -> dict[str, T]:
-    """What a function makes of each name; one `EvaluationError` with the problems of all where it raised some."""
+    """Call a function with each name; one `EvaluationError` with the problems of all where it raised some."""
     found: dict[str, T] = {}
     problems: dict[str, None] = {}
     for name in names:

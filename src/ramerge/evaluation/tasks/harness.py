@@ -196,7 +196,7 @@ def _math500_documents(path: Path, text: str) -> Records:
 
 
 def _boxed(solution: str) -> str | None:
-    """What stands in a solution's last box, as lm-eval reads it; None where it cannot."""
+    """Content of a solution's last box, as lm-eval reads it; None where it cannot."""
     utils = _imported("lm_eval.tasks.hendrycks_math.utils")
     try:
         found: str = utils.remove_boxed(utils.last_boxed_only_string(solution))
@@ -250,7 +250,7 @@ class _LoadedTask:
             yield made
 
     def judged(self, document: Mapping[str, Any], reply: str) -> dict[str, tuple[str, Mapping[str, Any]]]:
-        """What each of the task's filters made of a reply, and lm-eval's metrics of that."""
+        """Results of each of the task's filters for a reply, and lm-eval's metrics of them."""
         instance = import_module("lm_eval.api.instance").Instance("generate_until", document, (), 0)
         instance.resps = [reply]
         with _contained():

@@ -1,4 +1,4 @@
-"""What Inspect finds by the entry point `ramerge`: tasks, and the sandbox `bubblewrap`."""
+"""Registry for Inspect's entry point `ramerge`: tasks, and the sandbox `bubblewrap`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TASKS: dict[str, Callable[..., Task]] = {
 
 
 def parameters(name: str) -> list[str]:
-    """What the task ramerge/NAME can be given, files of the user included.
+    """Arguments of the task ramerge/NAME, files of the user included.
 
     Raises:
         EvaluationError: there is no such task.

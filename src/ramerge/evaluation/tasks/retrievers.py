@@ -27,7 +27,7 @@ _FIRST_WAIT = 1.0  # seconds, which double
 
 @dataclass(frozen=True, slots=True)
 class RetrievedDocument:
-    """What a search finds. `title` is empty where the source has none."""
+    """A document that a search finds. `title` is empty where the source has none."""
 
     title: str
     text: str
@@ -74,7 +74,7 @@ class BM25:
 
 
 def opened(engine: str, documents: Path | None) -> Retriever:
-    """What searches: `bm25` over a file of documents, or a server at an address, which is asked once.
+    """Retriever: `bm25` over a file of documents, or a server at an address, which is asked once.
 
     Raises:
         EvaluationError: something is missing or wrong, or the server does not answer.

@@ -133,7 +133,7 @@ def converse(
 
 
 async def _information(retriever: Retriever, query: str, topk: int, most: int) -> str:
-    """What the model is told about a query, as the original words it."""
+    """Reply to the model's query, as the original words it."""
     found = await retriever.search(query[:_LONGEST_QUERY], topk) if query else ()
     documents = "\n".join(f"Doc {number}: {_line(document)}" for number, document in enumerate(found, 1))
     return f"\n\n<information>{documents[:most] or NOTHING_FOUND}</information>\n\n"
@@ -203,7 +203,7 @@ def _action(turn: str) -> tuple[str | None, str]:
 
 
 def _tagged(name: str, turn: str) -> list[str]:
-    """What stands between the tags of a name, as `<name>(.*?)</name>` finds it, in linear time."""
+    """Text between the tags of a name, as `<name>(.*?)</name>` finds it, in linear time."""
     closed = turn.split(f"</{name}>")[:-1]
     return [part.split(f"<{name}>", 1)[1] for part in closed if f"<{name}>" in part]
 

@@ -1,4 +1,4 @@
-"""What compressed-tensors writes (https://github.com/vllm-project/compressed-tensors), where codes are floats.
+"""Checkpoints of compressed-tensors (https://github.com/vllm-project/compressed-tensors), where codes are floats.
 
 `float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` for a tensor, a channel, a
 group or a block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, e4m3 scales for 16

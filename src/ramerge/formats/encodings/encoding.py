@@ -1,4 +1,4 @@
-"""What an encoding is: how to know it, and how to make of codes and scales the tensors of the model."""
+"""Protocol of an encoding: how to recognize it, and how to make of codes and scales the tensors of the model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file of `torch.save` holds: plain values, in which a tensor says where its elements are.
+"""Contents of a file of `torch.save`: plain values, in which a tensor says where its elements are.
 
 The names that a pickle may use are listed here, with what is made of them. The classes of torch.distributed that
 describe shards become stubs (`machine.Stub`), which hold what the pickle says of them.

@@ -26,14 +26,14 @@ class RefusedError(ValueError):
 
 @dataclass(frozen=True)
 class Name:
-    """What stands for a class or a function in a pickle: only its name."""
+    """Stand-in for a class or a function in a pickle: only its name."""
 
     path: str
 
 
 @dataclass(eq=False)
 class Stub:
-    """What stands for an object of a class: the arguments that it was made with, and its state. It does nothing."""
+    """Stand-in for an object of a class: the arguments that it was made with, and its state. It does nothing."""
 
     path: str
     args: tuple[Any, ...]

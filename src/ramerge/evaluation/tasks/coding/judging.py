@@ -40,7 +40,7 @@ class Programs(Protocol):
 
 
 def programs() -> Programs:
-    """What runs programs of the sample that is scored."""
+    """Runner of programs for the sample that is scored."""
     environment = sandbox()
     try:
         return environment.as_type(BubblewrapSandbox)  # Inspect wraps it

@@ -47,7 +47,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Problem:
-    """What a model is asked to program, and how that is tested.
+    """A programming problem, and how answers are tested.
 
     Attributes:
         key: unique in its data set.

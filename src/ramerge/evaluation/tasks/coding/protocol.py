@@ -1,4 +1,4 @@
-"""What is asked for programs and tests, and how they are read from the answers.
+"""Prompts for programs and tests, and how both are read from the answers.
 
 Content and format are those of CURE (https://github.com/Gen-Verse/CURE, evaluation/); the words are not. CURE writes
 its turns into one text, here the model's chat template does. A program is the last ```python block. A test is what

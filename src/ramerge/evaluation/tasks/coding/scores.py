@@ -51,7 +51,7 @@ def figures(truth: Table, generated: Table, bon: tuple[int, int]) -> dict[str, R
 
 
 def nothing(programs: int, truth: int, generated: int) -> dict[str, Ratio]:
-    """What a problem counts whose requests all failed: as if all programs had been right and no test."""
+    """Table of a problem whose requests all failed: as if all programs had been right and no test."""
     weight = 1.0 if generated else 0.0
     whole = (programs, programs * truth, generated, programs * generated, weight, truth * weight)
     return {name: (0.0, float(each)) for name, each in zip(METRICS, whole, strict=True)}

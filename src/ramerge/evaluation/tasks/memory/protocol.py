@@ -52,17 +52,17 @@ _CLOSED = ("yes", "no", "noanswer")
 
 
 def section(problem: str, memory: str, text: str) -> str:
-    """What turns a memory and the next section into a new memory."""
+    """Prompt that turns a memory and the next section into a new memory."""
     return _SECTION.format(problem=problem, memory=memory, section=text)
 
 
 def final(problem: str, memory: str) -> str:
-    """What asks for the answer from the memory only."""
+    """Prompt for the answer from the memory only."""
     return _FINAL.format(problem=problem, memory=memory)
 
 
 def after_thinking(reply: str) -> str:
-    """What comes after the last `</think>`; the whole reply where there is none."""
+    """Reply after the last `</think>`; the whole reply where there is none."""
     return reply.rsplit("</think>", 1)[1].strip() if "</think>" in reply else reply
 
 
