@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Setting(NamedTuple):
-    """What a field of `Options` or another class of settings says of itself.
+    """Metadata of a field of `Options` or another class of settings.
 
     Attributes:
         flag: its option on the command line.

@@ -120,7 +120,7 @@ class CalibrationSettings:
         return self.gather in (what, "all")
 
     def problems(self) -> list[str]:
-        """What is wrong with them."""
+        """Problems of these settings."""
         found = [
             f"{name}: {value!r} must be a whole number of at least {least}"
             for name, value, least in (

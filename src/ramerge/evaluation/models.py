@@ -117,7 +117,7 @@ class EvaluationTarget:
         return str(self.folder) if self.folder and (self.folder / "tokenizer.json").is_file() else None
 
     def about(self) -> dict[str, Any]:
-        """What its logs keep of it; `identity` is the same only while its weights are."""
+        """Description that its logs keep; `identity` is the same only while its weights are."""
         return {
             "name": self.name,
             "model": str(self.folder.resolve()) if self.folder else self.model,

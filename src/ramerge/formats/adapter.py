@@ -523,7 +523,7 @@ class _Agent:
             )
 
     def _scaling(self, name: str, rank: int) -> float:
-        """What a product is multiplied by. Raises ValueError if the weights have another rank than the one stated."""
+        """Factor of a product. Raises ValueError if the weights have another rank than the one stated."""
         self.scaled.add(name)
         if rank != (stated := self.settings.rank(name)):
             raise ValueError(

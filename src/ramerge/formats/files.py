@@ -70,7 +70,7 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
 
 
 def tag_of(path: Location) -> str | None:
-    """What a trainer's small file says the latest step is; None if there is no such file, or it says no plain name."""
+    """Latest step by a trainer's small file; None if there is no such file, or it says no plain name."""
     if not path.is_file():  # a pipe would never end
         return None
     try:
@@ -89,7 +89,7 @@ def policy_places(folder: Location) -> list[Location]:
 
 @dataclass(frozen=True)
 class About:
-    """What is known of a model whose trainer does not write a `config.json` next to its weights.
+    """Configuration of a model whose trainer does not write a `config.json` next to its weights.
 
     Attributes:
         config: `config.json`; empty if there is none.

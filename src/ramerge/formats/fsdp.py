@@ -174,7 +174,7 @@ def _differ(left: View, right: View) -> bool:
 
 
 def _of_a_whole_model(folder: Path, gathered: Mapping[str, _Gathered], ranks: int) -> Iterator[str]:
-    """What is wrong if tensors are those of an adapter, or not those of all ranks."""
+    """Problem of tensors that are those of an adapter, or not those of all ranks."""
     adapter = folder / "lora_adapter"
     if any(map(_LORA.search, gathered)):
         found = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"

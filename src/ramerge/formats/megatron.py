@@ -38,7 +38,7 @@ _NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_mach
 
 @dataclass(frozen=True)
 class Sizes:
-    """What `config.json` says of the model: counts of layers, experts, heads, groups of heads; sizes."""
+    """Sizes of the model by `config.json`: counts of layers, experts, heads, groups of heads; sizes."""
 
     layers: int
     experts: int

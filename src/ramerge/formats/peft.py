@@ -1,4 +1,4 @@
-"""What `adapter_config.json` of PEFT says about a LoRA adapter, checked.
+"""Configuration of a LoRA adapter by PEFT's `adapter_config.json`, checked.
 
 Sources: `LoraConfig`, `LoraLayer.update_layer` and `get_pattern_key` of peft 0.21. Targets are taken from the weights
 and not from here: PEFT writes what it has trained, whatever patterns chose it.
@@ -79,7 +79,7 @@ _LONGEST_NAME = 1000
 
 
 class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
-    """What a LoRA adapter's configuration decides, by PEFT's names. Targets follow from the weights."""
+    """Settings of a LoRA adapter, by PEFT's names. Targets follow from the weights."""
 
     r: _Rank = 8
     rank_pattern: dict[str, _Rank] = {}
@@ -100,7 +100,7 @@ class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
         return next((self.rank_pattern[key] for key in self._ranks.matching(name)), self.r)
 
     def scaling(self, name: str, rank: int) -> float:
-        """What the product of a module, or of a parameter, is multiplied by."""
+        """Factor of the product of a module, or of a parameter."""
         alpha = next((self.alpha_pattern[key] for key in self._alphas.matching(name)), self.lora_alpha)
         return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
 

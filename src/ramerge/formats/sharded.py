@@ -1,4 +1,4 @@
-"""What formats share whose tensors are in pieces: how a model is put together, and the parts that ranks save.
+"""Helpers of formats whose tensors are in pieces: how a model is put together, and the parts that ranks save.
 
 A part is torch's DTensor or ShardedTensor, as a stub, or a plain tensor.
 """
@@ -92,7 +92,7 @@ class ShardedPart:
 
 
 def part_of(value: Any) -> ShardedPart:
-    """What a value of a rank's state dict says.
+    """Entry of a rank's state dict.
 
     Raises:
         RefusedError: it is not a tensor, or is sharded in a way that is not read.

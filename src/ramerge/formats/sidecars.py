@@ -138,7 +138,7 @@ def companion_files(
 
 
 def left_out(directory: Location, read: Container[Location]) -> list[str]:
-    """What is neither merged nor copied of a model's folder, by relative name; folders end with a slash.
+    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash.
 
     Args:
         directory: the folder.

@@ -1,4 +1,4 @@
-"""What the formats share that torch writes: tensors of its files as tensors of a checkpoint, tied tensors, names."""
+"""Helpers of the formats that torch writes: tensors of its files as tensors of a checkpoint, tied tensors, names."""
 
 from __future__ import annotations
 

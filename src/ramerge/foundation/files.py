@@ -46,7 +46,7 @@ _OF_THE_DEMO = ("base", "coder", "tool", "memory")
 
 
 def no_such_folder(path: Path, also: str = "") -> str:
-    """What is said of a folder that does not exist, and `also` is not, with one that may be meant."""
+    """Message about a folder that does not exist, nor does `also`, with one that may be meant."""
     parent = path.parent
     siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
     if near := get_close_matches(path.name, siblings, n=1):

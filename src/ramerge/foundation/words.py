@@ -20,7 +20,7 @@ def parse_scalar(text: str) -> Any:
 
 
 def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
-    """What `--vary KEY=V,V,...` asks for; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
+    """Values of `--vary KEY=V,V,...`; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
 
     Raises:
         RecipeError: not of that form, or a key is given twice.

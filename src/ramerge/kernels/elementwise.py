@@ -138,7 +138,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 def _kind(value: Given) -> str | bool:
-    """What a loop is compiled for: how many numbers there are of a value, or the value of a flag."""
+    """Key of a compiled loop: how many numbers there are of a value, or the value of a flag."""
     return value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON
 
 

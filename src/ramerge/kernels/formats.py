@@ -69,7 +69,7 @@ class ElementFormat:
         return f"u{8 * np.dtype(self.real).itemsize}"
 
     def array(self, words: Words, elements: int) -> Words:
-        """What a loop takes of an array that holds so many elements, with zeros up to a whole word."""
+        """Part of an array of so many elements that a loop takes, with zeros up to a whole word."""
         return words.view(self.word)[: -(-elements // len(self.lanes))]
 
 
@@ -141,7 +141,7 @@ class Loop:
         return f"{self.inputs[place].lanes[part]}({word})"
 
     def arrays(self, inputs: Sequence[Words], elements: int) -> list[Words]:
-        """What the loop takes of arrays that hold so many elements."""
+        """Parts of arrays of so many elements that the loop takes."""
         return [form.array(words, elements) for form, words in zip(self.inputs, inputs, strict=True)]
 
 

@@ -152,7 +152,7 @@ def filled(template: str, /, **parts: str | float | Sequence[str]) -> str:
 def deferred(
     name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
 ) -> Kernel:
-    """What `load` gives for a function that returns an int64, loaded when it is called first."""
+    """A kernel as `load` gives it, of a function that returns an int64, loaded when it is called first."""
 
     @cache
     def loaded() -> Kernel:
@@ -207,7 +207,7 @@ def make(source: KernelSource) -> tuple[Any, bytes | None]:
 
 
 def _bundled(source: KernelSource) -> bytes | None:
-    """What the installation brought along, unless numba's settings ask for something else."""
+    """Bundle that the installation brought along, unless numba's settings ask for something else."""
     key = None if _numba_settings() else source.portable_key
     return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
 
@@ -286,7 +286,7 @@ def expands() -> bool:
 
 
 def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
-    """What a function does, as text: its code, and the values of what it takes from its module.
+    """Meaning of a function, as text: its code, and the values of what it takes from its module.
 
     The module's file would not do: what was imported from it may be older than what it holds now.
 

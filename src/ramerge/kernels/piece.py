@@ -129,7 +129,7 @@ class Piece:
         return self.out.view(FORMATS[self.out_format].real).reshape(shape)
 
     def unrounded(self, found: PieceResult) -> Iterator[Piece]:
-        """What must be merged once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
+        """Inputs to merge once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
         if self.counts is not None and found.rounded_by_kernel:
             for begin, end in self._sampled():
                 yield self._sample(begin, end, None)

@@ -53,7 +53,7 @@ def _stored(target: str, value: str) -> str:
 
 
 def names_of(name: str, numbers: int, agents: int) -> list[str]:
-    """What source calls a number of each agent: names of their own, or one name if all have the same number."""
+    """Names in source of a number of each agent: names of their own, or one name if all have the same number."""
     return [f"{name}{t}" for t in range(agents)] if numbers > 1 else [name] * agents
 
 

@@ -1,4 +1,4 @@
-"""What replaces the flags of mergekit; docs/guides/mergekit.md has the same list."""
+"""Replacements of the flags of mergekit; docs/guides/mergekit.md has the same list."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ class Statistic(ABC):
 
     @property
     def kept(self) -> str | None:
-        """What its counts are, whatever the scope, for keeping them beyond the process; None: they are not kept.
+        """Key of its counts, whatever the scope, for keeping them beyond the process; None: they are not kept.
 
         Only for counts of a few integers, of which those of a part are the sums of those of its tensors.
         """
@@ -258,7 +258,7 @@ class Work:
 
 @dataclass(frozen=True)
 class SideInput:
-    """What a method takes of each agent in addition to its weights. An agent's key in a recipe names the folder.
+    """Input of a method from each agent in addition to its weights. An agent's key in a recipe names the folder.
 
     Attributes:
         key: the agent's key, and with two dashes the flag.

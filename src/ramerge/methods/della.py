@@ -88,7 +88,7 @@ def _of(value: Any, agent: str) -> float | None:
 
 @dataclass(frozen=True)
 class Dropping:
-    """What is kept of each agent, and whether that is divided by its probability (`by_chance`)."""
+    """Kept elements of each agent, and whether that is divided by its probability (`by_chance`)."""
 
     seed: int
     agents: Agents
@@ -144,7 +144,7 @@ def ascending(rows: NDArray[Any]) -> NDArray[np.intp]:
 
 
 def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
-    """What belongs to ranks, where the entries of these ranks are."""
+    """Values that belong to ranks, where the entries of these ranks are."""
     made = np.empty(order.shape, by_rank.dtype)
     np.put_along_axis(made, order, np.broadcast_to(by_rank, order.shape), -1)
     return made
@@ -178,7 +178,7 @@ class RowMagnitudes(Sums):
 
 @dataclass(frozen=True)
 class PreparedDella:
-    """What merging takes: what is kept, by agent weights and factors of it, and how it is summed."""
+    """Arguments of merging: what is kept, by agent weights and factors of it, and how it is summed."""
 
     dropping: Dropping
     weights: tuple[float, ...]

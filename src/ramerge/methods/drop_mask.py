@@ -19,7 +19,7 @@ from ramerge.kernels.threefry import key_words
 
 @dataclass(frozen=True)
 class DropMask:
-    """What drops elements of each agent with its rate; what stays may be multiplied by 1 / (1 - rate)."""
+    """Mask that drops elements of each agent with its rate; what stays may be multiplied by 1 / (1 - rate)."""
 
     seed: int
     agents: tuple[str, ...]

@@ -34,7 +34,7 @@ Solve = Callable[..., Numbers]
 
 @dataclass(frozen=True)
 class Cost:
-    """What a matrix takes: `Work`, and float64 numbers that are held besides the task vectors and the result."""
+    """Cost of a matrix: `Work`, and float64 numbers that are held besides the task vectors and the result."""
 
     products: float
     decompositions: float
@@ -43,7 +43,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class PreparedMatrices:
-    """What merging takes: for linear weights, and for all others."""
+    """Arguments of merging: for linear weights, and for all others."""
 
     solve: Solve
     formula: Formula

@@ -1,4 +1,4 @@
-"""What methods share that are weighted means of the agents themselves, such as checkpoints of a run.
+"""Shared parts of methods that are weighted means of the agents themselves, such as checkpoints of a run.
 
     merged = sum_t w_t a_t        sum_t w_t = 1
 
@@ -19,7 +19,7 @@ Weights = Callable[[Any, Agents], tuple[float, ...]]
 
 
 def one_of(index: int, means: int) -> Formula:
-    """What `merge` takes to write one of several means."""
+    """Arguments of `merge` that write one of several means."""
     return Formula(_chosen, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
 
 

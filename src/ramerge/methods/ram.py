@@ -41,7 +41,7 @@ Scope = Literal["model", "layer", "tensor"]
 
 @dataclass(frozen=True)
 class AgentCounts:
-    """Of `total` elements, how many one agent moved by more than `epsilon` (None if that differs), and only it."""
+    """Counts, of `total` elements, of those that one agent moved by more than `epsilon` (None if it differs), and only it."""
 
     total: int
     active: int
@@ -130,7 +130,7 @@ class ClippedParameters(RescaledParameters):
 
 @dataclass(frozen=True)
 class Moved(Statistic):
-    """What each agent moved, and what only it moved (equations 1 and 2). The result has `AgentCounts` by agent.
+    """Counts of what each agent moved, and what only it moved (equations 1 and 2); gives `AgentCounts` by agent.
 
     Attributes:
         epsilon: the threshold, in units of what `after` measures of each agent, if that is required first.

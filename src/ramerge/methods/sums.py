@@ -54,11 +54,11 @@ class Sums(Statistic):
     @staticmethod
     @abstractmethod
     def terms(agents: int) -> Sequence[tuple[int, int]]:
-        """What is multiplied and summed of each summand, as `kernels.sums` takes it."""
+        """Terms of each summand that are multiplied and summed, as `kernels.sums` takes it."""
 
     @abstractmethod
     def summands(self, required: Any) -> list[Summand]:
-        """What is summed, given the result of `after`."""
+        """Terms of the sum, given the result of `after`."""
 
     def blank(self, agents: int) -> Counts:
         return np.zeros((self.kinds * len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)

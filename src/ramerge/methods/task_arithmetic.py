@@ -18,7 +18,7 @@ from ramerge.methods.many import merge_many
 
 
 def divisor_of(weights: tuple[float, ...]) -> float:
-    """What a normalized sum is divided by: the sum of the weights, unless that is 0."""
+    """Divisor of a normalized sum: the sum of the weights, unless that is 0."""
     total = sum(weights)
     return total if abs(total) >= 1e-8 else 1.0
 

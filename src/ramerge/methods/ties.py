@@ -47,7 +47,7 @@ def formula(parameters: Any, agents: Agents, results: Results, drop_mask: DropMa
 
 
 def element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, normalize: Any) -> Any:
-    """What agrees with the elected sign, of the magnitudes between `low` and `high`, each times its factor."""
+    """Mass that agrees with the elected sign, of the magnitudes between `low` and `high`, each times its factor."""
     mass = ZERO
     for t in range(len(taus)):
         mass = mass + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)

@@ -1,4 +1,4 @@
-"""What is done with an output, local or remote: it is built, completed or kept for a later run, and cleaned up."""
+"""Life of an output, local or remote: it is built, completed or kept for a later run, and cleaned up."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def note_companions(inputs: OpenedInputs, recipe: Recipe, findings: Findings, ch
 def _other_companions(
     reader: TokenReader, given: Checkpoint, agent: Checkpoint, whose: str
 ) -> Iterator[tuple[str, str]]:
-    """What is different of an agent, and what `companions` would take from it."""
+    """Differences of an agent, and what `companions` would take from it."""
     ours, own = reader.template_of(given), reader.template_of(agent)
     if own not in (None, ours):
         gets = "the output gets none" if ours is None else f"the output gets that of {whose}"

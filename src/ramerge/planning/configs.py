@@ -287,7 +287,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def contradictions(model: Checkpoint) -> list[str]:
-    """What `config.json` says otherwise than the shapes of weights, human-readable; only of what both have."""
+    """Contradictions between `config.json` and the shapes of weights, human-readable; only of what both have."""
     found = next((found for name in model.tensors if (found := _EMBEDDINGS.fullmatch(name))), None)
     if found is None:
         return []

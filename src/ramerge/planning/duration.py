@@ -23,7 +23,7 @@ _LARGER = 1.4
 
 @dataclass(frozen=True)
 class _Speed:
-    """What a thread does in a second while as many work as will: operations of products, cubes of sides decomposed."""
+    """Speed of a thread while as many work as will: operations of products, cubes of sides decomposed."""
 
     products: float
     decompositions: float

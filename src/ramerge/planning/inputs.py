@@ -110,7 +110,7 @@ def tensors_of_base(document: Document) -> list[str]:
 
 
 def missing_folders(document: Document) -> list[str]:
-    """What is wrong with the folders that a recipe names, of which the rest may be wrong, too; nothing is opened.
+    """Problems of the folders that a recipe names, of which the rest may be wrong, too; nothing is opened.
 
     Models of the hub, remote ones and sums of adapters are not looked at.
     """

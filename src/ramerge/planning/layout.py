@@ -50,7 +50,7 @@ class Matched:
     recorded: Mapping[str, Mapping[str, Recorded]] = field(default_factory=dict)
 
     def inputs_of(self, tensor: Tensor) -> tuple[Recorded, ...]:
-        """What was recorded of each agent at the input of a tensor; empty if nothing was."""
+        """Statistics recorded for each agent at the input of a tensor; empty if nothing was."""
         found = [by_tensor.get(tensor.name) for by_tensor in self.recorded.values()]
         some = next((each for each in found if each is not None), None)
         return tuple(each or none_of(some) for each in found) if some is not None else ()

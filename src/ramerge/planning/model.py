@@ -53,7 +53,7 @@ class Source(NamedTuple):
 
 
 class Recorded(NamedTuple):
-    """What was recorded of an agent at the input of a linear layer.
+    """Statistics recorded for an agent at the input of a linear layer.
 
     Attributes:
         inputs: one row for each token, shape (n, d); n may be 0.
@@ -152,7 +152,7 @@ class TensorPlan:
 
     @property
     def layer(self) -> Layer:
-        """What a method may know of it."""
+        """View of it for a method."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
         transposed = any(each.transposed for each in self.recorded)
         return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), transposed)

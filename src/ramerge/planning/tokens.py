@@ -82,7 +82,7 @@ class TokenReader:
         return found
 
     def splitting_of(self, model: Checkpoint) -> dict[str, object]:
-        """What decides, besides the tokens, how text is split: what differs if a value does, and the value.
+        """Settings that decide, besides the tokens, how text is split: what differs if a value does, and the value.
 
         Empty if a model has no such files.
 
@@ -189,7 +189,7 @@ def _digest(lines: Iterable[bytes]) -> bytes:
 
 
 def _step(text: bytes, key: str) -> object:
-    """What a step before the lookup of tokens does, such as the pre-tokenizer; None if it is missing or unreadable."""
+    """A step before the lookup of tokens, such as the pre-tokenizer; None if it is missing or unreadable."""
     begin = re.search(rb'"%b"\s{0,9}:\s{0,9}(?={)' % key.encode(), text)
     if begin is None:
         return None

@@ -75,7 +75,7 @@ def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Documen
 
 
 def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
-    """What may be meant by an unknown key: one of its level, or a parameter, first of the method in use."""
+    """Key that may be meant by an unknown one: one of its level, or a parameter, first of the method in use."""
     name = str(document.values.get("method", DEFAULT_METHOD))
     own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
     near = None if key in own else nearest(key, known)

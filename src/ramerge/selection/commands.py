@@ -169,7 +169,7 @@ def search(
 
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
-    """What `--score` and the options that go with it name."""
+    """Score that `--score` and the options that go with it name."""
     spec: str = options["score"]
     if ":" not in spec:
         return _tasks(spec, options)

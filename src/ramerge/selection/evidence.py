@@ -79,7 +79,7 @@ def front(values: Sequence[Sequence[float]]) -> list[int]:
 
 
 def balanced(values: Sequence[Sequence[float]]) -> int:
-    """Of the points of a front the one with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
+    """The point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
     points = np.asarray(values, dtype=np.float64)
     low, high = points.min(axis=0), points.max(axis=0)
     scaled = (points - low) / np.where(high > low, high - low, 1.0)

@@ -78,7 +78,7 @@ class Scorer(Protocol):
         """
 
     def about(self) -> Mapping[str, Any]:
-        """What decides the scores, as plain values; results of another one are not mixed with these."""
+        """Description of what decides the scores, as plain values; results of another one are not mixed with these."""
 
     def close(self) -> None:
         """End processes and servers."""

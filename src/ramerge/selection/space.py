@@ -92,7 +92,7 @@ class Axis:
 
     @property
     def name(self) -> str:
-        """What the journal calls it; the same key may have other values with another method."""
+        """Name in the journal; the same key may have other values with another method."""
         return self.key if self.method is None else f"{self.method}: {self.key}"
 
     def counts(self, method: str) -> bool:

@@ -51,7 +51,7 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 
 
 def _agreement_findings(result: SearchResult) -> list[str]:
-    """What the figures are, and what they say of the best."""
+    """Legend of the figures, and what they say of the best."""
     best = spelled(result.winner.point, short=True)
     others = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'}"
     unsure = f"; {others} cannot be told apart from it: more prompts (--prompt-count) tell more" if result.level else ""

@@ -100,7 +100,7 @@ def prepare(parameters: RelexParameters, agents: Agents, results: Results) -> Co
 
 
 def report(parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Any]]:
-    """Of each agent, over all tensors: what the first component holds of it, and the weight of its task vector."""
+    """Sums for each agent over all tensors: what the first component holds of it, and the weight of its task vector."""
     steps = steps_of(parameters, agents)
     lines = [(products, Line.of(products, steps)) for products in parts]
     nothing = np.zeros(len(agents))

@@ -111,7 +111,7 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
 
 
 def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
-    """Of tensors whose task vectors have these scalar products."""
+    """Straightness of tensors whose task vectors have these scalar products."""
     if not products:
         return Straightness(0.0, 1.0, 1.0, (0.0,) * len(steps))
     lines = [Line.of(matrix, steps) for matrix in products]
@@ -133,7 +133,7 @@ def _of(products: Sequence[Floats], steps: Sequence[float]) -> Straightness:
 
 
 def judged(found: RunStraightness) -> str:
-    """What the numbers mean for a prediction, in one sentence."""
+    """Meaning of the numbers for a prediction, in one sentence."""
     if len({round(each, _DIGITS) for each in found.model.coordinates}) < _FEWEST:
         return f"whether the run is straight can be told from {_FEWEST} different checkpoints on"
     share, fit = found.model.share, found.model.fit

@@ -135,7 +135,7 @@ class BucketUpload:
         )
 
     def begin(self, *, overwrite: bool) -> dict[str, str]:
-        """What the place holds: by name what tells each file from what may take its place. It stays as it is.
+        """Contents of the place: by name, what tells each file from one that may replace it. They stay as they are.
 
         Shards that no index names are left out: they may be those of a job that is still at work.
 

@@ -100,7 +100,7 @@ def retry_seconds() -> float:
 
 
 def version_of(meta: ObjectMeta) -> Version:
-    """What an answer says of its file. Some lists have ETags without the quotes that answers have."""
+    """Version of a file by an answer. Some lists have ETags without the quotes that answers have."""
     tag = (meta["e_tag"] or "").strip('"')
     return Version(tag, meta["size"], (meta["last_modified"] - _EPOCH) // _MICROSECOND * 1000)
 

@@ -155,7 +155,7 @@ def readable_errors(place: str) -> Iterator[None]:
 
 
 def failures() -> tuple[type[Exception], ...]:
-    """What huggingface_hub raises: its own errors, and those of the library for requests, which has changed."""
+    """Errors that huggingface_hub raises: its own errors, and those of the library for requests, which has changed."""
     from huggingface_hub.errors import HfHubHTTPError
 
     return (*HfHubHTTPError.__bases__, OSError, ValueError)

@@ -224,7 +224,7 @@ def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
 
 
 def not_found(text: str, path: Path, error: Exception) -> str:
-    """What is said of a name that is no folder and that the hub does not provide, either."""
+    """Message about a name that is not a folder and that the hub does not provide, either."""
     from huggingface_hub.errors import OfflineModeIsEnabled
 
     if path.parent.is_dir():  # the folder of an owner is rarely on this machine

@@ -1,4 +1,4 @@
-"""What the core must know of folders that ramerge writes: the layout of deltas, and models inside of an output.
+"""Knowledge of the core about folders that ramerge writes: the layout of deltas, and models inside of an output.
 
 Of deltas: names in their folders, the size of their blocks, signed indices.
 """

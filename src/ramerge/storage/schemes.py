@@ -1,4 +1,4 @@
-"""What begins like `s3://` or `hub:` is remote: what a model is read from, and where an output is uploaded to."""
+"""Schemes of remote names, such as `s3://` or `hub:`: what a model is read from, and where an output is uploaded to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def is_remote(text: str) -> bool:
 
 
 def on_hub(text: str) -> str | None:
-    """What follows `hub:` in a name that begins so."""
+    """Part of a name after `hub:`."""
     return text[len(_HUB) :] if text.lower().startswith(_HUB) else None
 
 

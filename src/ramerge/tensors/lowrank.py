@@ -309,7 +309,7 @@ class LowRank(Origin):
                 values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
     def _column_factors(self, reader: Reader, tensor: Tensor) -> Reals:
-        """What each column is multiplied by. Every element of a column counts, so it is computed once and kept."""
+        """Factors of the columns. Every element of a column counts, so it is computed once and kept."""
         assert self.magnitude is not None
         with _computing:
             if (known := vars(self).get("_factors")) is not None:

@@ -320,7 +320,7 @@ def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
 
 
 def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str | None:
-    """What is wrong with boxes (offsets, sizes) that should make up a tensor of this shape; None if nothing is."""
+    """Problem of boxes (offsets, sizes) that should make up a tensor of this shape; None if nothing is."""
     for offsets, sizes in boxes:
         if len(offsets) != len(shape) or len(sizes) != len(shape):
             return f"a piece has {len(sizes)} dimensions, the tensor {len(shape)}"

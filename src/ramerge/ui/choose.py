@@ -94,7 +94,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
 
 
 def _set_key(desk: Desk, key: str, usual: str) -> Any:
-    """What sets a key of the recipe, of which the usual value is left out."""
+    """Control that sets a key of the recipe, of which the usual value is left out."""
     return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
 
 
@@ -122,7 +122,7 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
 
 
 def _shown(text: str, desk: Desk) -> tuple[str, dict[str, Any], list[str]]:
-    """What controls show of a recipe: method, parameters and names of agents."""
+    """Values that controls show of a recipe: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)
     agents = document.values.get("agents")

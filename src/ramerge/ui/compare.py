@@ -143,7 +143,7 @@ def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.T
 
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
-    """What merges have kept, by the logs of `ramerge eval`, and the words that show the same."""
+    """Retention of merges, by the logs of `ramerge eval`, and the words that show the same."""
     if problems := missing(("inspect_ai",), who="ramerge table", install=install("eval")):
         raise EvaluationError(problems)
     from ramerge.evaluation.logs import read

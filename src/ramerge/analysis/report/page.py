@@ -164,7 +164,7 @@ def _environment(folder: Path) -> jinja2.Environment:
 
 
 def _shown(value: Any) -> Any:
-    """Of everything that the template puts out, texts as lines that show as they are. Our own markup is no text."""
+    """Convert what the template puts out: texts to lines that show as they are. Our own markup is not a text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(one_line, value.split("\n")))

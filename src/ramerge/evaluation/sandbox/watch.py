@@ -55,7 +55,7 @@ class Inside:
             os.close(descriptor)
 
     def memory_bytes(self, enough: int) -> int:
-        """What its processes hold; at most too much by pages that they share, if that is not beyond `enough`.
+        """Bytes that its processes hold; at most too many by pages that they share, if that is not beyond `enough`.
 
         Swapped pages count, but for those of shared memory, which belong to no process. Sockets in messages between
         sockets count too: a process that has sent one can close it.

@@ -36,7 +36,7 @@ _OF_ACTIVATIONS = re.compile(
 
 
 def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """What a configuration, or the one of its text model, says about quantization; None if it says nothing."""
+    """Quantization in a configuration, or in that of its text model; None if it says nothing."""
     stated = (part.get(key) for part in text_configs(config) for key in KEYS)
     return next((found for found in stated if isinstance(found, Mapping)), None)
 

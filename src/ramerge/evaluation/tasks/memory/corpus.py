@@ -111,7 +111,7 @@ def _paragraphs(context: Any) -> list[str]:
 
 
 def _squad(path: Path) -> Corpus:
-    """Of the published layout, or the hub's: a row for each question, with those of an article together."""
+    """Read the published layout, or the hub's: a row for each question, with those of an article together."""
     fields: dict[str, Any] = {"id": str, "title": str, "context": str, "question": str, "answers": (list, dict)}
     rows = read_records(path, fields) if path.suffix == ".parquet" else list(_squad_rows(path))
     documents = sorted({row["context"] for row in rows})

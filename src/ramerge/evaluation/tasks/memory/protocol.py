@@ -1,4 +1,4 @@
-"""What the model is told, word for word, and how its answers are scored: MemAgent's evaluation.
+"""Prompts of the model, word for word, and how its answers are scored: MemAgent's evaluation.
 
 Source: github.com/BytedTsinghua-SIA/MemAgent, Apache-2.0: taskutils/memory_eval/utils (recurrent, __init__) and
 taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDIA, Apache-2.0.
