@@ -100,7 +100,7 @@ def _answers(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, list
 
 
 def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] | None, mode: Mode) -> Sample:
-    """Tools as the package's handlers for chat APIs send them. The checker takes types of the function's own language."""
+    """Tools as the package's handlers for chat APIs send them; the checker takes types of a function's language."""
     package = bfcl.load()
     parameters = {function["name"]: function["parameters"]["properties"] for function in record["function"]}
     for each in truth or ():  # some of BFCL's own answers have arguments that their function does not take
