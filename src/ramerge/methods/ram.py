@@ -41,7 +41,7 @@ Scope = Literal["model", "layer", "tensor"]
 
 @dataclass(frozen=True)
 class AgentCounts:
-    """Counts of those of `total` elements that an agent moved by more than `epsilon` (None: it differs), and only it."""
+    """Counts of those of `total` elements that an agent moved by more than `epsilon` (None: differs), and only it."""
 
     total: int
     active: int
