@@ -121,7 +121,7 @@ def _front(result: SearchResult) -> Figure:
     first, second = result.objectives[:2]
     rows = [
         {
-            **_row(result, 0, point),
+            **_row(0, point),
             "first": point.objectives[0].value,
             "second": point.objectives[1].value,
             "front": "on the front" if point.number in result.front else "beaten",
