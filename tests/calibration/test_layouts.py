@@ -11,7 +11,7 @@ import ramerge
 from tests import reference
 from tests.checkpoints import read_checkpoint, write_inputs
 
-pytestmark = pytest.mark.needs("torch", "transformers")
+pytestmark = [pytest.mark.full, pytest.mark.needs("torch", "transformers")]
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 

@@ -36,7 +36,7 @@ class Place(NamedTuple):
 
 
 def name_of(tensor: str, expert: int) -> str:
-    """What an expert's matrix in a tensor that stacks those of all experts is called."""
+    """Name of an expert's matrix in a tensor that stacks those of all experts."""
     return f"{tensor}[{expert}]"
 
 

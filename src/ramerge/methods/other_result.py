@@ -81,7 +81,7 @@ def method_of(name: str, given: Mapping[str, Any]) -> tuple[Method, Any] | None:
 
 @dataclass(frozen=True)
 class Start:
-    """What a method starts from: the sum of the task vectors or another method's result, times a factor.
+    """Start of a method: the sum of the task vectors or another method's result, times a factor.
 
     Attributes:
         agents: how many there are.
@@ -123,7 +123,7 @@ class Start:
 
 
 def start_of(name: str, given: Mapping[str, Any], share: float, agents: Agents, results: Results) -> Start:
-    """What a method starts from, for `prepare`."""
+    """Start of a method, for `prepare`."""
     if (other := method_of(name, given)) is None:
         return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[name] * share)
     method, parameters = other
@@ -131,7 +131,7 @@ def start_of(name: str, given: Mapping[str, Any], share: float, agents: Agents, 
 
 
 def statistics_of(name: str, given: Mapping[str, Any], agents: Agents) -> tuple[Statistic, ...]:
-    """What must be counted first, for `statistics`."""
+    """Statistics that must be counted first, for `statistics`."""
     other = method_of(name, given)
     return other[0].statistics(other[1], agents) if other is not None else ()
 
@@ -151,6 +151,6 @@ def scratch_of(name: str, given: Mapping[str, Any], layer: Layer, agents: int) -
 
 
 def work_of(name: str, given: Mapping[str, Any], layer: Layer, agents: int) -> Work:
-    """What the other method's solving takes, for `work`."""
+    """Cost of the other method's solving, for `work`."""
     other = method_of(name, given)
     return other[0].work(layer, other[1], agents) if other is not None else Work()
