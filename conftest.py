@@ -18,9 +18,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 from tests.engine.executors.cluster import two_nodes
 
-from ramerge.engine.executors import ray
-from ramerge.planning import cached_counts
-from ramerge.tensors import identity
+from ramerge.core.engine.executors import ray
+from ramerge.core.planning import cached_counts
+from ramerge.core.tensors import identity
 
 settings.register_profile(
     "ramerge",

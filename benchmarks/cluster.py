@@ -63,7 +63,7 @@ def _cluster(nodes: list[list[int]]) -> Iterator[Callable[[], Any]]:
     os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     from ray.cluster_utils import Cluster
 
-    from ramerge.engine.executors.ray import connected
+    from ramerge.core.engine.executors.ray import connected
 
     everywhere = os.sched_getaffinity(0)
     with tempfile.TemporaryDirectory(prefix="ray", dir="/tmp") as folder:  # names of sockets may have few letters

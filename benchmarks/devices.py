@@ -22,11 +22,11 @@ import threadpoolctl
 from numpy.typing import NDArray
 
 from benchmarks import machine
-from ramerge.kernels.convert import convert
-from ramerge.linalg.devices import CPU, Solver, is_sound
-from ramerge.methods.core import solve as solve_core
-from ramerge.methods.matrices import scaled
-from ramerge.methods.registry import METHODS
+from ramerge.core.kernels.convert import convert
+from ramerge.core.linalg.devices import CPU, Solver, is_sound
+from ramerge.core.methods.core import solve as solve_core
+from ramerge.core.methods.matrices import scaled
+from ramerge.core.methods.registry import METHODS
 
 SPECTRAL = ("swudi", "tsvm", "psa", "core+", "iso_c", "aswudi", "resmerge", "wudi", "iso_cts", "knots")
 # hidden size, size of keys and values, inner size, layers
@@ -135,7 +135,7 @@ def _main(device: str, most: float) -> None:
 
 
 def _layer(shape: tuple[int, int]) -> Any:
-    from ramerge.methods.base import Layer
+    from ramerge.core.methods.base import Layer
 
     return Layer(TENSOR, shape, 4)
 

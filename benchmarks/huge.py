@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks import machine
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import run, script, shown, spread, tell
-from ramerge.tensors.header import encode_header
+from ramerge.core.tensors.header import encode_header
 
 _BAR_MB = 300
 _SECONDS = {"one": 3.0, "trillion": 10.0}

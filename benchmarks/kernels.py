@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from benchmarks import checkpoints
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, ratios, seconds, spread, tell
-from ramerge.kernels import ram
-from ramerge.kernels.formats import uniform
-from ramerge.tensors.arena import room
+from ramerge.core.kernels import ram
+from ramerge.core.kernels.formats import uniform
+from ramerge.core.tensors.arena import room
 
 Words = NDArray[np.uint32]
 
@@ -138,7 +138,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
                 if layout == _BARRED:
                     held.append(Bar(f"kernels.{name}.{n}", text, ratio, _BARS[n], at_least=True))
     text = (
-        f"`ramerge.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, compared "
+        f"`ramerge.core.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, compared "
         f"with `np.copyto` of one array in the same layout; all bytes read and written count. {data['pairs']} pairs "
         f"each. Layouts differ in the bytes between two arrays, whose size is a power of two: {gaps}. `ramerge merge` "
         "itself works on blocks of at most a megabyte for each input, which the caches hold. The bars are for the "

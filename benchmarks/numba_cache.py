@@ -16,14 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.foundation import store
-from ramerge.kernels import native
+from ramerge.core.foundation import store
+from ramerge.core.kernels import native
 
 _TYPES = {"f": "float", "u": "uint", "i": "int"}
 _HEAD = """import numpy as np
 from numba import njit, types
-from ramerge.kernels.compiler import _callee
-from ramerge.kernels.intrinsics import INTRINSICS
+from ramerge.core.kernels.compiler import _callee
+from ramerge.core.kernels.intrinsics import INTRINSICS
 globals().update(INTRINSICS)
 """
 _lock = threading.Lock()

@@ -19,8 +19,8 @@ from benchmarks.checkpoints import Family, family
 from benchmarks.report import SMALL, Options, Section, Stored, load, table
 from benchmarks.startup import demo_agents
 from benchmarks.timing import Spread, run, spread, tell
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
 
 PAGE = Path("docs/explanation/scaling.md")
 _BEGIN, _END = "<!-- tables: python -m benchmarks.scale --write -->", "<!-- end of tables -->"

@@ -17,12 +17,12 @@ import ramerge
 from benchmarks.machine import describe
 from ramerge.demo.run import AGENTS
 from ramerge.demo.scoring import rewards
-from ramerge.foundation.progress import silence
-from ramerge.recipe.document import Document
-from ramerge.selection.points import merge_point
-from ramerge.selection.scores import Objective, joined, read_scores
-from ramerge.selection.space import Axis, Choices, Space
-from ramerge.selection.study import Study
+from ramerge.core.foundation.progress import silence
+from ramerge.core.recipe.document import Document
+from ramerge.searches.points import merge_point
+from ramerge.searches.scores import Objective, joined, read_scores
+from ramerge.searches.space import Axis, Choices, Space
+from ramerge.searches.study import Study
 
 TASKS = ("add", "reverse", "sort")
 R = Axis("parameters.r", Choices((0.0, 0.1, 0.2, 0.3, 0.4, 0.5)), "ram+")

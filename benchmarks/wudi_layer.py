@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.checkpoints import DENSITIES, base_words, from_bf16, moved_words
-from ramerge.linalg import wudi
+from ramerge.core.linalg import wudi
 
 
 def _main(out: int, width: int) -> None:

@@ -19,8 +19,8 @@ from benchmarks.timing import ratios, spread
 
 import ramerge
 from ramerge.cli.main import COMMANDS
-from ramerge.methods.registry import METHODS, describe, listed
-from ramerge.options import Options, Ray, Upload, settings_of
+from ramerge.core.methods.registry import METHODS, describe, listed
+from ramerge.core.options import Options, Ray, Upload, settings_of
 
 DOCS = Path(__file__).parent
 _LORA = DOCS.parent / "lab" / "results" / "lora.json"

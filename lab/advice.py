@@ -27,7 +27,7 @@ from lab.situations import COMMON, CORE, SITUATIONS
 from lab.smollm import Real
 from lab.statistics import Estimate, Floats, estimate
 from ramerge.analysis.recommend import ADAPTERS, DENSE, PAIR, SPARSE, situation, when_trained
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS
 
 ADVICE = Path(ramerge.__file__).parent / "analysis" / "advice.json"
 MARGIN = 1.0

@@ -24,7 +24,7 @@ from lab.run import Seed
 from lab.settings import SETTINGS, Setting
 from lab.sizes import FULL
 from lab.store import Store
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 KEPT = RESULTS / "forecasts.json"
 _SUM = "task_arithmetic"

@@ -27,7 +27,7 @@ from lab.rows import Row
 from lab.store import once
 from lab.tasks import BY_NAME, NAMES, SEED, held_out
 from lab.training import SCALING, Factors, Practice, Schooling, adapt, adapted, school
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 KEPT = RESULTS / "lora.json"
 RANKS = (8, 2, 32)

@@ -17,7 +17,7 @@ from torch.nn import functional
 
 from lab.tasks import EOS, IDS, PAD, VOCABULARY
 from ramerge.demo.tasks import Example
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 WIDTH, LAYERS, HEADS, INNER = 64, 2, 4, 192
 HEAD = WIDTH // HEADS

@@ -18,7 +18,7 @@ from lab.results import Measured, Results
 from lab.rows import ALL, NO_MERGE, SHARED
 from lab.settings import KINDS, MAIN, SETTINGS
 from lab.statistics import nemenyi
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 _CODE, _JOINED = re.compile(r"`[^`]+`"), "\0"
 PAGE = Path(__file__).parents[1] / "docs" / "findings.md"

@@ -26,7 +26,7 @@ from lab.settings import Setting, Sizes
 from lab.statistics import Estimate, Floats
 from lab.store import unpacked
 from lab.tasks import NAMES
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 RESULTS = Path(__file__).with_name("results")
 Right = NDArray[np.bool_]

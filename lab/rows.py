@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS
 
 
 @dataclass(frozen=True)

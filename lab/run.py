@@ -22,7 +22,7 @@ from lab.settings import Setting, Sizes
 from lab.store import Store, once
 from lab.tasks import BY_NAME, SEED, held_out
 from lab.training import importances, school, train
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 
 def run(folder: Path, sizes: Sizes, jobs: int = 1) -> None:

@@ -37,7 +37,7 @@ from lab.statistics import Estimate, over_seeds
 from lab.store import once
 from lab.tasks import EIGHT, SEED, held_out
 from lab.training import Practice, Schooling, adapt, adapted, school, train
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 KEPT = RESULTS / "situations.json"
 TEST = 300

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 Bits = NDArray[np.bool_]
 

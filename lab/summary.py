@@ -12,7 +12,7 @@ from lab.results import MODELS, SECOND_BASE, Measured, Results
 from lab.rows import ALL
 from lab.settings import MAIN
 from lab.statistics import Estimate, holm
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS
 
 
 def judged(difference: Estimate) -> str:

@@ -21,7 +21,7 @@ from lab.rules import Choice
 from lab.settings import MAIN, SETTINGS
 from lab.smollm import Real
 from lab.statistics import Estimate, holm, mean_ranks
-from ramerge.foundation.text import decimals
+from ramerge.core.foundation.text import decimals
 
 REFERENCE = "ram+"
 _REAL = Path(__file__).parents[1] / "docs" / "results" / "smollm2.json"

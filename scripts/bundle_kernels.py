@@ -20,7 +20,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 import ramerge
-from ramerge.kernels import bundle, native
+from ramerge.core.kernels import bundle, native
 
 METHODS = ("ram", "ram+", "task_arithmetic", "linear", "ties")
 AGENTS = range(2, 9)

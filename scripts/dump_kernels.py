@@ -33,7 +33,7 @@ def main() -> int:
     if given.target:  # numba reads these when it is imported
         os.environ |= {"NUMBA_CPU_NAME": "generic", "NUMBA_CPU_FEATURES": ""}
     from ramerge.cli.main import main as run
-    from ramerge.kernels import compiler
+    from ramerge.core.kernels import compiler
 
     compile_kernel = compiler.compile_kernel
 

@@ -14,7 +14,7 @@ from typing import IO, cast
 # It reads a command a line, runs it in a fork, and says the fork's exit code.
 _FORKING = """
 import json, os, sys
-import ramerge.analysis.analyze, ramerge.api, ramerge.cli.main, ramerge.engine.execute
+import ramerge.analysis.analyze, ramerge.api, ramerge.cli.main, ramerge.core.engine.execute
 for line in sys.stdin:
     asked = json.loads(line)
     child = os.fork()

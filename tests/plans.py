@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ramerge
-from ramerge.planning.model import MergePlan
+from ramerge.core.planning.model import MergePlan
 
 
 def planned(

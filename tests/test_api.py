@@ -18,7 +18,7 @@ from click.testing import CliRunner
 import ramerge
 from ramerge.cli.main import COMMANDS, cli
 from ramerge.demo.run import copy_models
-from ramerge.options import Options, Ray, Upload, settings_of
+from ramerge.core.options import Options, Ray, Upload, settings_of
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 
@@ -226,7 +226,7 @@ def test_a_search_takes_flags(tmp_path: Path) -> None:
 
 
 def test_wide_tables_stand_in_blocks() -> None:
-    from ramerge.foundation.terminal import table
+    from ramerge.cli.terminal import table
 
     head, rows = ["agent", *"abcdefgh"], [["code", *(["0.123456789"] * 8)], ["memory", *(["1"] * 8)]]
     lines = table(head, rows, 40)

@@ -108,7 +108,7 @@ def _with_bullets(lines: list[str]) -> Iterator[str]:
 
 
 def public_name(app: Sphinx, env: BuildEnvironment, node: pending_xref, contents: nodes.Node) -> nodes.reference | None:
-    """Lead `ramerge.engine.record.Record`, which annotations say, to `ramerge.Record`, which the page has."""
+    """Lead `ramerge.core.engine.record.Record`, which annotations say, to `ramerge.Record`, which the page has."""
     target = str(node.get("reftarget", ""))
     name = target.rpartition(".")[2]
     if node.get("refdomain") != "py" or target == f"ramerge.{name}" or name not in ramerge.__all__:

@@ -32,7 +32,7 @@ from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.selection.serving import SERVERS, KeptServer
+from ramerge.searches.serving import SERVERS, KeptServer
 
 MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}

@@ -24,7 +24,7 @@ from tasks import TASKS, Example
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 RESULTS = Path(__file__).parents[1] / "results" / "kinds.json"
 MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))

@@ -25,8 +25,8 @@ from ramerge.calibration.agreement import likelihoods, replies_of
 from ramerge.calibration.calibrate import LiveBase, gather
 from ramerge.calibration.gather import Speaker
 from ramerge.calibration.prompts import Prompt, halves
-from ramerge.foundation.files import write_file
-from ramerge.foundation.progress import silence
+from ramerge.core.foundation.files import write_file
+from ramerge.core.foundation.progress import silence
 
 RESULTS = Path(__file__).parents[1] / "results" / "prompted.json"
 TOKENS = 24

@@ -25,7 +25,7 @@ from safetensors import safe_open
 from tasks import TASKS, Example, Task
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from ramerge.foundation.files import write_file
+from ramerge.core.foundation.files import write_file
 
 Floats = NDArray[np.float64]
 RESULTS = Path(__file__).parents[1] / "results" / "checkpoints.json"

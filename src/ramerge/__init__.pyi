@@ -8,12 +8,12 @@ from .calibration.calibrate import calibrate
 from .calibration.record import CalibrationRecord, CalibrationSettings
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
-from .engine.record import AgentStatistics, Record
-from .engine.sinks import MergedTensor
-from .engine.stream import TensorStream
+from .core.engine.record import AgentStatistics, Record
+from .core.engine.sinks import MergedTensor
+from .core.engine.stream import TensorStream
 from .evaluation.models import EvaluationTarget, ModelAccess
 from .evaluation.run import EvaluationRequest, evaluate
-from .foundation.errors import (
+from .core.foundation.errors import (
     CheckpointError,
     EndpointError,
     EvaluationError,
@@ -25,16 +25,16 @@ from .foundation.errors import (
     RecipeError,
     WeightsError,
 )
-from .foundation.progress import Progress
-from .foundation.version import __version__
-from .options import AsAdapter, Options, Ray, Upload
-from .recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
-from .selection.results import SearchResult
-from .selection.run import SearchProgress
-from .selection.search import search
-from .selection.served import TaskScore
-from .selection.serving import ModelServer
-from .selection.settings import SearchSettings
+from .core.foundation.progress import Progress
+from .core.foundation.version import __version__
+from .core.options import AsAdapter, Options, Ray, Upload
+from .core.recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
+from .searches.results import SearchResult
+from .searches.run import SearchProgress
+from .searches.search import search
+from .searches.served import TaskScore
+from .searches.serving import ModelServer
+from .searches.settings import SearchSettings
 from .state_dicts import MergedStateDict, merge_state_dicts, merge_tensors
 
 __all__ = [

@@ -9,28 +9,28 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-from ramerge.engine.execute import execute
-from ramerge.engine.executors import chosen_executor
-from ramerge.engine.fingerprint import goes_on, stopped_at
-from ramerge.engine.record import Record
-from ramerge.engine.sinks import MergedTensor
-from ramerge.engine.stream import TensorStream
-from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.progress import Listener, silence
-from ramerge.methods.registry import METHODS
-from ramerge.options import AsAdapter, Options
-from ramerge.output.build import discard, tidy
-from ramerge.output.targets import OutputTarget, output_target, problems_of
-from ramerge.planning.build import make_plan
-from ramerge.planning.explain import explain
-from ramerge.planning.inputs import missing_folders, tensors_of_base
-from ramerge.planning.model import MergePlan as MergePlan
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document, document_of
-from ramerge.recipe.model import AUTO, Recipe
-from ramerge.recipe.other_method import DEFAULT_METHOD
-from ramerge.recipe.points import Point, make_points
-from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors import chosen_executor
+from ramerge.core.engine.fingerprint import goes_on, stopped_at
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.sinks import MergedTensor
+from ramerge.core.engine.stream import TensorStream
+from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.options import AsAdapter, Options
+from ramerge.core.output.build import discard, tidy
+from ramerge.core.output.targets import OutputTarget, output_target, problems_of
+from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.explain import explain
+from ramerge.core.planning.inputs import missing_folders, tensors_of_base
+from ramerge.core.planning.model import MergePlan as MergePlan
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document, document_of
+from ramerge.core.recipe.model import AUTO, Recipe
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.recipe.points import Point, make_points
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
 _DEFAULTS = Options()
 _LOG = logging.getLogger("ramerge")

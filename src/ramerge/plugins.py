@@ -20,18 +20,18 @@ It is found by its entry point, `my_sum = "my_package:my_sum"` in the group `ram
 `ramerge.formats`, and commands, which are click's, in `ramerge.commands`. `ramerge.testing` checks a method.
 """
 
-from ramerge.formats.files import check_files, read_config
-from ramerge.formats.format import Format, Opening
-from ramerge.foundation.errors import CheckpointError
-from ramerge.kernels.elementwise import INFINITY, ONE, ZERO
-from ramerge.kernels.piece import Piece, PieceResult
-from ramerge.methods.base import Agents, Column, Counts, Layer, Method, Parameters, Results, Statistic, Work
-from ramerge.methods.define import ChosenAgent, PerAgent, Range, merge_method
-from ramerge.registry import INTERFACE
-from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Contents
-from ramerge.tensors.identity import identify
-from ramerge.tensors.tensor import Origin, Stored, Tensor
+from ramerge.core.formats.files import check_files, read_config
+from ramerge.core.formats.format import Format, Opening
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.methods.base import Agents, Column, Counts, Layer, Method, Parameters, Results, Statistic, Work
+from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
+from ramerge.core.registry import INTERFACE
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
 __all__ = [
     "INFINITY",

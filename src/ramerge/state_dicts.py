@@ -16,24 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.api import merge_into
-from ramerge.engine.record import Record
-from ramerge.engine.sinks import MergedTensor
-from ramerge.formats.encodings.decode import without_declaration
-from ramerge.formats.recorded import PLACES
-from ramerge.formats.safetensors import ONE_FILE
-from ramerge.foundation.dtypes import TORCH_NAMES
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.text import quoted
-from ramerge.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
-from ramerge.options import Options
-from ramerge.output.write import lay_out
-from ramerge.planning.findings import listed
-from ramerge.planning.model import MergePlan
-from ramerge.recipe.document import Document
-from ramerge.recipe.model import AUTO
-from ramerge.recipe.other_method import DEFAULT_METHOD
-from ramerge.storage.location import Remote
-from ramerge.storage.memory import Extent, MemoryFolder
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.sinks import MergedTensor
+from ramerge.core.formats.encodings.decode import without_declaration
+from ramerge.core.formats.recorded import PLACES
+from ramerge.core.formats.safetensors import ONE_FILE
+from ramerge.core.foundation.dtypes import TORCH_NAMES
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.methods.base import IMPORTANCE, INPUTS, SIDE_INPUTS
+from ramerge.core.options import Options
+from ramerge.core.output.write import lay_out
+from ramerge.core.planning.findings import listed
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.storage.location import Remote
+from ramerge.core.storage.memory import Extent, MemoryFolder
 
 _DEFAULTS = Options()
 _DTYPES = {name: dtype for dtype, name in TORCH_NAMES.items()}

@@ -20,16 +20,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.api import plan
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.engine.sinks import MergedTensor
-from ramerge.foundation.errors import RecipeError
-from ramerge.methods.base import Method
-from ramerge.methods.registry import METHODS
-from ramerge.planning.build import make_plan
-from ramerge.recipe.points import make_points
-from ramerge.recipe.read import open_recipe
-from ramerge.tensors.header import encode_header
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.engine.sinks import MergedTensor
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.methods.base import Method
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.planning.build import make_plan
+from ramerge.core.recipe.points import make_points
+from ramerge.core.recipe.read import open_recipe
+from ramerge.core.tensors.header import encode_header
 
 Values = NDArray[Any]
 Reference = Callable[..., Values]

@@ -20,11 +20,11 @@ from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import EXPONENTS, ULPS
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.foundation.files import write_files
-from ramerge.kernels import fixed
-from ramerge.recipe.layers import layer_of
-from ramerge.recipe.read import open_recipe
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.foundation.files import write_files
+from ramerge.core.kernels import fixed
+from ramerge.core.recipe.layers import layer_of
+from ramerge.core.recipe.read import open_recipe
 from tests.checkpoints import alike, families, floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.reference import Stored, encode
 from tests.tiers import at_most

@@ -12,7 +12,7 @@ import ramerge
 from ramerge.analysis import cells
 from ramerge.analysis.cells import Counted, HeatCell
 from ramerge.demo.run import AGENTS
-from ramerge.foundation.progress import Progress
+from ramerge.core.foundation.progress import Progress
 from tests.checkpoints import floats, write_checkpoint
 
 NAMES = (

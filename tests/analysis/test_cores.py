@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 import ramerge
 from ramerge.analysis.cores import sums_of
 from ramerge.analysis.results import read_analysis
-from ramerge.methods.core import CoreParameters
+from ramerge.core.methods.core import CoreParameters
 from tests.checkpoints import floats, write_checkpoint
 from tests.commands import ramerge as command
 from tests.reference import core_sum

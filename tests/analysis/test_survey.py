@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ramerge.analysis import survey as statistics
-from ramerge.kernels import native
-from ramerge.kernels.formats import Words, uniform
+from ramerge.core.kernels import native
+from ramerge.core.kernels.formats import Words, uniform
 from tests.checkpoints import floats
 from tests.kernels.test_ram import words
 

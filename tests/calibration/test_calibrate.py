@@ -394,9 +394,9 @@ def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(asked: dict[
 def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from ramerge.engine.recorded import digest_of
-    from ramerge.formats.open import open_checkpoint
-    from ramerge.tensors.reader import Files, Reader
+    from ramerge.core.engine.recorded import digest_of
+    from ramerge.core.formats.open import open_checkpoint
+    from ramerge.core.tensors.reader import Files, Reader
 
     def digest() -> str:
         opened = open_checkpoint(tmp_path / "add")

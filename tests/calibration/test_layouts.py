@@ -19,8 +19,8 @@ from safetensors.torch import save_file  # noqa: E402
 
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs  # noqa: E402
 from ramerge.calibration.live import LiveModel  # noqa: E402
-from ramerge.engine.recorded import digest_of  # noqa: E402
-from ramerge.tensors.reader import Files, Reader  # noqa: E402
+from ramerge.core.engine.recorded import digest_of  # noqa: E402
+from ramerge.core.tensors.reader import Files, Reader  # noqa: E402
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
 ROUTED = SIZES | {"num_key_value_heads": 1, "head_dim": 8, "num_experts_per_tok": 2}

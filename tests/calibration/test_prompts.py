@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines
 from ramerge.calibration.prompts import Reply, halves, read_prompts
-from ramerge.foundation.errors import InputError
+from ramerge.core.foundation.errors import InputError
 
 CHAT = [{"role": "user", "content": "2 + 2"}]
 ANSWER = {"role": "assistant", "content": "4"}

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ramerge import methods
-from ramerge.methods.base import Method
-from ramerge.methods.registry import METHODS, listed
+from ramerge.core import methods
+from ramerge.core.methods.base import Method
+from ramerge.core.methods.registry import METHODS, listed
 from tests.checkpoints import floats, simple, write_checkpoint, write_simple
 from tests.commands import ramerge
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.foundation.errors import reason
+from ramerge.core.foundation.errors import reason
 from tests.checkpoints import simple, write_checkpoint, write_simple
 
 RAMERGE = [sys.executable, "-m", "ramerge"]
@@ -107,7 +107,8 @@ def test_a_stop_that_python_drops_is_raised_again(where: str) -> None:
     """What is raised there cannot be caught, and the work would continue to its end."""
     does = f"""
     import weakref
-    from ramerge.foundation.progress import Progress, shown
+    from ramerge.cli.progress import shown
+    from ramerge.core.foundation.progress import Progress
     class Object:
         {where}: signal.raise_signal(signal.SIGINT)
     one = Object()

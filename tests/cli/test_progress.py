@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation import progress
-from ramerge.foundation.progress import Progress
+from ramerge.cli import progress
+from ramerge.core.foundation.progress import Progress
 from tests.checkpoints import floats, recipe, write_checkpoint
 
 GB = 10**9

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.flags.read import read_inputs
-from ramerge.flags.write import words_of
-from ramerge.foundation.options import KEYS, command, options
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document
+from ramerge.cli.flags.read import read_inputs
+from ramerge.cli.flags.write import words_of
+from ramerge.cli.options import KEYS, command, options
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
 
 
 def read(words: list[str]) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.conformance.test_merge import plain
 from tests.deltas.test_deltas import files, large

@@ -11,11 +11,11 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.formats.registry import by_priority
-from ramerge.methods.registry import METHODS
-from ramerge.tensors.arena import Arena
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.tensors.arena import Arena
 from tests.checkpoints import read_checkpoint, recipe, simple, write_checkpoint
 from tests.conformance.formats import ROWS, Row
 from tests.conformance.methods import REPRESENTATIVES
@@ -53,7 +53,7 @@ class Planned(Arena):
 
 @pytest.fixture(autouse=True)
 def _as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.engine.worker.Arena", Planned)
+    monkeypatch.setattr("ramerge.core.engine.worker.Arena", Planned)
 
 
 def merged(source: dict[str, Any], out: Path, block: int, workers: int) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramerge
-from ramerge.methods.registry import all_parameters
+from ramerge.core.methods.registry import all_parameters
 from tests.checkpoints import KINDS, families, read_checkpoint, simple, write_checkpoint
 from tests.conformance.methods import ROWS, by_tier
 from tests.conformance.test_merge import as_many_as_it_takes, plain, written

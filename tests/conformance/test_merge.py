@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from pydantic.fields import FieldInfo
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.methods.base import INPUTS
-from ramerge.methods.ram import AgentCounts
-from ramerge.methods.registry import METHODS
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.methods.base import INPUTS
+from ramerge.core.methods.ram import AgentCounts
+from ramerge.core.methods.registry import METHODS
 from tests import reference
 from tests.checkpoints import (
     EVERY_KIND,

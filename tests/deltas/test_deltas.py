@@ -15,11 +15,11 @@ import ramerge
 from ramerge.deltas.codec import Encoder
 from ramerge.deltas.layout import INDEX
 from ramerge.deltas.write import DeltaWriter
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.foundation.dtypes import full_name
-from ramerge.foundation.errors import CheckpointError, ContinueNote, OutputError, PlanError, RecipeError, WeightsError
-from ramerge.output.write import Writer
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.errors import CheckpointError, ContinueNote, OutputError, PlanError, RecipeError, WeightsError
+from ramerge.core.output.write import Writer
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS, by_tier
@@ -161,7 +161,7 @@ def test_memory_that_is_limited_leaves_fewer_threads_and_the_same_bytes(
             used.append(workers)
             super().__init__(workers)
 
-    monkeypatch.setattr("ramerge.engine.executors.ThreadExecutor", Counted)
+    monkeypatch.setattr("ramerge.core.engine.executors.ThreadExecutor", Counted)
     ramerge.delta(tmp_path / "base", tmp_path / "agent", tmp_path / "free", options=ramerge.Options(threads=64))
     ramerge.delta(
         tmp_path / "base",

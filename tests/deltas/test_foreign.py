@@ -28,12 +28,12 @@ from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link
-from ramerge.formats.format import Opening
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError, OutputError
-from ramerge.output.build import build_output
-from ramerge.tensors.checkpoint import Checkpoint, Quantized
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.format import Opening
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError, OutputError
+from ramerge.core.output.build import build_output
+from ramerge.core.tensors.checkpoint import Checkpoint, Quantized
+from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import alike, families, floats, simple, write_checkpoint
 from tests.deltas.foreign import CHECKSUMS, packed, write_grail, write_skyrl, write_slime
 from tests.reference import BITS, Stored
@@ -671,7 +671,7 @@ def test_a_full_disk_is_an_error_of_the_output(pair: tuple, tmp_path: Path, monk
     monkeypatch.setenv("RAMERGE_CACHE", str(blocked))
     with pytest.raises(OutputError, match=r"cannot be written.*RAMERGE_CACHE may name another folder"):
         open_checkpoint(place, base=open_checkpoint(base))
-    monkeypatch.setattr("ramerge.foundation.store.folder", lambda _kind: None)
+    monkeypatch.setattr("ramerge.core.foundation.store.folder", lambda _kind: None)
     with pytest.raises(CheckpointError, match="no home folder"):
         open_checkpoint(place, base=open_checkpoint(base))
 

@@ -20,11 +20,11 @@ from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, Damaged
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.layout import INDEX, read_index, signed
 from ramerge.deltas.patched import Patched
-from ramerge.foundation.errors import CheckpointError, RamergeError
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Stored as InFile
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.foundation.errors import CheckpointError, RamergeError
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Stored as InFile
+from ramerge.core.tensors.tensor import Tensor
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas.test_word_patches import drawn
 from tests.deltas.writing import apply, blocks_of_elements, opened, write_delta

@@ -11,9 +11,9 @@ import ramerge
 from ramerge.deltas import codec, collect, layout, make, patched, patches, spool, write
 from ramerge.deltas import rebuild as apply_module
 from ramerge.deltas.trainers import convert
-from ramerge.formats.open import open_checkpoint
-from ramerge.output.build import build_output
-from ramerge.tensors.checkpoint import Checkpoint
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.output.build import build_output
+from ramerge.core.tensors.checkpoint import Checkpoint
 
 
 def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import ramerge
 from ramerge.cli.main import cli
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import TASKS, prompts, reward
-from ramerge.foundation.extras import install
+from ramerge.core.foundation.extras import install
 
 AGENTS = {task.name: str(demo.AGENTS / task.name) for task in TASKS}
 

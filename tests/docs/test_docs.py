@@ -34,11 +34,11 @@ from ramerge.analysis.results import Analysis
 from ramerge.calibration.record import CalibrationRecord
 from ramerge.cli.main import COMMANDS, cli
 from ramerge.demo import run as demo
-from ramerge.engine.record import AgentStatistics, Record
-from ramerge.methods.registry import METHODS
-from ramerge.recipe.document import read_document
-from ramerge.selection.results import SearchResult, TriedPoint
-from ramerge.selection.spacefile import file_space
+from ramerge.core.engine.record import AgentStatistics, Record
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.recipe.document import read_document
+from ramerge.searches.results import SearchResult, TriedPoint
+from ramerge.searches.spacefile import file_space
 
 pytestmark = pytest.mark.full  # the pages and all that their examples use
 

@@ -97,7 +97,7 @@ class Job:
     def run(self) -> None:
         """Carry it out in this process."""
         from ramerge.cli.main import main
-        from ramerge.storage.bucket_upload import BucketUpload
+        from ramerge.core.storage.bucket_upload import BucketUpload
 
         drawn, requests = random.Random(self.seed), count()
 

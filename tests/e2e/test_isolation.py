@@ -6,10 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ramerge.foundation import store
+from ramerge.core.foundation import store
 
 SAID = """
-from ramerge.foundation import store
+from ramerge.core.foundation import store
 from pathlib import Path
 print(Path.home(), store.folder("counts"))
 """

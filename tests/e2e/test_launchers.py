@@ -2,7 +2,7 @@
 
 import pytest
 
-from ramerge.foundation.terminal import warn_of_launcher
+from ramerge.cli.terminal import warn_of_launcher
 
 pytestmark = pytest.mark.full  # torch, Ray
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ramerge.registry import INTERFACE
+from ramerge.core.registry import INTERFACE
 from tests.checkpoints import read_checkpoint, simple, write_simple
 from tests.reference import NUMBERS
 
@@ -122,7 +122,7 @@ def METHOD(base, taus):
     ("source", "said"),
     [
         ("import absent_module", "cannot be imported: ModuleNotFoundError: No module named 'absent_module'"),
-        ("METHOD = 3", "bad:METHOD is a int, not a ramerge.methods.base.Method"),
+        ("METHOD = 3", "bad:METHOD is a int, not a ramerge.core.methods.base.Method"),
         (METHOD.format(more=""), f"does not say which version of the plug-in interface .* give interface={INTERFACE}"),
         (METHOD.format(more=", interface=99"), "is written for version 99 of the plug-in interface"),
     ],

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ramerge.storage.upload import CLAIM
+from ramerge.core.storage.upload import CLAIM
 from tests.e2e.rivals import KINDS, MODES, Rivals, Trial, trials
 from tests.storage import seaweed
 

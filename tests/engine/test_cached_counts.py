@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation import store
-from ramerge.planning import cached_counts
-from ramerge.tensors import identity
-from ramerge.tensors.identity import identify
+from ramerge.core.foundation import store
+from ramerge.core.planning import cached_counts
+from ramerge.core.tensors import identity
+from ramerge.core.tensors.identity import identify
 from tests.checkpoints import mapped, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 
 
@@ -106,8 +106,8 @@ def test_a_changed_file_is_never_taken_for_the_old_one(change: Any, owner: str, 
     assert plan.details.passes == 1
     change(tmp_path / owner / "model.safetensors")
     assert passes(source) == 2
-    from ramerge.engine.execute import execute
-    from ramerge.engine.executors.threads import ThreadExecutor
+    from ramerge.core.engine.execute import execute
+    from ramerge.core.engine.executors.threads import ThreadExecutor
 
     with pytest.raises(ramerge.CheckpointError, match="has changed"):
         execute(plan.details, ThreadExecutor(1))

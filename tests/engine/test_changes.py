@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.foundation import store
-from ramerge.planning import cached_counts
-from ramerge.tensors import identity
+from ramerge.core.foundation import store
+from ramerge.core.planning import cached_counts
+from ramerge.core.tensors import identity
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 
 
@@ -113,8 +113,8 @@ def test_counts_of_files_that_change_during_an_analysis_are_not_kept(change: Cha
 
 
 def test_headers_belong_to_the_files_that_are_read(tmp_path: Path) -> None:
-    from ramerge.engine.execute import execute
-    from ramerge.engine.executors.threads import ThreadExecutor
+    from ramerge.core.engine.execute import execute
+    from ramerge.core.engine.executors.threads import ThreadExecutor
 
     plan = ramerge.plan(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out")
     replaced(tmp_path / "tool/model.safetensors")

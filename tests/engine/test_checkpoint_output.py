@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.engine.checkpoint_output import CHECKPOINT, spec
-from ramerge.engine.outputs import OUTPUT_KINDS, OutputKind, kind_of
+from ramerge.core.engine.checkpoint_output import CHECKPOINT, spec
+from ramerge.core.engine.outputs import OUTPUT_KINDS, OutputKind, kind_of
 from tests.checkpoints import recipe, write_simple
 from tests.plans import planned
 

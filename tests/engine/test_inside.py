@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.storage.own_files import model_inside
+from ramerge.core.storage.own_files import model_inside
 from tests.checkpoints import recipe, write_simple
 
 MODEL = ["config.json", "model.safetensors"]

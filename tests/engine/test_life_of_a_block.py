@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.tensors import reader
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.tensors import reader
 from tests.checkpoints import recipe, write_simple
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-a-block.md"

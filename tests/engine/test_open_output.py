@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.engine.journal import FOLDER
-from ramerge.engine.outputs import OutputSpec, open_output
-from ramerge.foundation.errors import ContinueNote
-from ramerge.output.staging import SPOOL, hidden_folder
+from ramerge.core.engine.journal import FOLDER
+from ramerge.core.engine.outputs import OutputSpec, open_output
+from ramerge.core.foundation.errors import ContinueNote
+from ramerge.core.output.staging import SPOOL, hidden_folder
 
 
 def spec(tmp_path: Path) -> OutputSpec:
@@ -61,7 +61,7 @@ def test_an_interrupted_run_is_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("change", ["fresh", "fingerprint"])
-@pytest.mark.filterwarnings("ignore::ramerge.foundation.errors.ContinueNote")
+@pytest.mark.filterwarnings("ignore::ramerge.core.foundation.errors.ContinueNote")
 def test_other_work_begins_with_an_empty_folder(change: str, tmp_path: Path) -> None:
     what = spec(tmp_path)
     interrupted(what)

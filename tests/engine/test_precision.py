@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import InputError
+from ramerge.core.foundation.errors import InputError
 from tests.checkpoints import Tensors, floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command
 from tests.reference import Stored

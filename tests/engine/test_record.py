@@ -8,8 +8,8 @@ import pytest
 import ramerge
 from ramerge.analysis.finished import open_finished
 from ramerge.analysis.results import read_analysis
-from ramerge.engine.record import read_record, read_sweep
-from ramerge.foundation.errors import PlanError, RecipeError
+from ramerge.core.engine.record import read_record, read_sweep
+from ramerge.core.foundation.errors import PlanError, RecipeError
 from tests.checkpoints import recipe, write_simple
 
 

@@ -15,11 +15,11 @@ import pytest
 
 import ramerge
 from ramerge import api
-from ramerge.engine import fingerprint, journal
-from ramerge.foundation.errors import ContinueNote, OutputWarning, StoppedError
-from ramerge.output.staging import OutputDir, hidden_folder
-from ramerge.planning import cached_counts
-from ramerge.planning.build import make_plan
+from ramerge.core.engine import fingerprint, journal
+from ramerge.core.foundation.errors import ContinueNote, OutputWarning, StoppedError
+from ramerge.core.output.staging import OutputDir, hidden_folder
+from ramerge.core.planning import cached_counts
+from ramerge.core.planning.build import make_plan
 from tests.checkpoints import mapped, recipe, simple, write_checkpoint, write_simple
 from tests.e2e.kills import counting, ended, forked, killed, left_behind, merge, weights
 
@@ -93,7 +93,7 @@ def test_nothing_is_done_again_but_what_was_under_way(source: dict, tmp_path: Pa
 
     def logged() -> None:
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        from ramerge.engine.worker import Worker
+        from ramerge.core.engine.worker import Worker
 
         for name in ("count", "merge"):
             real = getattr(Worker, name)
@@ -188,7 +188,7 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
-    from ramerge.output.build import build_output
+    from ramerge.core.output.build import build_output
 
     out = tmp_path / "out"
     merge(source, out)

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.engine.record import read_record
-from ramerge.foundation import files
-from ramerge.methods.registry import METHODS
-from ramerge.output import write
+from ramerge.core.engine.record import read_record
+from ramerge.core.foundation import files
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.output import write
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.conformance.methods import REPRESENTATIVES
 from tests.reference import Stored

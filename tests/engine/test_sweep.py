@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.engine import worker
-from ramerge.engine.operators import read_rows
+from ramerge.core.engine import worker
+from ramerge.core.engine.operators import read_rows
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_inputs, write_simple
 
 RANGES = {"parameters.r": [0, 0.1, 0.2], "parameters.alpha": [1, 2]}

@@ -19,15 +19,15 @@ import pytest
 from obstore.store import LocalStore, MemoryStore
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.engine.uploads import _AHEAD
-from ramerge.foundation.errors import OutputWarning, SendError
-from ramerge.planning.model import MergePlan
-from ramerge.storage import bucket_upload
-from ramerge.storage.bucket_upload import BucketUpload
-from ramerge.storage.objects import Bucket
-from ramerge.storage.upload import CLAIM, UploadRun, is_shard_of_run
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.engine.uploads import _AHEAD
+from ramerge.core.foundation.errors import OutputWarning, SendError
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.storage import bucket_upload
+from ramerge.core.storage.bucket_upload import BucketUpload
+from ramerge.core.storage.objects import Bucket
+from ramerge.core.storage.upload import CLAIM, UploadRun, is_shard_of_run
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.e2e.kills import weights
 from tests.engine.executors.wrapped import Around, Wrapped

@@ -20,8 +20,8 @@ from ramerge.evaluation.tasks.coding import judging
 from ramerge.evaluation.tasks.coding.problems import Problem
 from ramerge.evaluation.tasks.coding.scores import METRICS
 from ramerge.evaluation.tasks.coding.task import coding
-from ramerge.foundation import extras
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation import extras
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import (
     Item,
     Reply,

@@ -29,7 +29,7 @@ from ramerge.evaluation.tasks.common import (
     shares,
     text_of,
 )
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 pytestmark = [
     pytest.mark.full,  # clients of models, checkers, the sandbox

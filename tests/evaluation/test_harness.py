@@ -21,9 +21,9 @@ import pytest
 
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import harness
-from ramerge.foundation import extras
-from ramerge.foundation.errors import EndpointError, EvaluationError
-from ramerge.foundation.extras import install
+from ramerge.core.foundation import extras
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.extras import install
 from tests.evaluation.chats import Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import document_of, gold_of
 

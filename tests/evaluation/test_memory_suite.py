@@ -23,7 +23,7 @@ from tokenizers import (
 from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.task import SUBSETS, memory
 from ramerge.evaluation.tasks.memory.tokens import Tokens
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import (
     Item,
     Reply,

@@ -12,7 +12,7 @@ from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
 from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 from tests.tiers import unavailable
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox

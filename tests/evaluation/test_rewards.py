@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ramerge.evaluation.tasks.rewards import rewards
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 from tests.evaluation.chats import Suite, attempt, main_metric
 from tests.evaluation.gold import gold_of
 

@@ -22,7 +22,7 @@ from ramerge.cli.main import cli
 from ramerge.evaluation import logs, models
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets, server_arguments
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Server, completion, refusal, serving
 
 # Inspect's own code and that of its servers warns of many things

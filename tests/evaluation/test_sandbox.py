@@ -28,7 +28,7 @@ from ramerge.evaluation.sandbox.bubblewrap import Bubblewrap
 from ramerge.evaluation.sandbox.execution import Execution, Outcome, converse
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside, Limits
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 from tests.tiers import unavailable
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox

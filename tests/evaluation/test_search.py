@@ -31,7 +31,7 @@ from ramerge.evaluation.tasks.search import (
     normalized,
     search,
 )
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Item, Reply, Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import gold_of
 

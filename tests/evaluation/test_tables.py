@@ -20,7 +20,7 @@ from ramerge.evaluation.tables.merging import retention
 from ramerge.evaluation.tables.render import FORMATS, render
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table, frame
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 

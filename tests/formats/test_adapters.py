@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.formats.open import open_checkpoint, open_stacked
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.open import open_checkpoint, open_stacked
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.reference import NUMBERS
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.header import encode_header
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import encode_header
+from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats
 
 torch = pytest.importorskip("torch")

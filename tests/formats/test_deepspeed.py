@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, write_checkpoint
 from tests.reference import Stored
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.formats.open import open_checkpoint
+from ramerge.core.formats.open import open_checkpoint
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.formats.test_lora import EXPERTS, problems_of, write_adapter
 from tests.reference import Stored

@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.formats.format import Opening
-from ramerge.formats.fsdp import find, open_folder
-from ramerge.formats.open import open_checkpoint
-from ramerge.formats.sharded import part_of
-from ramerge.formats.torchfile.load import TorchStorage, View
-from ramerge.formats.torchfile.machine import Name, RefusedError, Stub
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.format import Opening
+from ramerge.core.formats.fsdp import find, open_folder
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.formats.sharded import part_of
+from ramerge.core.formats.torchfile.load import TorchStorage, View
+from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.reference import Stored
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.formats import files as files_module
-from ramerge.formats import open as open_module
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
+from ramerge.core.formats import files as files_module
+from ramerge.core.formats import open as open_module
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors
 
 

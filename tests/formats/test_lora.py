@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError, PlanError, WeightsError
-from ramerge.tensors.lowrank import LowRank
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError, PlanError, WeightsError
+from ramerge.core.tensors.lowrank import LowRank
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.reference import NUMBERS, Stored
 from tests.tiers import some

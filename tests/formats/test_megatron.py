@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.formats import megatron as megatron_format
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats import megatron as megatron_format
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import Files, Reader
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.reference import Stored
 

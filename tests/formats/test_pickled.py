@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import read_checkpoint, recipe, simple, write_simple
 
 torch = pytest.importorskip("torch")

@@ -13,10 +13,10 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import read_checkpoint, recipe, write_checkpoint, write_safetensors
 from tests.formats.quantized import SAMPLES, dequantized, expanded, quantize_model, write_quantized
 from tests.reference import Stored, encode

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ramerge
-from ramerge.formats.open import open_checkpoint
-from ramerge.formats.series import gaps, renumbered
-from ramerge.foundation.errors import CheckpointError
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.formats.series import gaps, renumbered
+from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import floats, read_checkpoint, simple, write_checkpoint, write_safetensors
 from tests.conformance.test_merge import same
 from tests.reference import Stored

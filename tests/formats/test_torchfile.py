@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ramerge.formats.torchfile.archive import Archive, window
-from ramerge.formats.torchfile.load import View, load_file, load_plain
-from ramerge.formats.torchfile.machine import Stub
-from ramerge.formats.views import tensor_of
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.torchfile.archive import Archive, window
+from ramerge.core.formats.torchfile.load import View, load_file, load_plain
+from ramerge.core.formats.torchfile.machine import Stub
+from ramerge.core.formats.views import tensor_of
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.reader import Files, Reader
 
 DATA = bytes(range(24))
 
@@ -265,7 +265,7 @@ def test_a_negated_view_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.formats.torchfile.machine._MOST_CONTAINERS", 1000)
+    monkeypatch.setattr("ramerge.core.formats.torchfile.machine._MOST_CONTAINERS", 1000)
     with pytest.raises(CheckpointError, match="makes more than 1,000"):
         load_file(archive(tmp_path / "x", raw(pickle.EMPTY_LIST * 2000)))
 
@@ -370,10 +370,10 @@ def test_what_is_no_archive(tmp_path: Path) -> None:
 def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive(tmp_path / "x", GOOD)
     with monkeypatch.context() as patch:
-        patch.setattr("ramerge.formats.torchfile.archive._MOST_DIRECTORY_BYTES", 10)
+        patch.setattr("ramerge.core.formats.torchfile.archive._MOST_DIRECTORY_BYTES", 10)
         with pytest.raises(CheckpointError, match="list of entries has"):
             load_file(tmp_path / "x")
-    monkeypatch.setattr("ramerge.formats.torchfile.load._MOST_PICKLE_BYTES", 10)
+    monkeypatch.setattr("ramerge.core.formats.torchfile.load._MOST_PICKLE_BYTES", 10)
     with pytest.raises(CheckpointError, match="at most 10 are read"):
         load_file(tmp_path / "x")
 
@@ -385,7 +385,7 @@ def test_sizes_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_what_torch_saves_is_read(tmp_path: Path) -> None:
     import torch
 
-    from ramerge.formats.torchfile.load import DTYPES
+    from ramerge.core.formats.torchfile.load import DTYPES
 
     shared = torch.arange(12.0)
     values: dict[str, Any] = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import CheckpointError
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError
 
 CASES = {
     "old Megatron": (("run/iter_0000001/mp_rank_00/model_optim_rng.pt",), "run",

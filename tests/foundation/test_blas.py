@@ -5,7 +5,7 @@ from contextlib import ExitStack
 import numpy as np
 import threadpoolctl
 
-from ramerge.foundation.blas import one_blas_thread
+from ramerge.core.foundation.blas import one_blas_thread
 
 
 def threads() -> list[int]:

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ramerge.analysis.outputs import check_folder
-from ramerge.foundation import files
-from ramerge.foundation.errors import OutputError, RecipeError, StoppedError
-from ramerge.foundation.files import check_file, write_file, write_files
+from ramerge.core.foundation import files
+from ramerge.core.foundation.errors import OutputError, RecipeError, StoppedError
+from ramerge.core.foundation.files import check_file, write_file, write_files
 
 
 def left(folder: Path) -> list[str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ramerge.foundation import systems
+from ramerge.core.foundation import systems
 from tests.checkpoints import write_checkpoint
 from tests.reference import Stored
 

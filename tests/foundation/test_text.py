@@ -10,11 +10,12 @@ import pytest
 
 import ramerge
 from ramerge.analysis.tables import csv_files
-from ramerge.foundation.errors import CheckpointError, RamergeError
-from ramerge.foundation.files import write_files
-from ramerge.foundation.jsontext import JsonLimits, dumped, parse
-from ramerge.foundation.progress import Progress, shown
-from ramerge.foundation.text import (
+from ramerge.core.foundation.errors import CheckpointError, RamergeError
+from ramerge.core.foundation.files import write_files
+from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
+from ramerge.cli.progress import shown
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.foundation.text import (
     MOST,
     brief,
     csv_cell,
@@ -27,7 +28,7 @@ from ramerge.foundation.text import (
     unknown,
     without_secrets,
 )
-from ramerge.tensors.header import read_header
+from ramerge.core.tensors.header import read_header
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command
 

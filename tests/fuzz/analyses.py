@@ -15,8 +15,8 @@ from ramerge.analysis.report.write import render
 from ramerge.analysis.results import read_analysis
 from ramerge.analysis.tables import csv_files
 from ramerge.analysis.text import summary
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.files import write_files
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import write_files
 from tests.checkpoints import recipe, write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text

@@ -11,12 +11,12 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.formats.files import read_json
-from ramerge.formats.sidecars import companions_of
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.terminal import say
-from ramerge.options import Options
+from ramerge.core.formats.files import read_json
+from ramerge.core.formats.sidecars import companions_of
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.cli.terminal import say
+from ramerge.core.options import Options
 from tests.checkpoints import recipe, simple, write_checkpoint
 from tests.formats.quantized import SAMPLES, write_quantized
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder

@@ -8,8 +8,8 @@ from random import Random
 
 from safetensors import SafetensorError, deserialize
 
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.header import read_header
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.header import read_header
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import json_text, torn
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.foundation.errors import RamergeError
-from ramerge.options import Options
+from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.options import Options
 from tests.checkpoints import floats, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text

@@ -11,9 +11,9 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from ramerge.formats.open import open_checkpoint
-from ramerge.formats.sidecars import companion_files
-from ramerge.foundation.errors import CheckpointError
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.formats.sidecars import companion_files
+from ramerge.core.foundation.errors import CheckpointError
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import NAMES, json_text

@@ -11,12 +11,12 @@ from functools import cache
 from itertools import pairwise
 from random import Random
 
-from ramerge.formats.sharded import part_of
-from ramerge.formats.torchfile.load import View, load_file
-from ramerge.formats.torchfile.machine import RefusedError
-from ramerge.formats.views import tensor_of
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.reader import Files, Reader
+from ramerge.core.formats.sharded import part_of
+from ramerge.core.formats.torchfile.load import View, load_file
+from ramerge.core.formats.torchfile.machine import RefusedError
+from ramerge.core.formats.views import tensor_of
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.reader import Files, Reader
 from tests.formats.test_torchfile import DEEP, SIZE, STUB, archive, numbers, state, storage, tensor
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import torn

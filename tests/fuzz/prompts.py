@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from random import Random
 
 from ramerge.calibration.prompts import read_prompts
-from ramerge.foundation.errors import RamergeError
+from ramerge.core.foundation.errors import RamergeError
 from tests.calibration.test_prompts import CHAT, EPISODE, SKYRL, SLIME, TRACE, TRL, VERL
 from tests.fuzz.common import BATCH, check_refusal, folder
 from tests.fuzz.mutate import json_text, torn

@@ -10,8 +10,8 @@ from random import Random
 from ruamel.yaml import YAML
 
 from ramerge import api
-from ramerge.foundation.errors import RamergeError
-from ramerge.options import Options
+from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.options import Options
 from tests.checkpoints import write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import NAMES, dump, mutated, torn

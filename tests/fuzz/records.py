@@ -16,7 +16,7 @@ from ramerge.analysis.finished import open_finished, with_differences
 from ramerge.analysis.report import page
 from ramerge.analysis.report.write import render
 from ramerge.analysis.results import Analysis
-from ramerge.foundation.errors import RecipeError
+from ramerge.core.foundation.errors import RecipeError
 from tests.checkpoints import recipe, write_simple
 from tests.fuzz.common import BATCH, check_refusal, check_shown, folder
 from tests.fuzz.mutate import json_text

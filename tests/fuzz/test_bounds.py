@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from ramerge.calibration.prompts import read_prompts
-from ramerge.engine.record import read_record
-from ramerge.formats.files import read_json
-from ramerge.formats.open import open_checkpoint
-from ramerge.foundation.errors import RamergeError
-from ramerge.planning.configs import compare_configs
-from ramerge.planning.tokens import TokenReader
-from ramerge.recipe.document import read_document
-from ramerge.tensors.header import read_header
+from ramerge.core.engine.record import read_record
+from ramerge.core.formats.files import read_json
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.planning.configs import compare_configs
+from ramerge.core.planning.tokens import TokenReader
+from ramerge.core.recipe.document import read_document
+from ramerge.core.tensors.header import read_header
 from tests.checkpoints import simple, write_checkpoint
 from tests.fuzz.runner import run
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.terminal import say
-from ramerge.options import Options
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.cli.terminal import say
+from ramerge.core.options import Options
 from tests.checkpoints import recipe, simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_shown, folder
 from tests.fuzz.mutate import json_text

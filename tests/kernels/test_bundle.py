@@ -13,9 +13,9 @@ from zipfile import ZipFile
 import llvmlite.binding as llvm
 import pytest
 
-from ramerge.foundation import store
-from ramerge.kernels import bundle, intrinsics, native
-from ramerge.kernels.threefry import threefry
+from ramerge.core.foundation import store
+from ramerge.core.kernels import bundle, intrinsics, native
+from ramerge.core.kernels.threefry import threefry
 
 _TEXT = "def twice(x):\n    return x + x\n"
 _SOURCE = native.KernelSource("twice", _TEXT, ("u64",), "u64", {})
@@ -44,7 +44,7 @@ def found() -> bytes | None:
 
 def test_a_kernel_of_a_bundle_runs_and_is_not_compiled(written: Path) -> None:
     code = (
-        "import sys\nfrom pathlib import Path\nfrom ramerge.kernels import bundle, native\n"
+        "import sys\nfrom pathlib import Path\nfrom ramerge.core.kernels import bundle, native\n"
         f"bundle.FOLDER = Path({str(written.parent)!r})\n"
         f"print(native.load('twice', {_TEXT!r}, ('u64',), 'u64')(21), 'numba' in sys.modules)\n"
         f"print(native.load('twice', {_TEXT!r} + '\\n', ('u64',), 'u64')(21), 'numba' in sys.modules)\n"

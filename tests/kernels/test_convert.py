@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from ramerge.kernels.convert import convert, count_non_finite
-from ramerge.kernels.formats import FORMATS
+from ramerge.core.kernels.convert import convert, count_non_finite
+from ramerge.core.kernels.formats import FORMATS
 from tests.reference import BITS, NUMBERS, encode
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ramerge.kernels.dequantize import CODES, SCALES, Grid, dequantize
+from ramerge.core.kernels.dequantize import CODES, SCALES, Grid, dequantize
 from tests.formats.quantized import FLOAT4, dequantized
 
 _FLOAT8 = {"F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2}

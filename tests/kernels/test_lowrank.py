@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ramerge.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
+from ramerge.core.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
 
 Reals = NDArray[np.float32]
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation import store
-from ramerge.foundation.progress import Progress
-from ramerge.kernels import native
-from ramerge.kernels import ram as kernel
+from ramerge.core.foundation import store
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.kernels import native
+from ramerge.core.kernels import ram as kernel
 from tests.checkpoints import recipe, write_simple
 
 SOURCE = """
@@ -83,8 +83,8 @@ def test_a_second_process_does_without_numba(tmp_path: Path) -> None:
     program = textwrap.dedent("""
         import sys
         import numpy as np
-        from ramerge.kernels import convert, ram
-        from ramerge.kernels.formats import uniform
+        from ramerge.core.kernels import convert, ram
+        from ramerge.core.kernels.formats import uniform
         words = [np.zeros(4, np.uint32) for _ in range(4)]
         ram.merge(uniform("BF16", 3), words[:3], (1e-5,), None, words[3], np.zeros((2, 2), np.int64))
         convert.convert("BF16", words[0], "F32", np.zeros(8, np.uint32), 8)

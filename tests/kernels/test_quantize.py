@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from ramerge.kernels.dequantize import SCALES, Grid, dequantize
-from ramerge.kernels.quantize import CODES, quantize
+from ramerge.core.kernels.dequantize import SCALES, Grid, dequantize
+from ramerge.core.kernels.quantize import CODES, quantize
 from tests.formats.quantized import quantized
 
 pytestmark = pytest.mark.full  # torch

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramerge.kernels import ram
-from ramerge.kernels.formats import FORMATS, loop_of, uniform
-from ramerge.kernels.rounding import survey
+from ramerge.core.kernels import ram
+from ramerge.core.kernels.formats import FORMATS, loop_of, uniform
+from ramerge.core.kernels.rounding import survey
 from tests import reference
 from tests.checkpoints import EPSILON, bit_patterns, floats
 from tests.reference import BITS, Stored

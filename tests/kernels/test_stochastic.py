@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ramerge.kernels.stochastic import draw_bits, round_stochastically
+from ramerge.core.kernels.stochastic import draw_bits, round_stochastically
 from tests.checkpoints import bit_patterns
 from tests.reference import BITS, NUMBERS, rounding_coins, toss
 from tests.tiers import at_most

@@ -5,12 +5,12 @@ import math
 import numpy as np
 import pytest
 
-from ramerge.kernels.elementwise import Inputs
-from ramerge.kernels.fixed import CHUNK, LIMBS, WIDE_LIMBS, decode, encode
-from ramerge.kernels.formats import uniform
-from ramerge.kernels.sums import products, squares, sums, totals
-from ramerge.methods.moved import finite
-from ramerge.methods.trim import every
+from ramerge.core.kernels.elementwise import Inputs
+from ramerge.core.kernels.fixed import CHUNK, LIMBS, WIDE_LIMBS, decode, encode
+from ramerge.core.kernels.formats import uniform
+from ramerge.core.kernels.sums import products, squares, sums, totals
+from ramerge.core.methods.moved import finite
+from ramerge.core.methods.trim import every
 from tests import reference
 from tests.checkpoints import floats
 from tests.kernels.test_ram import words
@@ -62,7 +62,7 @@ def test_what_is_not_finite_is_noticed_and_adds_nothing(bad: float, place: int) 
 @pytest.mark.parametrize(("segment", "lanes"), [(2, 16), (7, 16), (64, 16), (896, 32), (4096, 256), (CHUNK, 1024)])
 @pytest.mark.parametrize("dtype", some(["BF16", "F32"], fast=["BF16"]))
 def test_every_segment_has_one_order(dtype: str, segment: int, lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.kernels.sums._TERMS", 5)  # so that there are two groups of terms
+    monkeypatch.setattr("ramerge.core.kernels.sums._TERMS", 5)  # so that there are two groups of terms
     size = 2 * segment + segment // 2 // 2 * 2  # the last one is shorter
     stored = [floats(row, dtype) for row in np.random.default_rng(0).normal(size=(4, size))]
     loop, terms = uniform(dtype, 4), (*products(3), *totals(3))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ramerge.linalg import arrays
+from ramerge.core.linalg import arrays
 
 
 def test_float32_is_decomposed_in_float32():

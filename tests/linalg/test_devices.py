@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.linalg import devices, spectral
-from ramerge.linalg.arrays import DoubleMissingError
-from ramerge.linalg.devices import CPU, TORCH_CPU, Solver, is_sound
-from ramerge.methods.registry import METHODS
-from ramerge.planning import devices as planned_devices
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.linalg import devices, spectral
+from ramerge.core.linalg.arrays import DoubleMissingError
+from ramerge.core.linalg.devices import CPU, TORCH_CPU, Solver, is_sound
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.planning import devices as planned_devices
 from tests.checkpoints import read_checkpoint, recipe, write_simple
 from tests.methods.test_spectral import KINDS, NAME, SETTINGS, SHAPES
 from tests.plans import planned

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ramerge.linalg import wudi
+from ramerge.core.linalg import wudi
 from tests.checkpoints import read_checkpoint
 
 SHAPES = [(1, 1), (1, 7), (7, 1), (6, 40), (20, 30), (40, 6), (24, 24)]
@@ -259,7 +259,7 @@ def test_results_repeat():
 def test_the_default_stays_near_the_sum_and_below_adams_objective():
     """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
     from ramerge.demo.run import AGENTS
-    from ramerge.methods.wudi import WudiParameters
+    from ramerge.core.methods.wudi import WudiParameters
 
     base, *trained = (read_checkpoint(AGENTS / name) for name in ("base", "add", "reverse", "sort"))
     ratios = []

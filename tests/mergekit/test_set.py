@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import RecipeError
+from ramerge.core.foundation.errors import RecipeError
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint, write_safetensors
 from tests.commands import ramerge as command
 

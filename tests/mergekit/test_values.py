@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ramerge
-from ramerge.foundation.errors import RecipeError
+from ramerge.core.foundation.errors import RecipeError
 from ramerge.mergekit.translate import translate
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.reference import Stored
 

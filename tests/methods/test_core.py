@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ramerge.linalg.spectral import Array
-from ramerge.methods.base import Layer
-from ramerge.methods.core import CORE, CORE_PLUS, CoreParameters, core_coefficients, matrix_of, solve
+from ramerge.core.linalg.spectral import Array
+from ramerge.core.methods.base import Layer
+from ramerge.core.methods.core import CORE, CORE_PLUS, CoreParameters, core_coefficients, matrix_of, solve
 from tests import reference
 
 NAME = "model.layers.0.mlp.up_proj.weight"

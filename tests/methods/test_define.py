@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from ramerge.methods.define import ChosenAgent, PerAgent, Range, merge_method
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
+from ramerge.core.methods.registry import METHODS
 
 
 @merge_method("everything", source="a test", derived=lambda parameters, agents: {"half": parameters.scale / 2})

@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from ramerge.kernels.piece import Piece
-from ramerge.methods.drop_mask import DropMask, key
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.methods.drop_mask import DropMask, key
 
 
 def piece(tensor: str, start: int) -> Piece:

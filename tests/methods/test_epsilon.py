@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.methods.ram import AgentCounts
-from ramerge.planning.model import _are
+from ramerge.core.methods.ram import AgentCounts
+from ramerge.core.planning.model import _are
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import run, same

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import InputError
-from ramerge.kernels import effect
+from ramerge.core.foundation.errors import InputError
+from ramerge.core.kernels import effect
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, read_safetensors, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command

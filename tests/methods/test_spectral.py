@@ -10,10 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 import ramerge
-from ramerge.linalg import curvature, spectral
-from ramerge.methods.base import Layer
-from ramerge.methods.iso_cts import own_directions
-from ramerge.methods.registry import METHODS
+from ramerge.core.linalg import curvature, spectral
+from ramerge.core.methods.base import Layer
+from ramerge.core.methods.iso_cts import own_directions
+from ramerge.core.methods.registry import METHODS
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 
@@ -507,7 +507,7 @@ def test_the_bound_of_a_spectrum():
 
 
 def test_ranks_of_aswudi_by_hand():
-    from ramerge.methods.swudi import chosen_rank
+    from ramerge.core.methods.swudi import chosen_rank
 
     values = np.array([4.0, 4.0, 1.0, 1.0])
     for rule, rank in (("participation_sqrt", 4), ("participation", 3), ("stable_rank", 3), ("cumvar_0.9", 3)):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS
 
 KEY = "model.layers.0.mlp.up_proj.weight"
 RNG = np.random.default_rng(0)

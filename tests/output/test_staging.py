@@ -16,12 +16,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from ramerge.foundation import files
-from ramerge.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError
-from ramerge.output import staging as module
-from ramerge.output.build import build_output, discard, tidy
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import MOST_OPEN, Writer, lay_out
+from ramerge.core.foundation import files
+from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError
+from ramerge.core.output import staging as module
+from ramerge.core.output.build import build_output, discard, tidy
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import MOST_OPEN, Writer, lay_out
 
 MOVES = ("rename", "fsync", "rmdir", "unlink")
 
@@ -249,7 +249,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-@pytest.mark.filterwarnings("ignore::ramerge.foundation.errors.OutputWarning")
+@pytest.mark.filterwarnings("ignore::ramerge.core.foundation.errors.OutputWarning")
 @pytest.mark.parametrize("for_good", [False, True], ids=["one call", "all calls from there"])
 def test_every_failing_call_is_told_as_it_is(
     for_good: bool, exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,7 +292,7 @@ def _next_run_is_clean(out: Path) -> None:
 # --- kills ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore::ramerge.foundation.errors.OutputWarning")
+@pytest.mark.filterwarnings("ignore::ramerge.core.foundation.errors.OutputWarning")
 def test_every_kill_is_made_good_by_the_next_run_even_if_that_fails(
     exchange: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -536,7 +536,7 @@ mount -t tmpfs none {0} && mkdir -p {0}/low/out {0}/up {0}/tmp {0}/all && touch 
 mount -t overlay overlay -o lowerdir={0}/low,upperdir={0}/up,workdir={0}/tmp,userxattr {0}/all && exec {1} -c '
 import sys
 from pathlib import Path
-from ramerge.output.build import build_output
+from ramerge.core.output.build import build_output
 for _ in range(3):
     try:
         with build_output(Path("{0}/all/out"), overwrite=True) as stage:

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.engine.journal import Journal
-from ramerge.foundation.errors import RecipeError
-from ramerge.output.targets import path_of
+from ramerge.core.engine.journal import Journal
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.output.targets import path_of
 
 
 @pytest.mark.parametrize("out", ["s3://bucket/o", "https://host/o", Path("s3://bucket/o")])

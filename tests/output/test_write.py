@@ -2,9 +2,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import Writer, lay_out
-from ramerge.tensors.header import read_header
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import Writer, lay_out
+from ramerge.core.tensors.header import read_header
 
 
 def test_files_have_their_size_before_data_and_take_it_in_any_order(tmp_path: Path) -> None:

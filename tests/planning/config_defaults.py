@@ -16,7 +16,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-from ramerge.planning import configs, derived
+from ramerge.core.planning import configs, derived
 
 TABLE = Path(configs.__file__).with_name("config_keys.json")
 _SIZES = re.compile(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.planning.absences import BEYOND, BUFFERS, FURTHER, SHARED, is_buffer, known_absences
-from ramerge.tensors.tensor import Stored, Tensor
+from ramerge.core.planning.absences import BEYOND, BUFFERS, FURTHER, SHARED, is_buffer, known_absences
+from ramerge.core.tensors.tensor import Stored, Tensor
 
 
 def stored(name: str, shape: tuple[int, ...]) -> Tensor:

@@ -26,7 +26,7 @@ def config(tied: bool, rows: int = 12, nested: bool = False) -> dict[str, object
 
 
 def problems(source: dict[str, object], out: Path) -> str:
-    with pytest.raises(ramerge.foundation.errors.InputError) as caught:
+    with pytest.raises(ramerge.core.foundation.errors.InputError) as caught:
         ramerge.merge(source, out)
     return "\n".join(caught.value.problems)
 

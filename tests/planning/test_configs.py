@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.planning.configs import canonical, compare_configs, key_table
+from ramerge.core.planning.configs import canonical, compare_configs, key_table
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 
 
@@ -367,7 +367,7 @@ def test_models_of_transformers_do_not_contradict_themselves(kind: str) -> None:
     from transformers import AutoModelForCausalLM
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    from ramerge.planning.configs import contradictions
+    from ramerge.core.planning.configs import contradictions
 
     config = CONFIG_MAPPING[kind]()
     with torch.device("meta"):

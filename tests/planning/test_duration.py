@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.planning import duration
+from ramerge.core.planning import duration
 from tests.checkpoints import floats, recipe, write_checkpoint
 
 NAME = "model.layers.{}.mlp.weight"

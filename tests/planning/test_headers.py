@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ramerge.demo.run import AGENTS
-from ramerge.planning.headers import read_headers
-from ramerge.recipe.document import Document
+from ramerge.core.planning.headers import read_headers
+from ramerge.core.recipe.document import Document
 from tests.checkpoints import write_simple
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.planning.model import scope_of
-from ramerge.recipe.layers import LayerRange, counts_of, layer_of, parse_layers
+from ramerge.core.planning.model import scope_of
+from ramerge.core.recipe.layers import LayerRange, counts_of, layer_of, parse_layers
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import Stored
 

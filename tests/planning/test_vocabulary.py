@@ -194,7 +194,7 @@ def test_forms_of_a_tokenizer_are_the_same(files: str, tmp_path: Path) -> None:
 
 
 def test_equal_tokenizers_are_not_parsed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ramerge.planning.tokens import TokenReader
+    from ramerge.core.planning.tokens import TokenReader
 
     source = trio(tmp_path)
     monkeypatch.setattr(TokenReader, "tokens_of", None)
@@ -217,8 +217,8 @@ def test_a_real_tokenizer(tmp_path: Path) -> None:
     made.add_special_tokens(["<call>"])
     made.save(str(tmp_path / "code/tokenizer.json"))
     assert f"'<call>' in row {rows}" in ramerge.plan(source).warnings[0]
-    from ramerge.formats.open import open_checkpoint
-    from ramerge.planning.tokens import TokenReader
+    from ramerge.core.formats.open import open_checkpoint
+    from ramerge.core.planning.tokens import TokenReader
 
     found = TokenReader().tokens_of(open_checkpoint(tmp_path / "code"))
     assert {token.decode(): row for row, token in found.items()} == made.get_vocab()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.recipe import globs
-from ramerge.recipe.globs import catches_any, first_rules
-from ramerge.recipe.layers import layer_of, parse_layers
-from ramerge.recipe.model import Rule
+from ramerge.core.recipe import globs
+from ramerge.core.recipe.globs import catches_any, first_rules
+from ramerge.core.recipe.layers import layer_of, parse_layers
+from ramerge.core.recipe.model import Rule
 
 NAMES = [f"model.layers.{layer}.{part}.weight" for layer in range(3) for part in ("mlp.up", "norm", "a[b]")] + ["norm"]
 PATTERNS = st.lists(

@@ -4,13 +4,13 @@ import pytest
 from ruamel.yaml import YAML
 
 import ramerge
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.limits import parse_size
-from ramerge.foundation.words import parse_scalar
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import read_document
-from ramerge.recipe.model import Recipe, Rule
-from ramerge.recipe.read import open_recipe
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.limits import parse_size
+from ramerge.cli.words import parse_scalar
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import read_document
+from ramerge.core.recipe.model import Recipe, Rule
+from ramerge.core.recipe.read import open_recipe
 
 GOOD = """\
 method: ram+

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ramerge
-from ramerge.recipe.patterns import LONGEST_NAME, replace_all
+from ramerge.core.recipe.patterns import LONGEST_NAME, replace_all
 from tests.checkpoints import floats, recipe, write_checkpoint
 
 LONG = "model." + "a" * 60 + ".weight"

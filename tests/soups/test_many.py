@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.kernels.elementwise import Inputs
-from ramerge.kernels.formats import uniform
-from ramerge.kernels.sums import products, sums
-from ramerge.methods.base import FEW
-from ramerge.methods.registry import METHODS
-from ramerge.methods.trim import every
+from ramerge.core.kernels.elementwise import Inputs
+from ramerge.core.kernels.formats import uniform
+from ramerge.core.kernels.sums import products, sums
+from ramerge.core.methods.base import FEW
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.methods.trim import every
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
 from tests.conformance.methods import ROWS
 from tests.conformance.test_merge import close, run, same
@@ -59,7 +59,7 @@ def test_the_sum_does_not_depend_on_how_many_agents_a_kernel_takes(
     source = {"method": method, "base": str(tmp_path / "base"), "agents": agents}
     ramerge.merge(source, tmp_path / "together")
     monkeypatch.setattr(f"ramerge.methods.{method}.FEW", 3)
-    monkeypatch.setattr("ramerge.methods.many.FEW", 3)
+    monkeypatch.setattr("ramerge.core.methods.many.FEW", 3)
     ramerge.merge(source, tmp_path / "grouped")
     same(read_checkpoint(tmp_path / "grouped"), read_checkpoint(tmp_path / "together"))
 
@@ -69,7 +69,7 @@ def test_products_do_not_depend_on_groups(monkeypatch: pytest.MonkeyPatch) -> No
     words = [rng.normal(0, 1, 5000).astype(np.float32).view(np.uint32) for _ in range(15)]
     taken = (every, uniform("F32", 15), words, Inputs(14), products(14), 1000, 5000)
     together, _ = sums(*taken)
-    monkeypatch.setattr("ramerge.kernels.sums._FEW", 3)
+    monkeypatch.setattr("ramerge.core.kernels.sums._FEW", 3)
     tiled, flagged = sums(*taken)
     assert tiled.tobytes() == together.tobytes()
     assert not flagged

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.errors import PlanError, RecipeError
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.soups.test_soup import same, write_run
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import EvaluationError, RecipeError
-from ramerge.selection.search import objective_of, scorer_of
+from ramerge.core.foundation.errors import EvaluationError, RecipeError
+from ramerge.searches.search import objective_of, scorer_of
 from ramerge.soups.ema import EmaParameters
 from ramerge.soups.ema import weights as ema_weights
 from ramerge.soups.extrapolate import ExtrapolateParameters

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, Encoder
 from ramerge.deltas.patched import Patched
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.errors import CheckpointError
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Stored, Tensor
-from ramerge.tensors.weighted import Weighted, mean_of
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Stored, Tensor
+from ramerge.core.tensors.weighted import Weighted, mean_of
 from tests.reference import BITS, encode
 from tests.reference import Stored as Values
 from tests.tiers import at_most

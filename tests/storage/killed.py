@@ -48,8 +48,8 @@ def _die() -> None:
 
 
 def _main() -> None:
-    from ramerge.output import remote_output
-    from ramerge.storage import upload
+    from ramerge.core.output import remote_output
+    from ramerge.core.storage import upload
 
     asked = json.load(sys.stdin)
     what, calls = asked["what"], count()

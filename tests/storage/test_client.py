@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ramerge.foundation.errors import CheckpointError
-from ramerge.storage import client
-from ramerge.storage.storage import Version
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage import client
+from ramerge.core.storage.storage import Version
 from tests.storage.web import Fault, Request, WebServer
 
 KEY = "model.safetensors"

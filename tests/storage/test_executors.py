@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import OutputWarning
-from ramerge.output import remote_output
-from ramerge.storage.bucket_upload import BucketUpload
+from ramerge.core.foundation.errors import OutputWarning
+from ramerge.core.output import remote_output
+from ramerge.core.storage.bucket_upload import BucketUpload
 from tests.checkpoints import recipe, write_simple
 from tests.e2e import kills
 from tests.engine.executors import cluster

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import OutputWarning
+from ramerge.core.foundation.errors import OutputWarning
 from tests.checkpoints import recipe, write_simple
 from tests.e2e import kills
 from tests.engine.test_uploads import as_written_here

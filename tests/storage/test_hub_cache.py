@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.models import resolve
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.models import resolve
 from tests.checkpoints import simple, write_checkpoint, write_simple
 
 REVISION = "0123456789012345678901234567890123456789"

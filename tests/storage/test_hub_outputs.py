@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import OutputWarning
+from ramerge.core.foundation.errors import OutputWarning
 from tests.checkpoints import recipe, write_simple
 from tests.commands import ramerge as command
 from tests.e2e import kills

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.storage.schemes import open_remote
-from ramerge.tensors.reader import Files
+from ramerge.core.storage.schemes import open_remote
+from ramerge.core.tensors.reader import Files
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.e2e import kills
 from tests.engine.test_uploads import as_written_here

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.engine import execute
-from ramerge.foundation.errors import CheckpointError
-from ramerge.storage import client
-from ramerge.storage.schemes import open_remote
-from ramerge.tensors.reader import Files
+from ramerge.core.engine import execute
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage import client
+from ramerge.core.storage.schemes import open_remote
+from ramerge.core.tensors.reader import Files
 from tests.checkpoints import floats, simple, write_checkpoint, write_safetensors, write_simple
 from tests.commands import ramerge as command
 from tests.deltas.writing import write_delta

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.foundation.errors import OutputWarning, SendError
-from ramerge.foundation.progress import Progress
-from ramerge.storage.bucket_upload import BucketUpload
-from ramerge.storage.objects import open_bucket
-from ramerge.storage.upload import CLAIM
+from ramerge.core.foundation.errors import OutputWarning, SendError
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.storage.bucket_upload import BucketUpload
+from ramerge.core.storage.objects import open_bucket
+from ramerge.core.storage.upload import CLAIM
 from tests.checkpoints import floats, recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 from tests.e2e import kills

@@ -6,7 +6,7 @@ import json
 
 import xxhash
 
-from ramerge.storage.own_files import digest_of_index, signed
+from ramerge.core.storage.own_files import digest_of_index, signed
 
 VALUES = {"weight_map": {"b": "2", "a": "1"}, "metadata": {"format": 1, "base": "é"}}
 

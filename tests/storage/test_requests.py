@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.location import Remote
-from ramerge.storage.storage import Storage, Stream, Version
-from ramerge.tensors.reader import Files, Reader, Span
-from ramerge.tensors.tensor import Stored, Tensor
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.location import Remote
+from ramerge.core.storage.storage import Storage, Stream, Version
+from ramerge.core.tensors.reader import Files, Reader, Span
+from ramerge.core.tensors.tensor import Stored, Tensor
 
 NAMES = ("base", "code", "tool")
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.foundation.errors import ContinueNote
-from ramerge.planning.build import make_plan
-from ramerge.planning.model import MergePlan
-from ramerge.recipe.points import make_points
-from ramerge.recipe.read import open_recipe
-from ramerge.storage import client
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.foundation.errors import ContinueNote
+from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.recipe.points import make_points
+from ramerge.core.recipe.read import open_recipe
+from ramerge.core.storage import client
 from tests.checkpoints import simple, write_checkpoint
 from tests.engine.executors.wrapped import Wrapped
 from tests.reference import Stored

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.foundation.errors import AGAIN, CheckpointError
-from ramerge.tensors.header import MAX_HEADER_BYTES, encode_header, read_header
+from ramerge.core.foundation.errors import AGAIN, CheckpointError
+from ramerge.core.tensors.header import MAX_HEADER_BYTES, encode_header, read_header
 
 
 def entry(begin: int = 0, end: int = 8, dtype: object = "F32", shape: object = (2,)) -> dict[str, object]:

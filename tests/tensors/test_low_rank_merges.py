@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import cli
-from ramerge.methods.registry import METHODS
+from ramerge.core.methods.registry import METHODS
 from tests.checkpoints import floats, read_checkpoint
 from tests.formats.test_lora import SHAPES, UP, Q, write_adapter, write_base
 

@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ramerge.formats.safetensors import tensors_of
-from ramerge.tensors import lowrank
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.lowrank import Factor, LowRank, OtherRows
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.formats.safetensors import tensors_of
+from ramerge.core.tensors import lowrank
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.lowrank import Factor, LowRank, OtherRows
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
 from tests.checkpoints import floats, write_safetensors
 from tests.reference import NUMBERS, Stored
 from tests.tiers import some

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ramerge.tensors import origins
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, box_of, is_covered, reshaped, rows_of, stacked
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Stored, Tensor
+from ramerge.core.tensors import origins
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, box_of, is_covered, reshaped, rows_of, stacked
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Stored, Tensor
 from tests.tiers import at_most
 
 KINDS = {"U8": np.uint8, "BF16": np.uint16, "F32": np.uint32, "F64": np.uint64}

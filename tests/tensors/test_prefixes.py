@@ -1,6 +1,6 @@
 """Names under the prefixes of another model, found from names and shapes."""
 
-from ramerge.tensors.prefixes import aligned
+from ramerge.core.tensors.prefixes import aligned
 
 
 def layers(stem: str, count: int, width: int = 4) -> dict[str, tuple[int, ...]]:

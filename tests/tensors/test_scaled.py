@@ -6,10 +6,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from ramerge.formats.open import open_checkpoint
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.scaled import requantizable, scratch_of, unit_of
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.scaled import requantizable, scratch_of, unit_of
 from tests.checkpoints import write_checkpoint
 from tests.formats.quantized import SAMPLES, quantize_model, write_quantized
 from tests.reference import Stored, encode

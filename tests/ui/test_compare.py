@@ -15,7 +15,7 @@ import pytest
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.roles import GivenRoles
-from ramerge.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.ui import ask, compare
 
 pytestmark = pytest.mark.full  # Gradio, Optuna

@@ -7,10 +7,10 @@ from typing import Any
 import gradio as gr
 import pytest
 
-from ramerge.foundation.errors import RecipeError
-from ramerge.methods.registry import METHODS
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
 from ramerge.ui.controls import controls_of, meaningful
 
 pytestmark = pytest.mark.full  # Gradio

@@ -12,9 +12,9 @@ import pytest
 
 import ramerge
 from ramerge.demo.run import AGENTS
-from ramerge.foundation.errors import RecipeError
-from ramerge.selection.commands import search as command
-from ramerge.selection.results import read_search
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.searches.commands import search as command
+from ramerge.searches.results import read_search
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
 from ramerge.ui.search import search_view, search_words

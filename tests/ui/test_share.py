@@ -10,7 +10,7 @@ from click.testing import CliRunner
 import ramerge
 from ramerge.cli.main import cli
 from ramerge.demo.run import AGENTS
-from ramerge.foundation.errors import RamergeError, RecipeError
+from ramerge.core.foundation.errors import RamergeError, RecipeError
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
 from ramerge.ui.run import merge_job
@@ -86,6 +86,6 @@ def test_a_space_uploads_nothing(tmp_path: Path) -> None:
 
 def test_the_command_of_a_public_repository_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     text = f"base: {AGENTS}/base\nagents: {{add: {AGENTS}/add, sort: {AGENTS}/sort}}\n"
-    monkeypatch.setattr("ramerge.storage.hub_upload.HubUpload.problems", lambda *_words, **_more: [])
+    monkeypatch.setattr("ramerge.core.storage.hub_upload.HubUpload.problems", lambda *_words, **_more: [])
     job = merge_job(desk, text, "hub:me/mine", "model", public=True)
     assert list(job.words[-2:]) == ["--public", "hub:me/mine"] and job.out is None

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
-from ramerge.foundation.errors import RecipeError
+from ramerge.core.foundation.errors import RecipeError
 from tests.tiers import unavailable
 from tests.ui.served import CHROMIUM, Visit, chromium, visit
 

@@ -16,31 +16,31 @@ from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
-from ramerge.engine.executors import chosen_executor
-from ramerge.engine.executors.executor import Executor
-from ramerge.engine.result_codec import Results
-from ramerge.engine.warn import advice, effects, inspect, refuse, spoiled, warnings_of
-from ramerge.foundation.dtypes import full_name
-from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.machine import peak_memory
-from ramerge.foundation.progress import Listener, silence
-from ramerge.foundation.text import without_secrets
-from ramerge.foundation.version import __version__
-from ramerge.methods.base import SIDE_INPUTS, Counts
-from ramerge.methods.moved import Relative, factor, measured, shown, thresholds
-from ramerge.methods.ram import Moved
-from ramerge.methods.registry import METHODS
-from ramerge.options import Options
-from ramerge.planning import cached_counts
-from ramerge.planning.build import make_plan
-from ramerge.planning.inputs import tensors_of_base
-from ramerge.planning.model import MergePlan, TensorPlan
-from ramerge.recipe.document import Document
-from ramerge.recipe.layers import layer_of
-from ramerge.recipe.model import AUTO
-from ramerge.recipe.other_method import DEFAULT_METHOD
-from ramerge.recipe.points import make_points
-from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.engine.executors import chosen_executor
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.result_codec import Results
+from ramerge.core.engine.warn import advice, effects, inspect, refuse, spoiled, warnings_of
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.machine import peak_memory
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.foundation.text import without_secrets
+from ramerge.core.foundation.version import __version__
+from ramerge.core.methods.base import SIDE_INPUTS, Counts
+from ramerge.core.methods.moved import Relative, factor, measured, shown, thresholds
+from ramerge.core.methods.ram import Moved
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.options import Options
+from ramerge.core.planning import cached_counts
+from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.planning.model import MergePlan, TensorPlan
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.layers import layer_of
+from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.recipe.points import make_points
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
 EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 """Thresholds that are compared, besides the recipe's own."""

@@ -12,12 +12,12 @@ import numpy as np
 from ramerge.analysis.parts import AnalyzedPart, part_of
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
-from ramerge.engine.result_codec import BlockResult
-from ramerge.engine.warn import effects
-from ramerge.foundation.progress import Listener, Progress
-from ramerge.methods.base import Counts
-from ramerge.planning.model import MergePlan, TensorPlan
-from ramerge.recipe.layers import LayerRange, layer_of
+from ramerge.core.engine.result_codec import BlockResult
+from ramerge.core.engine.warn import effects
+from ramerge.core.foundation.progress import Listener, Progress
+from ramerge.core.methods.base import Counts
+from ramerge.core.planning.model import MergePlan, TensorPlan
+from ramerge.core.recipe.layers import LayerRange, layer_of
 
 OUTSIDE = "outside"
 """The layer of tensors that belong to none."""

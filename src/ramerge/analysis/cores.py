@@ -15,23 +15,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis.roles import ROLES, role_of
-from ramerge.engine.executors.executor import Executor
-from ramerge.engine.reads import Passes
-from ramerge.foundation.errors import PlanError
-from ramerge.foundation.progress import Listener
-from ramerge.kernels.fixed import WIDE_LIMBS, decode, encode
-from ramerge.kernels.piece import Piece
-from ramerge.linalg import spectral
-from ramerge.linalg.arrays import Array
-from ramerge.linalg.core import acts, coefficients, movers
-from ramerge.methods.base import Counts, Layer, Statistic
-from ramerge.methods.core import CORE, CoreParameters, cores_of, matrix_of
-from ramerge.options import Options
-from ramerge.planning.build import make_plan
-from ramerge.planning.model import TensorPlan
-from ramerge.recipe.document import Document
-from ramerge.recipe.layers import layer_of
-from ramerge.recipe.points import make_points
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.reads import Passes
+from ramerge.core.foundation.errors import PlanError
+from ramerge.core.foundation.progress import Listener
+from ramerge.core.kernels.fixed import WIDE_LIMBS, decode, encode
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.linalg import spectral
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.linalg.core import acts, coefficients, movers
+from ramerge.core.methods.base import Counts, Layer, Statistic
+from ramerge.core.methods.core import CORE, CoreParameters, cores_of, matrix_of
+from ramerge.core.options import Options
+from ramerge.core.planning.build import make_plan
+from ramerge.core.planning.model import TensorPlan
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.layers import layer_of
+from ramerge.core.recipe.points import make_points
 
 Sums = NDArray[np.float64]
 _ROWS = 4

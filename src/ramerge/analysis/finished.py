@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ramerge.analysis.results import Analysis
-from ramerge.engine.record import Record, read_record, read_sweep
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.files import no_such_folder
-from ramerge.foundation.text import brief
-from ramerge.storage.own_files import COMPANIONS
+from ramerge.core.engine.record import Record, read_record, read_sweep
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import no_such_folder
+from ramerge.core.foundation.text import brief
+from ramerge.core.storage.own_files import COMPANIONS
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:

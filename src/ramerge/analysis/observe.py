@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
-from ramerge.engine.executors.executor import Executor
-from ramerge.engine.passes import PlanPass, in_order
-from ramerge.engine.reads import Passes, tasks_of
-from ramerge.engine.result_codec import BlockResult, Results
-from ramerge.engine.tally import NonFinite
-from ramerge.engine.worker import Task, Worker
-from ramerge.foundation.errors import PlanError
-from ramerge.foundation.progress import Listener, silence
-from ramerge.methods.base import Counts, Statistic
-from ramerge.planning.model import Batch, MergePlan
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.passes import PlanPass, in_order
+from ramerge.core.engine.reads import Passes, tasks_of
+from ramerge.core.engine.result_codec import BlockResult, Results
+from ramerge.core.engine.tally import NonFinite
+from ramerge.core.engine.worker import Task, Worker
+from ramerge.core.foundation.errors import PlanError
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.planning.model import Batch, MergePlan
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ from ramerge.analysis.recommend import Recommendation, recommend, summary
 from ramerge.analysis.report.write import figure_files, render, require_extra
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
-from ramerge.flags.read import is_model
-from ramerge.flags.write import words_of
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
-from ramerge.foundation.progress import Listener
-from ramerge.foundation.terminal import say
-from ramerge.methods.base import SIDE_INPUTS
-from ramerge.options import Options
-from ramerge.planning.inputs import tensors_of_base
-from ramerge.recipe.dialects import dialect_of
-from ramerge.recipe.document import Document
-from ramerge.recipe.paths import names_in, parts_of
-from ramerge.recipe.read import open_recipe
+from ramerge.cli.flags.read import is_model
+from ramerge.cli.flags.write import words_of
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
+from ramerge.core.foundation.progress import Listener
+from ramerge.cli.terminal import say
+from ramerge.core.methods.base import SIDE_INPUTS
+from ramerge.core.options import Options
+from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.recipe.dialects import dialect_of
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import names_in, parts_of
+from ramerge.core.recipe.read import open_recipe
 
 _TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 # Keys of a recipe that may fit no other method.

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis.parts import Finding
-from ramerge.kernels import fixed, native
-from ramerge.kernels.formats import Loop
-from ramerge.kernels.piece import Piece
-from ramerge.kernels.rounding import rounded
-from ramerge.methods.base import Counts, Statistic
-from ramerge.methods.moved import thresholds
+from ramerge.core.kernels import fixed, native
+from ramerge.core.kernels.formats import Loop
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.kernels.rounding import rounded
+from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.methods.moved import thresholds
 
 Words = NDArray[Any]
 

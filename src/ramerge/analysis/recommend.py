@@ -18,19 +18,19 @@ from typing import Any, Literal, overload
 
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
-from ramerge.engine.warn import AboutMethod
-from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.progress import Listener
-from ramerge.methods.moved import ORDERED
-from ramerge.methods.registry import METHODS, listed
-from ramerge.options import Options
-from ramerge.planning.inputs import tensors_of_base
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document
-from ramerge.recipe.model import Recipe
-from ramerge.recipe.other_method import DEFAULT_METHOD, leave_out
-from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.engine.warn import AboutMethod
+from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.progress import Listener
+from ramerge.core.methods.moved import ORDERED
+from ramerge.core.methods.registry import METHODS, listed
+from ramerge.core.options import Options
+from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 TRAINED_BY = {"rl": "RL", "sft": "SFT"}

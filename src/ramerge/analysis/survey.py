@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS, Loop
-from ramerge.kernels.rounding import Counters, kept_base, names_of, rounded
+from ramerge.core.kernels import native
+from ramerge.core.kernels.formats import ELEMENTS, Loop
+from ramerge.core.kernels.rounding import Counters, kept_base, names_of, rounded
 
 Words = NDArray[Any]
 

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis import survey as kernel
-from ramerge.kernels import fixed
-from ramerge.kernels.formats import Loop
-from ramerge.kernels.piece import Piece
-from ramerge.methods.base import Counts, Statistic
-from ramerge.methods.moved import thresholds
+from ramerge.core.kernels import fixed
+from ramerge.core.kernels.formats import Loop
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.methods.moved import thresholds
 
 Integers = NDArray[np.int64]
 Shapes = dict[str, tuple[int, ...]]

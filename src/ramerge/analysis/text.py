@@ -9,8 +9,8 @@ from rich.filesize import decimal
 from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.figures import agent_figures
 from ramerge.analysis.results import Analysis
-from ramerge.engine.card import effective_means, erased_means
-from ramerge.foundation.terminal import table
+from ramerge.core.engine.card import effective_means, erased_means
+from ramerge.cli.terminal import table
 
 
 def summary(analysis: Analysis) -> list[str]:

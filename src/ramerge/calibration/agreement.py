@@ -20,8 +20,8 @@ from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, ratio
-from ramerge.foundation.errors import InputError, RecipeError, WeightsError
-from ramerge.options import Options
+from ramerge.core.foundation.errors import InputError, RecipeError, WeightsError
+from ramerge.core.options import Options
 
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel

@@ -24,16 +24,16 @@ from ramerge.calibration.calibrate import (
 from ramerge.calibration.calibrate import gather as gather_all
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.foundation import store
-from ramerge.foundation.errors import OutputError, RecipeError, reason
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.progress import Listener, silence
-from ramerge.options import Options
-from ramerge.planning.inputs import tensors_of_base
-from ramerge.recipe.checks import check, models_of
-from ramerge.recipe.document import Document
-from ramerge.recipe.model import Recipe
-from ramerge.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.foundation import store
+from ramerge.core.foundation.errors import OutputError, RecipeError, reason
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.options import Options
+from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.recipe.checks import check, models_of
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 

@@ -31,30 +31,30 @@ from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_
 from ramerge.calibration.layout import shards_of, write_index
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
-from ramerge.engine.recorded import digest_of
+from ramerge.core.engine.recorded import digest_of
 from ramerge.evaluation.functions import digest, in_words, load
-from ramerge.formats.recorded import PLACES
-from ramerge.foundation.devices import called, choose_device
-from ramerge.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
-from ramerge.foundation.extras import install, missing
-from ramerge.foundation.files import lock
-from ramerge.foundation.jsontext import RECORD, dumped
-from ramerge.foundation.jsontext import read as read_json
-from ramerge.foundation.limits import read_limits
-from ramerge.foundation.progress import Listener, Progress, silence
-from ramerge.foundation.text import quoted, unknown
-from ramerge.foundation.version import __version__
-from ramerge.options import Options
-from ramerge.output.build import build_output
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import Writer, lay_out
-from ramerge.planning.inputs import tensors_of_base
-from ramerge.planning.model import MergePlan
-from ramerge.recipe.checks import models_of
-from ramerge.recipe.model import Recipe
-from ramerge.recipe.read import AnyRecipe, open_recipe
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.formats.recorded import PLACES
+from ramerge.core.foundation.devices import called, choose_device
+from ramerge.core.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
+from ramerge.core.foundation.extras import install, missing
+from ramerge.core.foundation.files import lock
+from ramerge.core.foundation.jsontext import RECORD, dumped
+from ramerge.core.foundation.jsontext import read as read_json
+from ramerge.core.foundation.limits import read_limits
+from ramerge.core.foundation.progress import Listener, Progress, silence
+from ramerge.core.foundation.text import quoted, unknown
+from ramerge.core.foundation.version import __version__
+from ramerge.core.options import Options
+from ramerge.core.output.build import build_output
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import Writer, lay_out
+from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.recipe.checks import models_of
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
 
 if TYPE_CHECKING:
     from ramerge.calibration.gather import RewardFunction, Speaker

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.foundation.options import (
+from ramerge.cli.options import (
     DEBUG,
     KEYS,
     QUIET,
@@ -21,12 +21,12 @@ from ramerge.foundation.options import (
     run_options,
     setting_option,
 )
-from ramerge.foundation.terminal import say, table, warn
-from ramerge.options import settings_of
+from ramerge.cli.terminal import say, table, warn
+from ramerge.core.options import settings_of
 
 if TYPE_CHECKING:
     from ramerge.calibration.record import CalibrationRecord
-    from ramerge.options import Options
+    from ramerge.core.options import Options
 
 
 def calibration_options(*left_out: str) -> Decorator:
@@ -73,10 +73,10 @@ def calibrate(
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ramerge.calibration.calibrate import calibrate as run
-    from ramerge.flags.read import read_inputs
-    from ramerge.foundation.errors import RecipeError
-    from ramerge.foundation.jsontext import dumped
-    from ramerge.foundation.progress import shown
+    from ramerge.cli.flags.read import read_inputs
+    from ramerge.core.foundation.errors import RecipeError
+    from ramerge.core.foundation.jsontext import dumped
+    from ramerge.cli.progress import shown
 
     document, out = read_inputs(paths, flags)
     if out is None:

@@ -9,8 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.foundation.errors import InputError, reason
-from ramerge.foundation.jsontext import JsonLimits, parse
+from ramerge.core.foundation.errors import InputError, reason
+from ramerge.core.foundation.jsontext import JsonLimits, parse
 
 REPLIES = "replies.jsonl"
 _MOST_ID = 1 << 31

@@ -12,7 +12,7 @@ from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
 from ramerge.calibration.live import LiveModel
 from ramerge.calibration.prompts import Prompt, Reply
-from ramerge.foundation.errors import InputError, WeightsError
+from ramerge.core.foundation.errors import InputError, WeightsError
 
 RewardFunction = Callable[[Prompt, str], float]
 

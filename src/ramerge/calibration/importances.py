@@ -16,7 +16,7 @@ import torch
 
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.live import LiveModel
-from ramerge.foundation.errors import WeightsError
+from ramerge.core.foundation.errors import WeightsError
 
 _NAMED = 3
 

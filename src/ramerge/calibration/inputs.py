@@ -20,8 +20,8 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from ramerge.calibration.live import LiveModel
-from ramerge.formats.recorded import expert_of, name_of
-from ramerge.foundation.errors import WeightsError
+from ramerge.core.formats.recorded import expert_of, name_of
+from ramerge.core.foundation.errors import WeightsError
 
 _EXPERT = re.compile(r"\.experts\.|\]$")
 _PRODUCTS = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ramerge.formats.safetensors import INDEX
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import Shard, lay_out
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.formats.safetensors import INDEX
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import Shard, lay_out
+from ramerge.core.tensors.tensor import Tensor
 
 SHARD_BYTES = 5_000_000_000
 

@@ -18,10 +18,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
 from ramerge.calibration.names import as_stored, parameters_of
-from ramerge.engine.sinks import MergedTensor
-from ramerge.foundation.devices import called
-from ramerge.foundation.dtypes import FLOATS
-from ramerge.foundation.errors import CheckpointError, PlanError
+from ramerge.core.engine.sinks import MergedTensor
+from ramerge.core.foundation.devices import called
+from ramerge.core.foundation.dtypes import FLOATS
+from ramerge.core.foundation.errors import CheckpointError, PlanError
 
 _NAMED = 3
 _VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each expert

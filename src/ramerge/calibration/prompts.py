@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
-from ramerge.formats.torchfile.load import load_file
-from ramerge.foundation.errors import CheckpointError, InputError, reason
-from ramerge.foundation.jsontext import JsonLimits, dumped, parse
-from ramerge.foundation.text import shown
+from ramerge.core.formats.torchfile.load import load_file
+from ramerge.core.foundation.errors import CheckpointError, InputError, reason
+from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
+from ramerge.core.foundation.text import shown
 
 Message = Mapping[str, str]
 

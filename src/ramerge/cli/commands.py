@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.cli import texts
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.options import (
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.cli.options import (
     AS_DELTA,
     BASE,
     DEBUG,
@@ -33,12 +33,12 @@ from ramerge.foundation.options import (
     options,
     run_options,
 )
-from ramerge.foundation.progress import silence
-from ramerge.foundation.terminal import fail, reminder, say, warn, warn_of_launcher
+from ramerge.core.foundation.progress import silence
+from ramerge.cli.terminal import fail, reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
-    from ramerge.options import AsAdapter, Options
-    from ramerge.recipe.document import Document
+    from ramerge.core.options import AsAdapter, Options
+    from ramerge.core.recipe.document import Document
 
 
 @command(short_help="Merge agents into a checkpoint.")
@@ -57,7 +57,7 @@ def merge(
     OUT is a folder, one in a bucket (s3://bucket/folder, gs://, az://), or a repository of the hub (hub:owner/name or
     hub:owner/name@branch).
     """
-    from ramerge.flags.read import read_inputs
+    from ramerge.cli.flags.read import read_inputs
 
     document, out = read_inputs(paths, flags)
     if out is None:
@@ -76,8 +76,8 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     from ramerge.api import plan as make
-    from ramerge.engine.summary import summary
-    from ramerge.foundation.progress import shown
+    from ramerge.cli.summary import summary
+    from ramerge.cli.progress import shown
 
     warn_of_launcher()
     with shown(quiet=quiet or as_json) as listen:
@@ -107,10 +107,10 @@ def sweep(
 ) -> None:
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
-    from ramerge.flags.read import read_inputs
-    from ramerge.foundation.jsontext import dumped
-    from ramerge.foundation.progress import shown
-    from ramerge.foundation.words import read_varied
+    from ramerge.cli.flags.read import read_inputs
+    from ramerge.core.foundation.jsontext import dumped
+    from ramerge.cli.progress import shown
+    from ramerge.cli.words import read_varied
 
     document, out = read_inputs(paths, flags)
     if out is None:
@@ -152,10 +152,10 @@ def plan(
     for the method auto. Without the extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
-    from ramerge.flags.read import read_inputs, write_recipe
-    from ramerge.foundation.files import STANDARD_OUTPUT
-    from ramerge.foundation.jsontext import dumped
-    from ramerge.foundation.progress import shown
+    from ramerge.cli.flags.read import read_inputs, write_recipe
+    from ramerge.core.foundation.files import STANDARD_OUTPUT
+    from ramerge.core.foundation.jsontext import dumped
+    from ramerge.cli.progress import shown
 
     if as_json and recipe_file == STANDARD_OUTPUT:
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
@@ -184,7 +184,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     weights, or any other format that merging reads. --base names the model that an adapter changes; for other models it
     gives names, dtypes and files of the output.
     """
-    from ramerge.flags.read import read_model
+    from ramerge.cli.flags.read import read_model
 
     _carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
 
@@ -194,8 +194,8 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
 @as_json("them")
 def methods(names: tuple[str, ...], as_json: bool) -> None:
     """List the merging methods, or describe those named: formula, parameters, defaults, presets and source."""
-    from ramerge.foundation.text import unknown
-    from ramerge.methods.registry import METHODS, describe, listed
+    from ramerge.core.foundation.text import unknown
+    from ramerge.core.methods.registry import METHODS, describe, listed
 
     if wrong := [name for name in names if name not in METHODS]:
         raise RecipeError([unknown("method", name, list(METHODS)) for name in wrong])
@@ -240,7 +240,7 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 def demo(out: Path | None, models: Path | None, scored: tuple[str, ...], as_json: bool) -> None:
     """Merge three tiny RL-trained agents that come with the package, and score the result."""
     from ramerge.demo.run import copy_models, run, score_models
-    from ramerge.foundation.words import named
+    from ramerge.cli.words import named
 
     if sum([out is not None, models is not None, bool(scored)]) > 1:
         raise click.UsageError(

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import click
 
-from ramerge.foundation.errors import (
+from ramerge.core.foundation.errors import (
     ContinueNote,
     DownloadNote,
     OutputWarning,
@@ -27,15 +27,15 @@ from ramerge.foundation.errors import (
     StoppedError,
     reason,
 )
-from ramerge.foundation.machine import check_limits
-from ramerge.foundation.options import Session
-from ramerge.foundation.process import fill_streams, handle, ignore, stopped
-from ramerge.foundation.signals import note_dropped
-from ramerge.foundation.systems import after_fork_in_child
-from ramerge.foundation.terminal import complain, fail, say, warn
-from ramerge.foundation.text import unknown
-from ramerge.foundation.version import __version__
-from ramerge.registry import Registry
+from ramerge.core.foundation.machine import check_limits
+from ramerge.cli.options import Session
+from ramerge.core.foundation.process import fill_streams, handle, ignore, stopped
+from ramerge.core.foundation.signals import note_dropped
+from ramerge.core.foundation.systems import after_fork_in_child
+from ramerge.cli.terminal import complain, fail, say, warn
+from ramerge.core.foundation.text import unknown
+from ramerge.core.foundation.version import __version__
+from ramerge.core.registry import Registry
 
 _INTERRUPTED = 128
 
@@ -154,8 +154,8 @@ def _about_option(error: click.ClickException) -> str | None:
     """Advice on an option that is another program's, or has another form here; None for other errors."""
     if not isinstance(error, click.NoSuchOption):
         return None
-    from ramerge.methods.registry import all_parameters
-    from ramerge.recipe.dialects import hint
+    from ramerge.core.methods.registry import all_parameters
+    from ramerge.core.recipe.dialects import hint
 
     option, taken = error.option_name, {each.name for each in error.ctx.command.params} if error.ctx else set()
     if (told := hint(option)) is not None:

@@ -23,7 +23,7 @@ def main() -> NoReturn:
     """Entry point of the console script and of `python -m ramerge`."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # not a traceback of the next import
-    from ramerge.foundation.process import handle
+    from ramerge.core.foundation.process import handle
 
     handle(_end)
     gc.set_threshold(_UNTIL_GARBAGE)
@@ -33,7 +33,7 @@ def main() -> NoReturn:
 
 
 def _end(number: int, _frame: FrameType | None) -> NoReturn:
-    from ramerge.foundation.process import stopped  # which is imported already
+    from ramerge.core.foundation.process import stopped  # which is imported already
 
     # no exception, because it would be raised in the middle of an import
     try:

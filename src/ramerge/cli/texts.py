@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from ramerge.engine.record import Record
+    from ramerge.core.engine.record import Record
 
 
 def points(records: Sequence[Record], out: str) -> list[str]:
     """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
-    from ramerge.engine.card import figure
-    from ramerge.foundation.terminal import table
-    from ramerge.methods.registry import METHODS
-    from ramerge.recipe.points import folders_of
+    from ramerge.core.engine.card import figure
+    from ramerge.cli.terminal import table
+    from ramerge.core.methods.registry import METHODS
+    from ramerge.core.recipe.points import folders_of
 
     columns = METHODS[records[0].method].columns[-1:]  # the figure that parameters change: lambda, or the kept share
     names = folders_of([record.point for record in records])

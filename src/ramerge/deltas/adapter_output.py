@@ -15,31 +15,31 @@ from numpy.typing import NDArray
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
-from ramerge.engine.card import model_card
-from ramerge.engine.fingerprint import fingerprint_of
-from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
-from ramerge.engine.reads import Passes
-from ramerge.engine.record import Record
-from ramerge.engine.sidecars import records_of, resolved
-from ramerge.formats.adapter import PREFIX
-from ramerge.formats.peft import CONFIG
-from ramerge.foundation.blas import one_blas_thread
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.errors import WeightsError
-from ramerge.foundation.files import write_all
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.pool import map_in_threads
-from ramerge.foundation.progress import Progress
-from ramerge.foundation.text import quoted, without_secrets
-from ramerge.kernels.convert import convert
-from ramerge.kernels.formats import FORMATS
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import lay_out
-from ramerge.planning.adapters import needed, said_of_vllm
-from ramerge.planning.findings import listed
-from ramerge.planning.model import AdaptedMatrix, AdapterPlan, Block, MergePlan
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.engine.card import model_card
+from ramerge.core.engine.fingerprint import fingerprint_of
+from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.core.engine.reads import Passes
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.sidecars import records_of, resolved
+from ramerge.core.formats.adapter import PREFIX
+from ramerge.core.formats.peft import CONFIG
+from ramerge.core.foundation.blas import one_blas_thread
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.foundation.files import write_all
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.foundation.text import quoted, without_secrets
+from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import lay_out
+from ramerge.core.planning.adapters import needed, said_of_vllm
+from ramerge.core.planning.findings import listed
+from ramerge.core.planning.model import AdaptedMatrix, AdapterPlan, Block, MergePlan
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
 
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ramerge.deltas.record import DeltaRecord
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.text import markdown
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.text import markdown
 
 
 def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:

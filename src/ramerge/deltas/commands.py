@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.foundation.options import (
+from ramerge.cli.options import (
     AGENT,
     BASE,
     DEBUG,
@@ -18,12 +18,12 @@ from ramerge.foundation.options import (
     options,
     run_options,
 )
-from ramerge.foundation.terminal import say, warn, warn_of_launcher
+from ramerge.cli.terminal import say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
     from ramerge.deltas.codec import Compression
     from ramerge.deltas.record import DeltaRecord
-    from ramerge.options import Options
+    from ramerge.core.options import Options
 
 
 @command(short_help="Store an agent as what it changed of its base.")
@@ -58,8 +58,8 @@ def delta(
     ramerge delta --base BASE --agent code=PATH OUT
     """
     from ramerge.deltas.run import delta as run
-    from ramerge.foundation.progress import shown
-    from ramerge.foundation.words import one_agent
+    from ramerge.cli.progress import shown
+    from ramerge.cli.words import one_agent
 
     _, agent = one_agent(agents)
     if base is None:
@@ -88,7 +88,7 @@ def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_j
     if base is None or not deltas:
         raise click.UsageError("three names are needed: --base MODEL, at least one DELTA, and OUT, the folder to write")
     from ramerge.deltas.run import apply as run
-    from ramerge.foundation.progress import shown
+    from ramerge.cli.progress import shown
 
     with shown(quiet=quiet or as_json) as listen:
         record = run(base, deltas, out, options=options, on_progress=listen)

@@ -22,18 +22,18 @@ from ramerge.deltas.layout import (
 )
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
-from ramerge.formats import safetensors
-from ramerge.formats.files import check_files, check_index, opened_each, read_json, weight_files
-from ramerge.formats.format import Format, Opening
-from ramerge.formats.safetensors import INDEX as WEIGHTS_INDEX
-from ramerge.formats.sidecars import companion_files
-from ramerge.foundation.dtypes import full_name
-from ramerge.foundation.errors import CheckpointError, readable
-from ramerge.foundation.text import quoted
-from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Checkpoint, Contents
-from ramerge.tensors.identity import identify
-from ramerge.tensors.tensor import Stored, Tensor
+from ramerge.core.formats import safetensors
+from ramerge.core.formats.files import check_files, check_index, opened_each, read_json, weight_files
+from ramerge.core.formats.format import Format, Opening
+from ramerge.core.formats.safetensors import INDEX as WEIGHTS_INDEX
+from ramerge.core.formats.sidecars import companion_files
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.errors import CheckpointError, readable
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.tensor import Stored, Tensor
 
 NAME = "delta"
 _MOST_PROBLEMS = 100

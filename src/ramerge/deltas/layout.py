@@ -27,16 +27,16 @@ from typing import Any, Literal
 import xxhash
 
 from ramerge.deltas.codec import BLOCK
-from ramerge.foundation.dtypes import BITS
-from ramerge.foundation.errors import CheckpointError, readable
-from ramerge.foundation.jsontext import JsonLimits, dumped, read
-from ramerge.foundation.text import quoted
-from ramerge.foundation.typedjson import to_model
-from ramerge.storage import own_files as delta_names
-from ramerge.storage.location import Location
-from ramerge.storage.own_files import digest_of_index, signed
-from ramerge.tensors.header import read_header
-from ramerge.tensors.paths import climbs_out, is_too_long
+from ramerge.core.foundation.dtypes import BITS
+from ramerge.core.foundation.errors import CheckpointError, readable
+from ramerge.core.foundation.jsontext import JsonLimits, dumped, read
+from ramerge.core.foundation.text import quoted
+from ramerge.core.foundation.typedjson import to_model
+from ramerge.core.storage import own_files as delta_names
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.own_files import digest_of_index, signed
+from ramerge.core.tensors.header import read_header
+from ramerge.core.tensors.paths import climbs_out, is_too_long
 
 INDEX = delta_names.INDEX
 DATA_FILE = "delta-{:05}.safetensors"

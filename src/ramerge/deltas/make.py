@@ -14,20 +14,20 @@ from ramerge.deltas.layout import Index
 from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
-from ramerge.engine import fingerprint
-from ramerge.engine.executors.executor import Executor, Processed, in_runs
-from ramerge.engine.outputs import OpenOutput, OutputSpec
-from ramerge.foundation.dtypes import BITS, itemsize
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.progress import Listener, Progress, silence
-from ramerge.foundation.text import quoted
-from ramerge.output.targets import OutputTarget
-from ramerge.storage.location import Location, Remote
-from ramerge.tensors.arena import Arena, room
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.identity import Identity, check_unchanged
-from ramerge.tensors.reader import Files, Reader, Span
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.engine import fingerprint
+from ramerge.core.engine.executors.executor import Executor, Processed, in_runs
+from ramerge.core.engine.outputs import OpenOutput, OutputSpec
+from ramerge.core.foundation.dtypes import BITS, itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.progress import Listener, Progress, silence
+from ramerge.core.foundation.text import quoted
+from ramerge.core.output.targets import OutputTarget
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.arena import Arena, room
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import Identity, check_unchanged
+from ramerge.core.tensors.reader import Files, Reader, Span
+from ramerge.core.tensors.tensor import Tensor
 
 # The process, with Ray in it.
 _BASELINE_BYTES = 230_000_000

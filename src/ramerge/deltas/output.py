@@ -11,14 +11,14 @@ from ramerge.deltas.format import sidecar_files
 from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
 from ramerge.deltas.spool import spool_of, spooled
 from ramerge.deltas.write import DeltaWriter
-from ramerge.engine.card import model_card
-from ramerge.engine.fingerprint import fingerprint_of
-from ramerge.engine.outputs import OpenOutput, OutputKind, OutputSpec
-from ramerge.engine.reads import Passes
-from ramerge.engine.record import Record
-from ramerge.engine.sidecars import files_of, records_of
-from ramerge.output.staging import StagingDir
-from ramerge.planning.model import MergePlan
+from ramerge.core.engine.card import model_card
+from ramerge.core.engine.fingerprint import fingerprint_of
+from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.core.engine.reads import Passes
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.sidecars import files_of, records_of
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.planning.model import MergePlan
 
 
 def spec(plan: MergePlan) -> OutputSpec:

@@ -24,13 +24,13 @@ from ramerge.deltas.codec import (
     fold,
     most_stored,
 )
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import quoted
-from ramerge.kernels.weighted import add_changes
-from ramerge.tensors.arena import room
-from ramerge.tensors.reader import MOST_KEPT, Reader
-from ramerge.tensors.tensor import Origin, Stored, Tensor
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.kernels.weighted import add_changes
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.reader import MOST_KEPT, Reader
+from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
 Bytes = NDArray[np.uint8]
 

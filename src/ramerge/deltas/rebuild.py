@@ -14,22 +14,22 @@ from ramerge.deltas.format import stored_header
 from ramerge.deltas.layout import INDEX, DeltaTensor, Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import TensorDigest, digest_of_file
-from ramerge.formats.safetensors import INDEX as MODEL_INDEX
-from ramerge.formats.safetensors import ONE_FILE
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.pool import map_in_threads
-from ramerge.foundation.progress import Listener, Progress, silence
-from ramerge.foundation.text import quoted
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import Shard, Writer, lay_out
-from ramerge.storage.location import Location, Remote
-from ramerge.tensors.arena import Arena, room
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.header import parse_header
-from ramerge.tensors.identity import check_unchanged
-from ramerge.tensors.reader import Files, Reader, Span, Wanted, threads_for
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.formats.safetensors import INDEX as MODEL_INDEX
+from ramerge.core.formats.safetensors import ONE_FILE
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.foundation.progress import Listener, Progress, silence
+from ramerge.core.foundation.text import quoted
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import Shard, Writer, lay_out
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.arena import Arena, room
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import parse_header
+from ramerge.core.tensors.identity import check_unchanged
+from ramerge.core.tensors.reader import Files, Reader, Span, Wanted, threads_for
+from ramerge.core.tensors.tensor import Tensor
 
 # The process, with its libraries.
 _BASELINE_BYTES = 230_000_000

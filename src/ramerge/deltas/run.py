@@ -20,22 +20,22 @@ from ramerge.deltas.make import compare, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
-from ramerge.engine.executors import chosen_executor
-from ramerge.engine.outputs import open_output
-from ramerge.formats.open import open_stacked
-from ramerge.foundation.dtypes import full_name, widest
-from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.limits import ResourceLimits, read_limits
-from ramerge.foundation.progress import Listener, silence
-from ramerge.foundation.text import without_secrets
-from ramerge.options import Options
-from ramerge.output import remote_output
-from ramerge.output.build import build_output, tidy
-from ramerge.output.targets import OutputTarget, output_target, problems_of
-from ramerge.storage.location import Location
-from ramerge.storage.models import FoundModel, resolve
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.reader import threads_for
+from ramerge.core.engine.executors import chosen_executor
+from ramerge.core.engine.outputs import open_output
+from ramerge.core.formats.open import open_stacked
+from ramerge.core.foundation.dtypes import full_name, widest
+from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.limits import ResourceLimits, read_limits
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.foundation.text import without_secrets
+from ramerge.core.options import Options
+from ramerge.core.output import remote_output
+from ramerge.core.output.build import build_output, tidy
+from ramerge.core.output.targets import OutputTarget, output_target, problems_of
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.models import FoundModel, resolve
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import threads_for
 
 COMPRESSIONS = get_args(Compression)
 _DEFAULTS = Options()

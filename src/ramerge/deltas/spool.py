@@ -22,9 +22,9 @@ import xxhash
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
-from ramerge.foundation.dtypes import itemsize
-from ramerge.output.staging import StagingDir
-from ramerge.output.write import Shard, Writer
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.output.write import Shard, Writer
 
 Bytes = NDArray[np.uint8]
 Kind = Literal["encoded", "merged", "whole", "base"]

@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.kernels import native
-from ramerge.kernels.formats import ELEMENTS
+from ramerge.core.kernels import native
+from ramerge.core.kernels.formats import ELEMENTS
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]

@@ -16,12 +16,13 @@ from pathlib import Path
 
 from ramerge.api import merge
 from ramerge.demo.tasks import TASKS, prompts
-from ramerge.engine.record import Record
-from ramerge.foundation.errors import PlanError, RecipeError
-from ramerge.foundation.extras import install
-from ramerge.foundation.files import write_file
-from ramerge.foundation.progress import Progress, shown
-from ramerge.options import Options
+from ramerge.core.engine.record import Record
+from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.files import write_file
+from ramerge.cli.progress import shown
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.options import Options
 
 AGENTS = Path(__file__).with_name("agents")
 METHODS = ("ram", "ram+")

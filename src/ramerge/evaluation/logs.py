@@ -16,8 +16,8 @@ from inspect_ai.scorer import Score, value_to_float
 
 from ramerge.evaluation.samples import Model, Samples, TaskName
 from ramerge.evaluation.tasks.common import CUT, RATIOS, SUBSET
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.text import shown
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.text import shown
 
 Pair = tuple[float, float]
 OURS = "ramerge"

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
-from ramerge.foundation.errors import EndpointError, EvaluationError
-from ramerge.foundation.files import no_such_folder
-from ramerge.foundation.jsontext import JsonLimits, parse
-from ramerge.foundation.text import shown
-from ramerge.foundation.version import __version__
-from ramerge.foundation.words import parse_scalar
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.files import no_such_folder
+from ramerge.core.foundation.jsontext import JsonLimits, parse
+from ramerge.core.foundation.text import shown
+from ramerge.core.foundation.version import __version__
+from ramerge.cli.words import parse_scalar
 
 if TYPE_CHECKING:
     from inspect_ai.model import ChatCompletionChoice, Model

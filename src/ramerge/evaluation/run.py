@@ -15,9 +15,9 @@ from types import FrameType
 from typing import Any, Literal
 
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
-from ramerge.foundation.errors import EvaluationError, StoppedError
-from ramerge.foundation.systems import STOPPING
-from ramerge.foundation.text import shown, unknown
+from ramerge.core.foundation.errors import EvaluationError, StoppedError
+from ramerge.core.foundation.systems import STOPPING
+from ramerge.core.foundation.text import shown, unknown
 
 RETRIES = 4
 """Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""

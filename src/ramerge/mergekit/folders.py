@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ramerge.recipe.document import Document
-from ramerge.recipe.paths import parts_of
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import parts_of
 
 
 def is_under(model: str, folder: Path) -> bool:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.foundation.errors import RecipeError, StoppedError
-from ramerge.foundation.options import (
+from ramerge.core.foundation.errors import RecipeError, StoppedError
+from ramerge.cli.options import (
     AS_DELTA,
     BASE,
     DEBUG,
@@ -23,11 +23,11 @@ from ramerge.foundation.options import (
     option,
     options,
 )
-from ramerge.foundation.terminal import reminder, say, warn
-from ramerge.selection.commands import SCORE_HELP, SERVING, score_of
+from ramerge.cli.terminal import reminder, say, warn
+from ramerge.searches.commands import SCORE_HELP, SERVING, score_of
 
 if TYPE_CHECKING:
-    from ramerge.options import Options
+    from ramerge.core.options import Options
     from ramerge.soups.recipe import SoupRequest
 
 STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
@@ -120,10 +120,10 @@ def soup(
     ramerge soup runs/code --base BASE --analyze
     """
     from ramerge.api import plan
-    from ramerge.engine.summary import summary
-    from ramerge.flags.read import write_recipe
-    from ramerge.foundation.progress import shown
-    from ramerge.recipe.checks import check
+    from ramerge.cli.summary import summary
+    from ramerge.cli.flags.read import write_recipe
+    from ramerge.cli.progress import shown
+    from ramerge.core.recipe.checks import check
     from ramerge.soups.recipe import GREEDY, read_request
     from ramerge.soups.run import is_missing
 
@@ -163,8 +163,8 @@ def soup(
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
     from ramerge.analysis.outputs import check_outputs
-    from ramerge.foundation.files import STANDARD_OUTPUT, write_texts
-    from ramerge.foundation.progress import shown
+    from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
+    from ramerge.cli.progress import shown
     from ramerge.soups.recipe import read_request
     from ramerge.soups.straightness import lines_of, straightness
 
@@ -191,9 +191,9 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
 def _find_greedy(
     request: SoupRequest, out: Path, flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool
 ) -> None:
-    from ramerge.foundation.progress import shown
-    from ramerge.selection.search import objective_of, scorer_of
-    from ramerge.selection.settings import SearchSettings
+    from ramerge.cli.progress import shown
+    from ramerge.searches.search import objective_of, scorer_of
+    from ramerge.searches.settings import SearchSettings
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:

@@ -14,16 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.api import merge, plan
-from ramerge.foundation.errors import EvaluationError, PlanError
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.progress import Listener, Progress
-from ramerge.options import Options
-from ramerge.recipe.checks import check
-from ramerge.recipe.document import Document
-from ramerge.recipe.paths import portable
-from ramerge.selection.folder import Folder, search_folder
-from ramerge.selection.run import MakeScorer, state_of
-from ramerge.selection.scores import Objective, ScoreFailedError, Scorer, Scores, joined
+from ramerge.core.foundation.errors import EvaluationError, PlanError
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.progress import Listener, Progress
+from ramerge.core.options import Options
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import portable
+from ramerge.searches.folder import Folder, search_folder
+from ramerge.searches.run import MakeScorer, state_of
+from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, joined
 from ramerge.soups.run import RunCheckpoint, agents_of
 
 
@@ -204,7 +204,7 @@ def failures_of(result: GreedyResult) -> list[str]:
 
 def lines_of(result: GreedyResult, out: Path) -> list[str]:
     """The result for the terminal."""
-    from ramerge.foundation.terminal import table
+    from ramerge.cli.terminal import table
 
     rows = [
         [_soup(tried.members), _number(tried.score), _number(tried.held_out), _outcome(tried)]

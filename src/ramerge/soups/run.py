@@ -15,16 +15,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ramerge.flags.read import from_here
-from ramerge.formats.registry import by_priority
-from ramerge.foundation.errors import CheckpointError, OutputWarning, RecipeError, reason
-from ramerge.foundation.files import no_such_folder
-from ramerge.foundation.jsontext import JsonLimits, read
-from ramerge.methods.base import MANY
-from ramerge.methods.registry import METHODS
-from ramerge.storage.models import is_hub_id, not_found
-from ramerge.storage.own_files import INDEX, RECORDS
-from ramerge.storage.schemes import is_remote, on_hub
+from ramerge.cli.flags.read import from_here
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.foundation.errors import CheckpointError, OutputWarning, RecipeError, reason
+from ramerge.core.foundation.files import no_such_folder
+from ramerge.core.foundation.jsontext import JsonLimits, read
+from ramerge.core.methods.base import MANY
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.storage.models import is_hub_id, not_found
+from ramerge.core.storage.own_files import INDEX, RECORDS
+from ramerge.core.storage.schemes import is_remote, on_hub
 
 _NUMBER = re.compile(r"\d+")
 # Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
@@ -214,7 +214,7 @@ def _branches(name: str, folder: Path) -> list[RunCheckpoint]:
     """Branches of a repository whose names end with a step."""
     from huggingface_hub import HfApi
 
-    from ramerge.storage import hub
+    from ramerge.core.storage import hub
 
     try:
         names = [branch.name for branch in HfApi().list_repo_refs(name).branches]

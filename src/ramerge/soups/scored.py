@@ -10,8 +10,8 @@ from typing import Any
 
 from pydantic import Field
 
-from ramerge.methods.base import Agents, Parameters
-from ramerge.methods.means import mean_method
+from ramerge.core.methods.base import Agents, Parameters
+from ramerge.core.methods.means import mean_method
 from ramerge.soups.steps import NUMBERS
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from ramerge.methods.base import Agents, Parameters
+from ramerge.core.methods.base import Agents, Parameters
 
 _NUMBER = re.compile(r"\d+")
 

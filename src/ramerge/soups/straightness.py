@@ -14,17 +14,17 @@ from typing import Any
 import numpy as np
 
 from ramerge.api import plan
-from ramerge.engine.executors import chosen_executor
-from ramerge.engine.reads import Passes
-from ramerge.foundation.errors import PlanError
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.progress import Listener
-from ramerge.foundation.terminal import table
-from ramerge.methods.gram import Gram
-from ramerge.methods.sums import Floats
-from ramerge.options import Options
-from ramerge.planning.model import scope_of
-from ramerge.recipe.document import Document
+from ramerge.core.engine.executors import chosen_executor
+from ramerge.core.engine.reads import Passes
+from ramerge.core.foundation.errors import PlanError
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.progress import Listener
+from ramerge.cli.terminal import table
+from ramerge.core.methods.gram import Gram
+from ramerge.core.methods.sums import Floats
+from ramerge.core.options import Options
+from ramerge.core.planning.model import scope_of
+from ramerge.core.recipe.document import Document
 from ramerge.soups.relex import Line
 from ramerge.soups.steps import steps_of
 

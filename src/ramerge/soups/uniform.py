@@ -5,8 +5,8 @@ merged = sum_t a_t / N
 
 from __future__ import annotations
 
-from ramerge.methods.base import Agents, Parameters
-from ramerge.methods.means import mean_method
+from ramerge.core.methods.base import Agents, Parameters
+from ramerge.core.methods.means import mean_method
 
 
 class UniformParameters(Parameters):

@@ -9,9 +9,9 @@ import gradio as gr
 
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import TASKS
-from ramerge.flags.write import words_of
-from ramerge.foundation.errors import RamergeError
-from ramerge.planning.headers import read_headers
+from ramerge.cli.flags.write import words_of
+from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.planning.headers import read_headers
 from ramerge.ui import views
 from ramerge.ui.desk import Desk, html, text_place, told
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models

@@ -17,9 +17,9 @@ from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install, missing
-from ramerge.selection.serving import SERVERS
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.extras import install, missing
+from ramerge.searches.serving import SERVERS
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import agents_in

@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from ramerge.foundation.jsontext import dumped
-from ramerge.foundation.words import parse_scalar
-from ramerge.methods.base import Method, conditions, names_agent
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.cli.words import parse_scalar
+from ramerge.core.methods.base import Method, conditions, names_agent
 
 _WIDEST = 1000
 """A range that is wider than this is a field for a number, not a slider."""

@@ -15,10 +15,10 @@ from markupsafe import escape
 
 from ramerge.api import Plan
 from ramerge.api import plan as make_plan
-from ramerge.foundation.errors import PlanError, RamergeError, RecipeError
-from ramerge.foundation.text import message
-from ramerge.options import Options
-from ramerge.recipe.model import Recipe
+from ramerge.core.foundation.errors import PlanError, RamergeError, RecipeError
+from ramerge.core.foundation.text import message
+from ramerge.core.options import Options
+from ramerge.core.recipe.model import Recipe
 from ramerge.ui import views
 from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots

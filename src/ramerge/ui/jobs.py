@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ramerge.foundation.progress import FORM
-from ramerge.foundation.text import printable
-from ramerge.selection.children import dies_with_parent, stop
+from ramerge.cli.progress import FORM
+from ramerge.core.foundation.text import printable
+from ramerge.searches.children import dies_with_parent, stop
 
 WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"
 _MOST_LINES = 200

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.calibration.prompts import files_of
-from ramerge.formats.registry import by_priority
-from ramerge.foundation.errors import RamergeError, RecipeError, reason
-from ramerge.foundation.systems import NO_LINK
-from ramerge.foundation.text import is_unicode, quoted
-from ramerge.recipe.document import Document
-from ramerge.recipe.paths import names_in, parts_of
-from ramerge.storage.models import is_hub_id
-from ramerge.storage.schemes import is_remote, on_hub
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.foundation.errors import RamergeError, RecipeError, reason
+from ramerge.core.foundation.systems import NO_LINK
+from ramerge.core.foundation.text import is_unicode, quoted
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import names_in, parts_of
+from ramerge.core.storage.models import is_hub_id
+from ramerge.core.storage.schemes import is_remote, on_hub
 
 _DEEPEST = 5
 _MOST_FOLDERS = 4000

@@ -9,12 +9,12 @@ from typing import Any
 import gradio as gr
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.flags.write import words_of
-from ramerge.foundation.errors import RamergeError
-from ramerge.recipe.checks import models_of
-from ramerge.selection.report.charts import figures_of
-from ramerge.selection.results import SearchResult, read_search
-from ramerge.selection.text import failures, findings, ranking_rows
+from ramerge.cli.flags.write import words_of
+from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.recipe.checks import models_of
+from ramerge.searches.report.charts import figures_of
+from ramerge.searches.results import SearchResult, read_search
+from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import EMPTY, agents_in, read_draft

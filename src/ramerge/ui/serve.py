@@ -19,8 +19,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
-from ramerge.foundation.errors import OutputError, RamergeError, reason
-from ramerge.foundation.terminal import say
+from ramerge.core.foundation.errors import OutputError, RamergeError, reason
+from ramerge.cli.terminal import say
 from ramerge.ui import views
 from ramerge.ui.desk import Desk
 from ramerge.ui.guard import REPORT, PageGuard

@@ -9,8 +9,8 @@ from pathlib import Path
 import uvicorn
 
 from ramerge.demo.run import AGENTS
-from ramerge.flags.write import limit_words
-from ramerge.options import Options
+from ramerge.cli.flags.write import limit_words
+from ramerge.core.options import Options
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
 from ramerge.ui.serve import SETTINGS, application

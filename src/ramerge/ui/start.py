@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ramerge.demo.run import AGENTS
-from ramerge.flags.write import limit_words
-from ramerge.foundation.devices import read_device
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.limits import read_limits
-from ramerge.foundation.words import named
-from ramerge.options import Options
-from ramerge.recipe.checks import as_yaml
-from ramerge.recipe.other_method import DEFAULT_METHOD
+from ramerge.cli.flags.write import limit_words
+from ramerge.core.foundation.devices import read_device
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.limits import read_limits
+from ramerge.cli.words import named
+from ramerge.core.options import Options
+from ramerge.core.recipe.checks import as_yaml
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
 from ramerge.ui.desk import Desk
 from ramerge.ui.draft import EMPTY, read_draft
 from ramerge.ui.roots import Roots

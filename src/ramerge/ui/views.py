@@ -14,9 +14,9 @@ from rich.filesize import decimal
 
 from ramerge.analysis.report.charts import Figure
 from ramerge.analysis.report.page import table as table
-from ramerge.foundation.styles import page_styles
-from ramerge.foundation.text import one_line
-from ramerge.planning.headers import ModelHeader
+from ramerge.core.foundation.styles import page_styles
+from ramerge.core.foundation.text import one_line
+from ramerge.core.planning.headers import ModelHeader
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job, command_line
 
 PICK = """

@@ -11,11 +11,11 @@ import pytest
 
 from ramerge.analysis.report import write as report
 from ramerge.demo.run import AGENTS
-from ramerge.foundation.errors import RecipeError
-from ramerge.foundation.extras import install
-from ramerge.foundation.files import write_files
-from ramerge.foundation.progress import Progress
-from ramerge.foundation.text import one_line
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.files import write_files
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.foundation.text import one_line
 from tests.analysis.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 from tests.commands import ramerge
 

@@ -123,7 +123,7 @@ def _warm_up(folder: Path, *, report: bool) -> None:
     """Import and compile once for all processes to come."""
     import ramerge
     import ramerge.cli.main
-    import ramerge.foundation.progress
+    import ramerge.cli.progress
     from tests.checkpoints import recipe
     from tests.e2e.faults.commands import AGENTS
 

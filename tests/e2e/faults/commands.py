@@ -13,10 +13,10 @@ from pathlib import Path
 
 from ramerge.analysis.outputs import check_folder
 from ramerge.analysis.tables import NAMES
-from ramerge.foundation.errors import OutputError
-from ramerge.foundation.files import check_file, write_file
-from ramerge.output.build import build_output
-from ramerge.output.staging import hidden_folder
+from ramerge.core.foundation.errors import OutputError
+from ramerge.core.foundation.files import check_file, write_file
+from ramerge.core.output.build import build_output
+from ramerge.core.output.staging import hidden_folder
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending
 

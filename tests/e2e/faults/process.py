@@ -91,7 +91,7 @@ def run(shim: ctypes.CDLL, folder: Path, arguments: Sequence[str], fault: Fault,
 
 def _be_command(shim: ctypes.CDLL, folder: Path, arguments: Sequence[str], fault: Fault, log: Path) -> None:
     from ramerge.cli import main as cli
-    from ramerge.foundation.errors import StoppedError
+    from ramerge.core.foundation.errors import StoppedError
 
     code = 99
     try:

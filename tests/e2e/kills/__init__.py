@@ -12,12 +12,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.engine import journal
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.ray import RayExecutor, connected
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.engine.worker import Worker
-from ramerge.foundation.errors import RamergeError
+from ramerge.core.engine import journal
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.ray import RayExecutor, connected
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.engine.worker import Worker
+from ramerge.core.foundation.errors import RamergeError
 from tests.plans import planned
 
 BLOCK = 32

@@ -32,14 +32,14 @@ import obstore
 import ramerge
 from ramerge.deltas import make, run
 from ramerge.deltas.spool import SpoolSlots
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.ray import RayExecutor, connected
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.output.remote_output import local_folder
-from ramerge.output.staging import hidden_folder
-from ramerge.recipe.document import document_of
-from ramerge.storage.schemes import open_upload
-from ramerge.storage.upload import CLAIM, is_shard_of_run
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.ray import RayExecutor, connected
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.output.remote_output import local_folder
+from ramerge.core.output.staging import hidden_folder
+from ramerge.core.recipe.document import document_of
+from ramerge.core.storage.schemes import open_upload
+from ramerge.core.storage.upload import CLAIM, is_shard_of_run
 from tests.checkpoints import recipe, write_simple
 from tests.e2e.kills import BLOCK, WORKERS, ended, forked, left_behind, weights_of
 from tests.engine.executors.cluster import two_nodes

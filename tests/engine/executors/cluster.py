@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from ramerge.engine.execute import execute
-from ramerge.engine.executors.executor import Executor
-from ramerge.engine.executors.ray import RayExecutor
-from ramerge.foundation.progress import Listener, silence
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.executors.ray import RayExecutor
+from ramerge.core.foundation.progress import Listener, silence
 from tests.engine.executors.wrapped import Around
 from tests.plans import planned
 

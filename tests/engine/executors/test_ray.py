@@ -18,17 +18,17 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.engine.execute import execute
-from ramerge.engine.executors import ray as executors
-from ramerge.engine.executors.executor import Unrecorded
-from ramerge.engine.executors.threads import ThreadExecutor
-from ramerge.foundation.errors import ContinueNote, RayError
-from ramerge.methods.registry import METHODS
-from ramerge.output.staging import StagingDir, hidden_folder
-from ramerge.output.write import Writer, lay_out
+from ramerge.core.engine.execute import execute
+from ramerge.core.engine.executors import ray as executors
+from ramerge.core.engine.executors.executor import Unrecorded
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.foundation.errors import ContinueNote, RayError
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.output.staging import StagingDir, hidden_folder
+from ramerge.core.output.write import Writer, lay_out
 from ramerge.soups.recipe import read_request
-from ramerge.tensors.identity import identify
-from ramerge.tensors.reader import Files
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.reader import Files
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import plain
 from tests.engine.executors.cluster import merge, second_of
@@ -101,7 +101,7 @@ def test_soups(run: str, flags: dict[str, Any], connected: Any, tmp_path: Path) 
 def test_a_process_that_ends_does_no_task() -> None:
     script = """
 import atexit
-from ramerge.engine.executors.ray import run_share
+from ramerge.core.engine.executors.ray import run_share
 atexit.register(lambda: print("done", run_share({"NumPy": "0"}, (), (), 1, ".")))
 """
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
@@ -203,9 +203,9 @@ def test_tasks_have_stopped_when_it_ends(connected: Any, tmp_path: Path) -> None
 _DRIVER = """
 import json, sys
 from pathlib import Path
-from ramerge.engine.executors.ray import connected
-from ramerge.foundation.errors import StoppedError
-from ramerge.foundation.process import handle
+from ramerge.core.engine.executors.ray import connected
+from ramerge.core.foundation.errors import StoppedError
+from ramerge.core.foundation.process import handle
 from tests.engine.executors.cluster import merge
 def stop(number, _frame):
     raise StoppedError(number)

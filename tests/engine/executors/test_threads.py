@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ramerge.engine.executors.executor import Processed, Unrecorded
-from ramerge.engine.executors.threads import ThreadExecutor
+from ramerge.core.engine.executors.executor import Processed, Unrecorded
+from ramerge.core.engine.executors.threads import ThreadExecutor
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.link import Link, LinkPass
-from ramerge.foundation.dtypes import itemsize
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
 
 Bytes = NDArray[np.uint8]
 Blocks = Iterator[tuple[Bytes, Bytes]]

@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 
 from ramerge.deltas.trainers.link import Link
-from ramerge.formats import safetensors
-from ramerge.formats.format import Opening
-from ramerge.foundation.errors import CheckpointError
-from ramerge.storage.location import Location, Remote
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.paths import leads_outside, linked_out
+from ramerge.core.formats import safetensors
+from ramerge.core.formats.format import Opening
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.paths import leads_outside, linked_out
 
 _MOST_LINKS = 10_000
 

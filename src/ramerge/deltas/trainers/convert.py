@@ -14,13 +14,13 @@ from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.write import DeltaWriter
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.machine import processors
-from ramerge.foundation.pool import map_in_threads
-from ramerge.output.staging import StagingDir
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.identity import check_unchanged
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.machine import processors
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import check_unchanged
+from ramerge.core.tensors.tensor import Tensor
 
 Words = NDArray[np.generic]
 

@@ -14,8 +14,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from ramerge.foundation.errors import AGAIN, CheckpointError
-from ramerge.tensors.reader import Files
+from ramerge.core.foundation.errors import AGAIN, CheckpointError
+from ramerge.core.tensors.reader import Files
 
 Bytes = NDArray[np.uint8]
 

@@ -25,17 +25,17 @@ from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.formats.files import check_files, read_json
-from ramerge.formats.format import Opening
-from ramerge.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
-from ramerge.foundation.errors import AGAIN, CheckpointError
-from ramerge.foundation.jsontext import JsonLimits, parse
-from ramerge.foundation.text import quoted
-from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.identity import Identity, identify
-from ramerge.tensors.reader import Files
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.formats.files import check_files, read_json
+from ramerge.core.formats.format import Opening
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
+from ramerge.core.foundation.errors import AGAIN, CheckpointError
+from ramerge.core.foundation.jsontext import JsonLimits, parse
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import Identity, identify
+from ramerge.core.tensors.reader import Files
+from ramerge.core.tensors.tensor import Tensor
 
 Bytes = NDArray[np.uint8]
 

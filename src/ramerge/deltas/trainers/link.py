@@ -15,15 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.frames import Frame, FrameStream
-from ramerge.foundation.dtypes import itemsize
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import quoted
-from ramerge.storage.location import Location
-from ramerge.tensors.arena import Arena
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.identity import Identity
-from ramerge.tensors.reader import Files, Reader
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
 
 Bytes = NDArray[np.uint8]
 

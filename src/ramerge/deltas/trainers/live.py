@@ -6,13 +6,13 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from ramerge.formats import safetensors
-from ramerge.formats.files import read_json
-from ramerge.formats.format import Format, Opening
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.systems import NO_WAIT, PRIVATE, lock_file
-from ramerge.storage.location import Location, Remote
-from ramerge.tensors.checkpoint import Contents
+from ramerge.core.formats import safetensors
+from ramerge.core.formats.files import read_json
+from ramerge.core.formats.format import Format, Opening
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.systems import NO_WAIT, PRIVATE, lock_file
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.checkpoint import Contents
 
 NAME = "live"
 # Of slime's patch for SGLang, and of SGLang: a lock, and the version once it is complete.

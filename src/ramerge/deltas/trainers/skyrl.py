@@ -19,17 +19,17 @@ from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.slime import PassOfPayloads, Payload
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.formats.files import check_files, read_json
-from ramerge.formats.format import Opening
-from ramerge.foundation.dtypes import TORCH_NAMES
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import quoted
-from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.header import HeaderEntry, read_header
-from ramerge.tensors.identity import identify
-from ramerge.tensors.paths import is_too_long
-from ramerge.tensors.reader import Files
+from ramerge.core.formats.files import check_files, read_json
+from ramerge.core.formats.format import Opening
+from ramerge.core.foundation.dtypes import TORCH_NAMES
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import HeaderEntry, read_header
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.paths import is_too_long
+from ramerge.core.tensors.reader import Files
 
 MANIFEST = "manifest.json"
 _CHECKSUMS = ("xxh3-128", "sha256")

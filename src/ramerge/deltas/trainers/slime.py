@@ -23,18 +23,18 @@ from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change, Link, LinkPass, WholeTensors, Xor, misfits
 from ramerge.deltas.trainers.sparse import overwritten
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.formats import safetensors
-from ramerge.formats.files import check_files, read_json
-from ramerge.formats.format import Opening
-from ramerge.foundation.errors import CheckpointError
-from ramerge.foundation.text import quoted
-from ramerge.storage.location import Location
-from ramerge.tensors.checkpoint import Checkpoint
-from ramerge.tensors.header import Header, read_header
-from ramerge.tensors.identity import identify
-from ramerge.tensors.paths import climbs_out, is_too_long
-from ramerge.tensors.reader import Files
-from ramerge.tensors.tensor import Tensor
+from ramerge.core.formats import safetensors
+from ramerge.core.formats.files import check_files, read_json
+from ramerge.core.formats.format import Opening
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.header import Header, read_header
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.paths import climbs_out, is_too_long
+from ramerge.core.tensors.reader import Files
+from ramerge.core.tensors.tensor import Tensor
 
 Bytes = NDArray[np.uint8]
 

@@ -20,13 +20,13 @@ from ramerge.deltas.layout import INDEX, VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors
-from ramerge.formats.format import Format, Opening, local
-from ramerge.foundation import store
-from ramerge.foundation.errors import CheckpointError, OutputError, reason
-from ramerge.foundation.files import check_own, lock
-from ramerge.output.staging import StagingDir
-from ramerge.tensors.checkpoint import Checkpoint, Contents
-from ramerge.tensors.identity import identify
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.foundation import store
+from ramerge.core.foundation.errors import CheckpointError, OutputError, reason
+from ramerge.core.foundation.files import check_own, lock
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+from ramerge.core.tensors.identity import identify
 
 _KIND = "deltas"
 _MOST_LINKS = 32

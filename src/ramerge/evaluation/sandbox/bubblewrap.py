@@ -19,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 INSTEAD = "--sandbox docker runs programs in a container, --sandbox local without a sandbox, with all your rights"
 PACKAGES = "/packages"

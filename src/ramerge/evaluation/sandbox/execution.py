@@ -24,8 +24,8 @@ from typing import IO, Literal, NamedTuple, TypeVar
 from ramerge.evaluation.sandbox import bubblewrap
 from ramerge.evaluation.sandbox.bubblewrap import INSTEAD, PACKAGES, Bubblewrap
 from ramerge.evaluation.sandbox.watch import Inside, Limits, files_below
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.machine import processors
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.machine import processors
 
 Status = Literal["ok", "error", "time", "memory", "output"]
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from pydantic import BaseModel
 from ramerge.evaluation.sandbox import execution
 from ramerge.evaluation.sandbox.execution import Command, Outcome, opened
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 _FOLDER = PurePosixPath("/tmp")
 _KILLED = 137

@@ -13,7 +13,7 @@ from ramerge.evaluation.tables import layouts, roles, scores
 from ramerge.evaluation.tables.layouts import Layout, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
 from ramerge.evaluation.tables.scores import Line, Table
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 _SECTIONS = {"base": "Base and task models", "agent": "Base and task models", "merged": "Merged models"}
 

@@ -15,7 +15,7 @@ from importlib.resources import files
 from typing import Any
 
 from ramerge.evaluation.samples import Model
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 MAIN, ALL = "main", "all"
 AVERAGE = "Avg"

@@ -12,9 +12,9 @@ import pandas as pd
 
 from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
 from ramerge.evaluation.tables.scores import Table
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.styles import page_styles
-from ramerge.foundation.text import csv_cell, markdown, one_line
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.styles import page_styles
+from ramerge.core.foundation.text import csv_cell, markdown, one_line
 
 NOTHING = "–"
 FORMATS = ("text", "markdown", "html", "csv")

@@ -26,8 +26,8 @@ from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
 from ramerge.evaluation.arithmetic import compute
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install, missing
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.extras import install, missing
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
 PROMPTING, NATIVE = "ramerge", "ramerge-native"

@@ -34,8 +34,8 @@ from pydantic import Field
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install, missing
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.extras import install, missing
 
 Records = Sequence[Mapping[str, Any]]
 

@@ -14,8 +14,8 @@ from ramerge.evaluation.tasks.memory.task import memory
 from ramerge.evaluation.tasks.rewards import rewards
 from ramerge.evaluation.tasks.search import search
 from ramerge.evaluation.tasks.tool import tool
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.text import unknown
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.text import unknown
 
 TASKS: dict[str, Callable[..., Task]] = {
     each.__name__: each for each in (coding, tool, memory, search, ifeval, math, rewards)

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.foundation.errors import EndpointError, EvaluationError
-from ramerge.foundation.extras import install, missing
-from ramerge.foundation.text import shown
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.extras import install, missing
+from ramerge.core.foundation.text import shown
 
 _WITH_USER = re.compile("https?://[^/?#]*@")
 _SECONDS = 60.0

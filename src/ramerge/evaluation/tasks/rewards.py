@@ -24,8 +24,8 @@ from ramerge.evaluation.data import read_records, refuse
 from ramerge.evaluation.functions import in_words, load
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.text import shown
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.text import shown
 
 
 @task

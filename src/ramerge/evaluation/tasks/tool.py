@@ -31,7 +31,7 @@ from inspect_ai.solver import TaskState
 from ramerge.evaluation.data import read_records, refuse_duplicates
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import bfcl, common
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 Mode = Literal["prompting", "native"]
 

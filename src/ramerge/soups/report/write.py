@@ -8,7 +8,7 @@ import altair as alt
 
 from ramerge.analysis.report.charts import BLUE, GRAY, VERMILION, Figure
 from ramerge.analysis.report.page import plain_page
-from ramerge.foundation.version import __version__
+from ramerge.core.foundation.version import __version__
 from ramerge.soups.straightness import RunStraightness, judged, rows_of
 
 

@@ -18,7 +18,7 @@ from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 from ramerge.evaluation.tasks.coding.scores import Table
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 # CURE lets programs use these without importing them
 _TYPING = re.compile(r"\b(?:List|Optional|Tuple)\b")

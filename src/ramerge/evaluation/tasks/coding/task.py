@@ -20,8 +20,8 @@ from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.coding import judging, problems, protocol, scores
 from ramerge.evaluation.tasks.coding.problems import MOST_SECONDS, Case, Problem
-from ramerge.foundation.errors import EndpointError, EvaluationError
-from ramerge.foundation.extras import install, missing
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.core.foundation.extras import install, missing
 
 Number = Annotated[int, Field(le=1000)]
 Problems = Mapping[str, Problem]

@@ -19,8 +19,8 @@ from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.corpus import Corpus, ReadingQuestion, load
 from ramerge.evaluation.tasks.memory.tokens import Tokens
-from ramerge.foundation.errors import EvaluationError
-from ramerge.foundation.extras import install, missing
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.extras import install, missing
 
 SUBSETS = (
     *(f"hotpotqa_{documents}" for documents in (50, 100, 200, 400, 800, 1600, 3200, 6400)),

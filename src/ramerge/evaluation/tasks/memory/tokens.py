@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ramerge.foundation.errors import EvaluationError
+from ramerge.core.foundation.errors import EvaluationError
 
 
 class Tokens:

@@ -1,0 +1,167 @@
+"""From the arguments of a command line to a recipe's document and the output folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
+from ramerge.core.foundation.text import unknown
+from ramerge.cli.words import named, pairs, parse_scalar
+from ramerge.core.methods.base import SIDE_INPUTS
+from ramerge.core.recipe.document import Document, document_of, read_document
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.other_method import change_method
+from ramerge.core.recipe.paths import portable
+from ramerge.core.storage.schemes import is_remote
+
+_YAML = (".yaml", ".yml")
+_AGENT = "NAME=MODEL, such as --agent code=./coder"
+_SETTING = "KEY=VALUE, such as --set parameters.r=0.05"
+
+
+def read_model(model: str, options: Mapping[str, Any]) -> Document:
+    """The document that rewrites one model, with the flags of `convert`."""
+    document = document_of(from_here(model), "MODEL")
+    _set(document, options, "base", "dtype", "rounding", "shard_size")
+    return document
+
+
+def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
+    """The document of `[RECIPE]` and flags, for commands that write no checkpoint.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    if len(paths) > 1:
+        raise RecipeError(f"at most one recipe is expected, got {', '.join(paths)}{_as_flags(paths)}")
+    if not paths and not (options["base"] or options["agents"]):
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    document = _read(paths[0], options) if paths else Document({})
+    _apply(document, options)
+    return document
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe in ramerge's own form, with all values that flags gave. `-` prints it.
+
+    Raises:
+        RecipeError: the file exists.
+        OutputError: it cannot be written.
+    """
+    prints = path == STANDARD_OUTPUT
+    if not prints and os.path.lexists(path):
+        raise RecipeError(f"--write-recipe {path}: exists, and is not replaced; give another name")
+    write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
+
+
+def _read(path: str, options: Mapping[str, Any]) -> Document:
+    """A recipe's document. A single model is taken for a recipe with only that agent."""
+    if not is_model(path):
+        return read_document(path)
+    return document_of(from_here(path), "MODEL", None if options["base"] or options.get("method") else "passthrough")
+
+
+def read_inputs(
+    paths: Sequence[str], options: Mapping[str, Any], *, or_model: bool = False
+) -> tuple[Document, str | None]:
+    """The document of `[RECIPE] [OUT]` and flags, and the output folder where one is given, as it is written.
+
+    Args:
+        paths: the positional words. With `--base` or `--agent`, a single one is the output folder unless it is a file.
+        options: values of the flags by name; absent ones are None or empty.
+        or_model: whether the folder of a single model may be given in place of a recipe.
+
+    Raises:
+        RecipeError: the words make no sense together, or the recipe cannot be read.
+    """
+    pairs("--set", options["settings"], _SETTING)  # these first, because the rest of one may look like a path
+    pairs("--agent", options["agents"], _AGENT)
+    if forgotten := [path for path in paths if "=" in path and not is_remote(path) and not Path(path).exists()]:
+        raise RecipeError(
+            f"{path}: is neither a recipe nor a folder; did you mean --agent {path}?" for path in forgotten
+        )
+    if len(paths) > 2:
+        text = f"at most one recipe and one output folder are expected, got {', '.join(paths)}"
+        raise RecipeError(text + _as_flags(paths))
+    by_flags = bool(options["base"] or options["agents"])
+    if or_model and paths and not options["agents"] and is_model(paths[0]):
+        document, rest = _read(paths[0], options), paths[1:]
+    elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
+        document, rest = _read_document(paths[0], may_be_out=by_flags and len(paths) == 1), paths[1:]
+    elif by_flags:
+        document, rest = Document({}), paths
+    else:
+        raise RecipeError("give a recipe's path, or --base and --agent")
+    _apply(document, options)
+    return document, rest[0] if rest else None
+
+
+def _as_flags(paths: Sequence[str]) -> str:
+    """How models are named, where their folders were given as words."""
+    base, *agents = [path for path in paths if is_model(path)] or [""]
+    words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
+    return f"; models are named by options: --base {base} {words}" if agents else ""
+
+
+def _read_document(path: str, *, may_be_out: bool) -> Document:
+    """The recipe in a file. With flags, the user may have meant the output folder."""
+    try:
+        return read_document(path)
+    except RecipeError as error:
+        if not may_be_out or path.endswith(_YAML):
+            raise
+        text = f"{path}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
+        raise RecipeError([*error.problems, text]) from error
+
+
+def is_model(path: str) -> bool:
+    """Whether a word is a model's folder, local or remote, or a model with adapters (`storage.models`)."""
+    return is_remote(path) or Path(path).is_dir() or ("+" in path and not _is_recipe(path))
+
+
+def _is_recipe(path: str) -> bool:
+    return path.endswith(_YAML) or Path(path).is_file()
+
+
+def _apply(document: Document, options: Mapping[str, Any]) -> None:
+    """Set the values of flags in a document. A preset, and another method, replace the document's parameters."""
+    if options.get("method") is not None:
+        change_method(document, options["method"], "--method")
+    if options.get("preset") is not None:
+        document.values.pop("parameters", None)
+    _set(document, options, "base", "preset", "dtype", "rounding", "shard_size")
+    agents = named("--agent", options["agents"], _AGENT)
+    for name, model in agents.items():
+        document.set(("agents", name), from_here(model), f"--agent {name}")
+    given = document.values.get("agents")
+    known = list(given) if isinstance(given, dict) else []
+    for key, example in [(side.key, f"./{side.key}/code") for side in SIDE_INPUTS] + [("prompts", "code.jsonl")]:
+        flag = f"--{key}"
+        paths = named(flag, options.get(key, ()), f"NAME=PATH, such as {flag} code={example}")
+        if wrong := [name for name in paths if name not in known]:
+            raise RecipeError(f"{flag} {name}: {unknown('agent', name, known)}" for name in wrong)
+        for name, path in paths.items():
+            place = ("prompts", name) if key == "prompts" else ("agents", name, key)
+            document.set(place, from_here(path), f"{flag} {name}")
+    for key, value in pairs("--set", options["settings"], _SETTING):
+        document.set(tuple(key.split(".")), parse_scalar(value), f"--set {key}={value}")
+
+
+def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:
+    for key in keys:
+        if options.get(key) is not None:
+            value = from_here(options[key]) if key == "base" else options[key]
+            document.set((key,), value, f"--{key.replace('_', '-')}")
+
+
+def from_here(model: str) -> str:
+    """A path given as a flag is relative to the working directory, wherever the recipe's file is."""
+    try:
+        path = Path(model).expanduser()
+        return str(path.absolute()) if model and path.exists() else model
+    except (ValueError, RuntimeError, OSError):
+        return model  # planning reports what is wrong with it

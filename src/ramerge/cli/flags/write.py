@@ -1,0 +1,99 @@
+"""The words of a command line that say what a recipe says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.cli.words import parse_scalar
+from ramerge.core.methods.base import SIDE_INPUTS
+from ramerge.core.options import Options
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import parts_of
+
+_KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow")
+"""Keys that go with any method."""
+
+
+def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:
+    """Flags that say what a recipe says.
+
+    Args:
+        recipe: in ramerge's own form.
+        method: whether its method is named, with everything that may fit no other one: parameters, preset, rules and
+            side inputs.
+        prompts: whether its prompts are named, for a command that takes them.
+        start: paths in this folder are given relative to it; by default, they begin where the recipe's begin.
+    """
+    values, words = recipe.values, []
+    if method and values.get("method") is not None:
+        words += ["--method", str(values["method"])]
+    if values.get("base") is not None:
+        words += ["--base", _from_here(values["base"], recipe.folder, start)]
+    agents = {name: _model(agent, recipe.folder, start) for name, agent in values["agents"].items()}
+    plain = all(isinstance(model, str) for model in agents.values())
+    if not plain or any("=" in name for name in agents):  # which --agent takes for the end of the name
+        words += ["--set", f"agents={_as_yaml(agents)}"]
+    else:
+        words += [word for name, model in agents.items() for word in ("--agent", f"{name}={model}")]
+    for name, path in (values.get("prompts") or {}).items() if prompts else ():
+        words += ["--prompts", f"{name}={_shortened(recipe.folder / Path(path).expanduser(), start)}"]
+    if method:
+        words += _of_method(recipe, start)
+    for key in _KEYS:
+        if values.get(key) is not None:
+            words += ["--set", f"{key}={_as_yaml(values[key])}"]
+    return words
+
+
+def _of_method(recipe: Document, start: Path | None) -> Iterator[str]:
+    for name, agent in recipe.values["agents"].items():
+        for side in SIDE_INPUTS:
+            if isinstance(agent, Mapping) and agent.get(side.key):
+                yield from (f"--{side.key}", f"{name}={_from_here(agent[side.key], recipe.folder, start)}")
+    if recipe.values.get("preset") is not None:
+        yield from ("--preset", str(recipe.values["preset"]))
+    for name, value in (recipe.values.get("parameters") or {}).items():
+        yield from ("--set", f"parameters.{name}={_as_yaml(value)}")
+    if recipe.values.get("rules"):
+        yield from ("--set", f"rules={_as_yaml(recipe.values['rules'])}")
+
+
+def _model(agent: Any, folder: Path, start: Path | None) -> Any:
+    """An agent as one text, with a plus between deltas; as a mapping if it is a soup, or a delta over another agent."""
+    if isinstance(agent, Mapping) and agent.get("soup"):
+        members = {name: _model(one, folder, start) for name, one in agent["soup"]["agents"].items()}
+        return {"soup": {**agent["soup"], "agents": members}}
+    if isinstance(agent, Mapping) and agent.get("over"):
+        deltas = [agent["delta"]] if isinstance(agent["delta"], str) else agent["delta"]
+        return {**agent, "delta": [_from_here(part, folder, start) for part in deltas]}
+    model = (agent.get("model") or agent["delta"]) if isinstance(agent, Mapping) else agent
+    parts = [model] if isinstance(model, str) else model
+    return "+".join(_from_here(part, folder, start) for part in parts)
+
+
+def _from_here(model: str, folder: Path, start: Path | None) -> str:
+    """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
+    return "+".join(_shortened(part, start) if isinstance(part, Path) else part for part in parts_of(model, folder))
+
+
+def _shortened(path: Path, start: Path | None) -> str:
+    if start is None or not path.is_relative_to(start) or path == start:
+        return str(path)
+    inner = str(path.relative_to(start))
+    return f"./{inner}" if inner.startswith("-") else inner
+
+
+def _as_yaml(value: Any) -> str:
+    """The text of which `--set` makes the value."""
+    plain = isinstance(value, str) and parse_scalar(value) == value
+    return value if plain else dumped(value, indent=None).strip()
+
+
+def limit_words(options: Options) -> list[str]:
+    """The limits of a run as words of a command line."""
+    words = ["--threads", str(options.threads)] if options.threads is not None else []
+    words += ["--max-memory", str(options.max_memory)] if options.max_memory is not None else []
+    return words + (["--device", options.device] if options.device != "auto" else [])

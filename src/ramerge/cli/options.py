@@ -1,0 +1,336 @@
+"""Options of commands, each defined once, and commands whose `--help` shows options in groups."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.cli.terminal import complain
+from ramerge.core.options import AsAdapter, Options, Ray, Setting, Upload, settings_of
+
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+GROUPS = ("models", "prompts", "method", "search", "score", "output", "run", "remote")
+"""The groups of options, in the order of `--help`; options without a group come last."""
+
+
+class GroupedOption(click.Option):
+    """An option that `--help` shows under a heading.
+
+    Args:
+        group: one of `GROUPS`.
+    """
+
+    def __init__(self, *words: Any, group: str, **more: Any) -> None:
+        super().__init__(*words, **more)
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command whose `--help` shows options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        rows: dict[str, list[tuple[str, str]]] = {}
+        for each in self.get_params(ctx):
+            if isinstance(each, click.Option) and (row := each.get_help_record(ctx)) is not None:
+                rows.setdefault(getattr(each, "group", "options"), []).append(row)
+        for group in (*GROUPS, "options"):
+            if group in rows:
+                with formatter.section(group.capitalize()):
+                    formatter.write_dl(rows[group])
+
+
+command = partial(click.command, cls=GroupedCommand)
+"""Like `click.command`, for a `GroupedCommand`."""
+
+
+def option(group: str, *words: str, **more: Any) -> Decorator:
+    """Like `click.option`, for an option of a group."""
+    return click.option(*words, cls=GroupedOption, group=group, **more)
+
+
+# --- how a run is carried out -----------------------------------------------------------------------------------------
+
+
+_PARTS = {"upload": Upload, "ray": Ray}
+"""Fields of `Options` that are objects, each with options of its own."""
+
+
+def run_options(*names: str) -> Decorator:
+    """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
+    chosen = dict(_rows(names))
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def collected(*args: Any, **flags: Any) -> None:
+            given = {key: flags.pop(key.replace(".", "_")) for key in chosen}
+            function(*args, options=_read_options(given), **flags)
+
+        return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
+
+    return decorate
+
+
+def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
+    """Keys such as `threads` or `upload.staging_dir`, with default and setting."""
+    own = {name: about for name, *about in settings_of(Options)}
+    for name in names:
+        if name in own:
+            yield name, tuple(own[name])
+        if name in _PARTS:
+            yield from ((f"{name}.{key}", tuple(about)) for key, *about in settings_of(_PARTS[name]))
+
+
+def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
+    """The option of a field, by its name."""
+    words = (setting.flag, key.replace(".", "_"))
+    more: dict[str, Any] = {"help": setting.help}
+    if setting.metavar is None:
+        return option(setting.group, *words, is_flag=True, default=bool(default), **more)
+    kind = click.Choice(setting.choices) if setting.choices else setting.kind
+    more |= {"metavar": setting.metavar, "multiple": setting.repeats, "type": kind}
+    if not setting.repeats:
+        more |= {"default": default, "show_default": default is not None}
+    return option(setting.group, *words, **more)
+
+
+def _read_options(given: Mapping[str, Any]) -> Options:
+    """The options that a command line gives, by key.
+
+    Raises:
+        RecipeError: `--ray-init` is not of its form.
+    """
+    own = {key: value for key, value in given.items() if "." not in key and key != "ray" and value is not None}
+    parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+    for key, value in given.items():
+        name, _, field = key.partition(".")
+        if field and value not in (None, (), False):
+            parts[name][field] = read_ray_init(value) if field == "init" else value
+    asks_for_ray = bool(given.get("ray") or parts["ray"])
+    return Options(**own, upload=Upload(**parts["upload"]), ray=Ray(**parts["ray"]) if asks_for_ray else None)
+
+
+def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
+    """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
+
+    Raises:
+        RecipeError: not of that form.
+    """
+    from ramerge.cli.words import pairs, parse_scalar
+
+    made: dict[str, Any] = {}
+    in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
+    for key, text in pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
+        *parents, name = (
+            ["runtime_env", "env_vars", key[len(in_variables) :]] if key.startswith(in_variables) else key.split(".")
+        )
+        mapping = made
+        for parent in parents:
+            mapping = mapping.setdefault(parent, {})
+            if not isinstance(mapping, dict):
+                raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
+        mapping[name] = text if key.startswith(in_variables) else parse_scalar(text)
+    return made
+
+
+# --- further options --------------------------------------------------------------------------------------------------
+
+
+class _Path(click.Path):
+    """A path, or as text also a remote place. An empty one is refused, because it would be the working folder.
+
+    Args:
+        kind: what a command gets: `Path`, or `str`.
+    """
+
+    def __init__(self, kind: type[Path] | type[str] = Path) -> None:
+        super().__init__(path_type=kind)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return (
+            super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
+        )
+
+
+PATH = _Path()
+
+OUT: Decorator = click.argument("out", type=PATH)
+OUT_ANYWHERE: Decorator = click.argument("out", type=_Path(str))
+BASE: Decorator = option(
+    "models", "--base", metavar="MODEL", type=click.Path(), help="Folder or hub id of the base model."
+)
+AGENT: Decorator = option(
+    "models",
+    "--agent",
+    "agents",
+    metavar="NAME=MODEL",
+    multiple=True,
+    help="An agent: a name of your choice, and its folder or hub id; repeat for each.",
+)
+QUIET: Decorator = option("run", "--quiet", is_flag=True, help="Show no progress and no report.")
+
+
+@dataclass
+class Session:
+    """One run of the command line.
+
+    Attributes:
+        debug: whether tracebacks and the warnings of libraries are shown.
+        code: the exit code; an unforeseen ending is a failure.
+    """
+
+    debug: bool = False
+    code: int = 1
+
+
+def _set_debug(context: click.Context, _option: click.Parameter, value: bool) -> None:
+    session = context.ensure_object(Session)
+    if value and not session.debug:
+        import logging  # here, because `--help` does without
+
+        class TerminalHandler(logging.Handler):
+            """Lines on standard error, in which untrusted text is escaped: seconds since the start, and the message."""
+
+            def emit(self, record: logging.LogRecord) -> None:
+                complain("debug", f"{record.relativeCreated / 1000:8.3f}  {record.getMessage()}")
+
+        session.debug = True
+        log = logging.getLogger("ramerge")
+        log.setLevel(logging.DEBUG)
+        log.addHandler(TerminalHandler())
+        log.propagate = False
+
+
+DEBUG: Decorator = option(
+    "run",
+    "--debug",
+    is_flag=True,
+    expose_value=False,
+    is_eager=True,
+    callback=_set_debug,
+    help="Show what happens, step by step, and tracebacks.",
+)
+
+
+def as_json(what: str) -> Decorator:
+    """The option `--json`, which prints `what` instead of lines for people."""
+    return option("output", "--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
+
+
+def options(*decorators: Decorator) -> Decorator:
+    """Several options at once, in the order in which `--help` shows them."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+# --- recipes ----------------------------------------------------------------------------------------------------------
+
+
+METHOD: Decorator = option(
+    "method",
+    "--method",
+    metavar="NAME",
+    help="A method of `ramerge methods`, or auto: what `ramerge recommend` names; default: the recipe's, or ram+. "
+    "Another one replaces the recipe's parameters.",
+)
+SET: Decorator = option(
+    "method",
+    "--set",
+    "settings",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Override any key of the recipe, such as parameters.r=0.05; repeatable.",
+)
+PRESET: Decorator = option(
+    "method", "--preset", metavar="NAME", help="A named set of parameters, such as paper, instead of the recipe's."
+)
+IMPORTANCE: Decorator = option(
+    "models",
+    "--importance",
+    metavar="NAME=FOLDER",
+    multiple=True,
+    help="An agent's importances, for the method fisher; repeat for each.",
+)
+INPUTS: Decorator = option(
+    "models",
+    "--inputs",
+    metavar="NAME=FOLDER",
+    multiple=True,
+    help="An agent's recorded inputs, for the method regmean; repeat for each.",
+)
+PROMPTS: Decorator = option(
+    "prompts",
+    "--prompts",
+    "--rollouts",
+    "prompts",
+    metavar="NAME=PATH",
+    multiple=True,
+    help="Prompts of an agent's task, or rollouts with replies and rewards: JSON Lines, Parquet, or a folder of "
+    "them; repeat for each agent.",
+)
+DTYPE: Decorator = option(
+    "output", "--dtype", metavar="DTYPE", help="Output dtype, such as bfloat16; default: each base tensor's own."
+)
+ROUNDING: Decorator = option(
+    "output",
+    "--rounding",
+    metavar="HOW",
+    help="How results are rounded to the output's dtype: nearest, the default, or stochastic.",
+)
+SHARD_SIZE: Decorator = option(
+    "output", "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
+)
+AS_DELTA: Decorator = option(
+    "output", "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
+)
+
+
+def as_adapter(function: Callable[..., None]) -> Callable[..., None]:
+    """`--as-adapter` and its settings; the command gets an `AsAdapter` or None as `as_adapter`."""
+    settings = {name: about for name, *about in settings_of(AsAdapter)}
+
+    @wraps(function)
+    def collected(*args: Any, as_adapter: bool, **flags: Any) -> None:
+        given = {name: value for name in settings if (value := flags.pop(name)) not in (None, False)}
+        if given and not as_adapter:
+            raise click.UsageError(f"{settings[next(iter(given))][1].flag} belongs to --as-adapter; give both")
+        function(*args, as_adapter=AsAdapter(**given) if as_adapter else None, **flags)
+
+    text = "Write a LoRA adapter of PEFT on the base: the exact sum of adapters, or a decomposition of each update."
+    return options(
+        option("output", "--as-adapter", "as_adapter", is_flag=True, help=text),
+        *(setting_option(name, *about) for name, about in settings.items()),
+    )(collected)
+
+
+TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
+
+MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
+"""What says which models, for commands that need no method."""
+KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
+"""What says everything that a recipe can."""
+RECIPE: tuple[Decorator, ...] = (
+    click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
+    *KEYS,
+    as_json("the result"),
+    *TALK,
+)
+LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
+"""Fields of `Options` that every command takes that reads models."""
+MERGE: Decorator = run_options(*LIMITS, "device", "cache", "overwrite", "fresh", "upload", "ray")

@@ -1,0 +1,165 @@
+"""How progress is shown on standard error: live bars on a terminal, plain lines otherwise."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
+
+from ramerge.core.foundation.progress import Listener, Progress, silence
+from ramerge.core.foundation.signals import raise_dropped
+
+FORM = "RAMERGE_PROGRESS"
+"""The variable that chooses how progress is shown: `json`, for programs that run commands, also with `--quiet`."""
+
+_SECONDS_BETWEEN_OBJECTS = 0.1
+_SECONDS_BETWEEN_LINES = 30.0
+# A rate over a shorter time is misleading, because of the first block, a cold cache or a first burst of answers.
+_LEAST_SECONDS = 3.0
+_SLOW = 0.1  # per second; slower rates are shown per minute
+_WIDEST_BAR = 40
+
+
+@contextmanager
+def shown(*, quiet: bool) -> Iterator[Listener]:
+    """A listener that shows events until the `with` block ends; with `quiet`, it shows nothing.
+
+    At each event a stop that was dropped is raised (`signals.raise_dropped`).
+    """
+    with _shown(quiet=quiet) as show:
+
+        def listen(event: Progress) -> None:
+            raise_dropped()
+            show(event)
+
+        yield listen
+
+
+@contextmanager
+def _shown(*, quiet: bool) -> Iterator[Listener]:
+    if os.environ.get(FORM) == "json":
+        yield _JsonLines()
+    elif quiet or sys.stderr is None:
+        yield silence
+    elif sys.stderr.isatty():
+        with _bars() as listen:
+            yield listen
+    else:
+        yield _Lines()
+
+
+def _is_open(event: Progress) -> bool:
+    """Whether the total is not known: kernels are asked for one after another."""
+    return event.unit == "kernels"
+
+
+def _title(event: Progress) -> str:
+    return f"{event.stage} (first run only, up to 40 s)" if _is_open(event) else event.stage
+
+
+class _Figures:
+    """The figures of each stage: amount, speed, and time left.
+
+    Speed is measured from the first block on, because kernels may be compiled before it.
+    """
+
+    def __init__(self) -> None:
+        self._began: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, event: Progress) -> str:
+        from rich.filesize import decimal  # here, because the API imports this module and shows nothing
+
+        if _is_open(event):
+            return f"{event.done:,} done"
+        is_bytes, rate = event.unit == "bytes", self._rate(event)
+        amount = f"{event.done:,} of {event.total:,} {event.unit}"
+        speed = ""
+        if rate is not None:
+            speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
+        if is_bytes:
+            amount = f"{decimal(event.done)} of {decimal(event.total)}"
+            speed = f"{decimal(int(rate))}/s" if rate is not None else ""
+        left = _time((event.total - event.done) / rate) if rate is not None and event.done < event.total else ""
+        return ", ".join(filter(None, [amount, speed, event.note, left]))
+
+    def _rate(self, event: Progress) -> float | None:
+        """The amount per second; None while it is too early to tell."""
+        if not event.done:
+            return None
+        now = time.monotonic()
+        began, before = self._began.setdefault(event.stage, (now, event.done))
+        return (event.done - before) / (now - began) if now - began >= _LEAST_SECONDS and event.done > before else None
+
+
+def _time(seconds: float) -> str:
+    """`40 s left`, in a suitable unit."""
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit} left"
+    return f"{seconds:.0f} s left"
+
+
+class _Lines:
+    """A line when a stage is complete, and one every 30 seconds before that. One without a total has one at first."""
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+        self._figures = _Figures()
+        self._begun: set[str] = set()
+
+    def __call__(self, event: Progress) -> None:
+        now, figures = time.monotonic(), self._figures(event)
+        unfinished = event.stage in self._begun if _is_open(event) else event.done < event.total
+        if unfinished and now - self._last < _SECONDS_BETWEEN_LINES:
+            return
+        self._last = now
+        self._begun.add(event.stage)
+        line = _title(event) if _is_open(event) and not event.done else f"{_title(event)}: {figures}"
+        with suppress(OSError):  # standard error may be closed, which is no reason to stop
+            print(line, file=sys.stderr, flush=True)
+
+
+class _JsonLines:
+    """Events as JSON, an object a line: at most ten a second of a stage, and the first and the last of each."""
+
+    def __init__(self) -> None:
+        self._shown: tuple[type, str, float] | None = None
+
+    def __call__(self, event: Progress) -> None:
+        now = time.monotonic()
+        repeated = self._shown is not None and self._shown[:2] == (type(event), event.stage)
+        unfinished = event.done < event.total or _is_open(event)
+        if self._shown and repeated and unfinished and now - self._shown[2] < _SECONDS_BETWEEN_OBJECTS:
+            return
+        self._shown = type(event), event.stage, now
+        with suppress(OSError):
+            print(json.dumps(asdict(event)), file=sys.stderr, flush=True)
+
+
+@contextmanager
+def _bars() -> Iterator[Listener]:
+    """A listener that shows a bar for each stage, until the `with` block ends."""
+    from rich.console import Console
+    from rich.progress import BarColumn, TaskID, TextColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+
+    figures, tasks = _Figures(), dict[str, TaskID]()
+    with Bars(
+        TextColumn("{task.description}", markup=False, table_column=Column(justify="right")),
+        BarColumn(bar_width=None, table_column=Column(max_width=_WIDEST_BAR)),
+        TextColumn("{task.fields[text]}", markup=False, style="progress.download", table_column=Column(no_wrap=True)),
+        console=Console(stderr=True),
+    ) as bars:
+
+        def show(event: Progress) -> None:
+            total = None if _is_open(event) else event.total
+            if _title(event) not in tasks:
+                tasks[_title(event)] = bars.add_task(_title(event), total=total, text="")
+            bars.update(tasks[_title(event)], completed=event.done, total=total, text=figures(event))
+
+        yield show

@@ -1,0 +1,78 @@
+"""Words of a command line that hold keys, values, and values written in YAML."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from ramerge.core.foundation.errors import RecipeError
+
+
+def parse_scalar(text: str) -> Any:
+    """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text."""
+    try:
+        return YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return text
+
+
+def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
+    """Values of `--vary KEY=V,V,...`; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
+
+    Raises:
+        RecipeError: not of that form, or a key is given twice.
+    """
+    varied: dict[str, list[Any]] = {}
+    for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
+        values = parse_scalar(text) if text.startswith("[") else None
+        parts = text.split(",")
+        if not isinstance(values, list) and not all(part.strip() for part in parts):
+            raise RecipeError(f"--vary {key}={text}: a value is missing between commas")
+        varied[key] = values if isinstance(values, list) else [parse_scalar(part) for part in parts]
+    return varied
+
+
+def pairs(flag: str, texts: Iterable[str], form: str) -> list[tuple[str, str]]:
+    """Keys and values of `KEY=VALUE`.
+
+    Args:
+        flag: which flag it is, for messages.
+        texts: the words.
+        form: what they must be, for messages.
+
+    Raises:
+        RecipeError: a word has no key or no value.
+    """
+    parts = [(text, *text.partition("=")) for text in texts]
+    wrong = [f"{flag} {text}: must be {form}" for text, left, _, right in parts if not left or not right]
+    if wrong:
+        raise RecipeError(wrong)
+    return [(left, right) for _, left, _, right in parts]
+
+
+def named(flag: str, texts: Iterable[str], form: str) -> dict[str, str]:
+    """Values by key, as `pairs` has them.
+
+    Raises:
+        RecipeError: as for `pairs`, or a key is given twice.
+    """
+    given = pairs(flag, texts, form)
+    keys = [key for key, _ in given]
+    if twice := [f"{flag} {key}: is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]:
+        raise RecipeError(twice)
+    return dict(given)
+
+
+def one_agent(texts: Iterable[str]) -> tuple[str, str]:
+    """Name and model of `--agent`, for a command that takes one.
+
+    Raises:
+        RecipeError: there is none, several, or it is not of the form.
+    """
+    agents = pairs("--agent", texts, "NAME=MODEL, such as --agent code=./coder")
+    if len(agents) != 1:
+        raise RecipeError(f"--agent: exactly one agent is needed, not {len(agents)}: --agent NAME=MODEL")
+    return agents[0]

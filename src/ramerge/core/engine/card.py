@@ -1,0 +1,160 @@
+"""The model card of a merged model: README.md with the front matter that the Hugging Face hub reads."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from ramerge.core.engine.record import AgentStatistics, Record
+from ramerge.core.formats.sidecars import has_tokenizer
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.text import markdown
+from ramerge.core.methods.base import Column
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.recipe.points import Point
+from ramerge.core.storage.own_files import COMPANIONS
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
+
+
+def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "") -> str:
+    """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
+
+    Args:
+        plan: the plan that was carried out.
+        point: the merge.
+        record: its record.
+        usage: how the folder is used; by default as a model of transformers.
+    """
+    front: dict[str, Any] = {}
+    if plan.method.combines or plan.base.hub_id:
+        front["base_model"] = _base_models(plan)
+    if plan.method.combines:
+        front["base_model_relation"] = "merge"
+    method = plan.method.name.replace("+", "-plus").replace("_", "-")
+    tags = ["merge", "model-merging", "ramerge", method] if plan.method.combines else ["ramerge"]
+    stream = io.StringIO()
+    YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
+    inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
+    name = literal = point.name or (plan.out.name if plan.out else "merged")
+    if plan.below is not None and not usage:
+        name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
+    literal = dumped(literal).strip()
+    rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
+    return f"""---
+{stream.getvalue()}---
+
+# {markdown(name)}
+
+{_made(plan, record)}
+Inputs: {inputs}. Output: {record.dtype}{rounded}.
+
+{_table(record) if plan.method.combines else ""}
+{_warnings(record)}
+{usage or _loading(literal, plan.companions)}
+The recipe is in `{f"{COMPANIONS}/" if usage else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
+"""
+
+
+def _loading(literal: str, companions: Collection[str]) -> str:
+    if "config.json" not in companions:
+        return ""
+    has = has_tokenizer(companions)
+    tokenizer = f"\ntokenizer = AutoTokenizer.from_pretrained({literal})" if has else ""
+    return f"""```python
+from transformers import AutoModelForCausalLM{", AutoTokenizer" if has else ""}
+
+model = AutoModelForCausalLM.from_pretrained({literal}){tokenizer}
+```
+"""
+
+
+def _made(plan: MergePlan, record: Record) -> str:
+    if not plan.method.combines:
+        return (
+            f"Written with ramerge {record.ramerge_version} from {markdown(_base_models(plan)[0])}; nothing was merged."
+        )
+    parameters = markdown(", ".join(f"{name} = {value}" for name, value in record.parameters.items()))
+    return (
+        f"Merged with ramerge {record.ramerge_version} by **{plan.method.name}**\n"
+        f"({plan.method.title}: {plan.method.formula}; {plan.method.source}), {parameters}."
+    )
+
+
+def columns_of(record: Record) -> tuple[Column, ...]:
+    """The figures of each agent: the method's, and what rounding to the output's dtype does to its updates."""
+    columns = tuple(
+        column
+        for column in METHODS[record.method].columns
+        if not column.optional or any(column.key in agent.values for agent in record.agents.values())
+    )
+    dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
+    figures = _rounding(dtype, drawn=record.rounding_seed is not None)
+    known = [column for column in figures if all(column.key in agent.values for agent in record.agents.values())]
+    return (*columns, *known)
+
+
+def _rounding(dtype: str, *, drawn: bool) -> list[Column]:
+    return [
+        Column("erased_share", "erased", ".1%", erased_means("", dtype, drawn=drawn)),
+        Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
+    ]
+
+
+def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
+    """Explanation of an agent's figure `erased`.
+
+    Args:
+        merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
+        dtype: of the output.
+        drawn: whether random draws rounded, which let as much grow as they erase.
+    """
+    kept = "; others grew instead, so the mean is kept" if drawn else ""
+    return f"share of the agent's changes{merge} that rounding to {dtype} undoes{kept}"
+
+
+def effective_means() -> str:
+    """Explanation of an agent's figure `effective`."""
+    return "factor that is left after rounding, of the factor before, where no other agent moved (from a sample)"
+
+
+def _table(record: Record) -> str:
+    columns = columns_of(record)
+    rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
+    rows += [[markdown(agent.name), *[figure(agent, column) for column in columns]] for agent in record.agents.values()]
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    meant = meanings(columns, record)
+    return "\n".join([*lines, "", *[f"- {line}" for line in meant]] if meant else lines)
+
+
+def meanings(columns: Sequence[Column], record: Record) -> list[str]:
+    """Legend of the columns, and where to find figures that each part of the model has separately."""
+    texts = [f"{column.title}: {column.meaning}" for column in columns]
+    if record.parts:
+        texts.append(f"by part: {len(record.parts):,} parts have figures under statistics.parts in ramerge.json")
+    return texts
+
+
+def figure(agent: AgentStatistics, column: Column) -> str:
+    """One figure of an agent, in its column's format."""
+    values = [agent.values[key] for key in (column.key, column.of) if key]
+    return column.none if None in values else " of ".join(format(value, column.format) for value in values)
+
+
+def _base_models(plan: MergePlan) -> list[str]:
+    """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
+    ids = []
+    for model in (part for named in (plan.base, *plan.agents.values()) for part in named.parts):
+        candidate = model.hub_id or model.folder.resolve().name
+        if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
+            ids.append(candidate)
+    return list(dict.fromkeys(ids)) or ["base"]
+
+
+def _warnings(record: Record) -> str:
+    return "".join(f"\n> **Warning:** {markdown(' '.join(warning.split()))}\n" for warning in record.warnings)

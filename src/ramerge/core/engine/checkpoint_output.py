@@ -1,0 +1,45 @@
+"""A merge as checkpoints: shards, and the files that belong to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+
+from ramerge.core.engine.fingerprint import fingerprint_of
+from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.core.engine.reads import Passes
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.sidecars import records_of, write_sidecars
+from ramerge.core.engine.sinks import Shards, all_shards
+from ramerge.core.engine.uploads import UploadedShards
+from ramerge.core.output.remote_output import RemoteStagingDir
+from ramerge.core.output.write import Writer
+from ramerge.core.planning.model import MergePlan
+
+
+def spec(plan: MergePlan) -> OutputSpec:
+    assert plan.out is not None
+    files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
+    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
+
+
+def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
+    with closing(shards_of(plan, output)) as shards:
+        passes.count()
+        passes.merge(shards)
+        written = shards.finish(passes.listen)
+    records = records_of(plan, passes, written, seen, began)
+    write_sidecars(plan, records, output.staging)
+    return records
+
+
+def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
+    """A plan's files, in the folder that is built."""
+    staging, shards = output.staging, all_shards(plan)
+    if isinstance(staging, RemoteStagingDir):
+        left = [shard for shard in shards if shard.name not in staging.arrived]
+        return UploadedShards(plan, Writer(staging, left, output.journal.before_sync), staging)
+    return Shards(plan, Writer(staging, shards, output.journal.before_sync))
+
+
+CHECKPOINT = OutputKind(spec, write)

@@ -1,0 +1,71 @@
+"""From a plan to checkpoints: count, reduce, merge, commit. `execute` reads top to bottom."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import closing
+
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.outputs import kind_of, open_output
+from ramerge.core.engine.reads import Passes
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.recorded import refuse_other_models
+from ramerge.core.engine.sidecars import records_of
+from ramerge.core.engine.sinks import InMemorySink, MergedTensor
+from ramerge.core.engine.warn import inspect, refuse_wrong_models
+from ramerge.core.foundation.errors import PlanError
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.tensors.identity import check_unchanged
+
+
+def execute(
+    plan: MergePlan,
+    executor: Executor,
+    listen: Listener = silence,
+    on_tensor: Callable[[MergedTensor], None] | None = None,
+    *,
+    fresh: bool = False,
+) -> tuple[Record, ...]:
+    """Carry out a plan: write to its output folder, or with `on_tensor` pass each tensor to that function.
+
+    What an interrupted run has written to the same folder for an equal plan is not done again.
+
+    Args:
+        plan: the plan.
+        executor: runs the work on blocks in this process.
+        listen: gets the progress.
+        on_tensor: the function.
+        fresh: do all work again.
+
+    Returns:
+        A record for each point.
+
+    Raises:
+        PlanError: the plan has problems, or neither an output folder nor a function is given.
+        WeightsError: values cannot be merged; all such tensors are listed. If the plan is strict, also warnings.
+        CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
+        OutputError: the output cannot be written.
+    """
+    if plan.problems or (plan.out is None) == (on_tensor is None):
+        raise PlanError(plan.problems or "give either an output folder, or a function that takes the tensors")
+    began = time.monotonic()
+    with closing(Passes(plan, executor, listen)) as passes:
+        seen = inspect(plan)
+        refuse_wrong_models(plan, seen)
+        refuse_other_models(plan)
+        if on_tensor is not None:
+            passes.count()
+            with closing(InMemorySink(plan, on_tensor)) as whole:
+                passes.merge(whole)
+                whole.finish()
+            passes.keep()
+            return records_of(plan, passes, 0, seen, began)
+        kind = kind_of(plan)
+        with open_output(kind.spec(plan), fresh=fresh) as output:
+            passes.journal = output.journal
+            records = kind.write(plan, passes, output, seen, began)
+            check_unchanged(plan.files)  # the copied companions must not have changed either
+        passes.keep()
+        return records

@@ -1,0 +1,39 @@
+"""Ways to map a function over blocks. They know nothing of merging.
+
+executor     what an executor is
+threads      threads of this process
+ray          tasks on the nodes of a Ray cluster
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.foundation.machine import processors
+from ramerge.core.options import Ray
+
+
+@contextmanager
+def chosen_executor(ray: Ray | None, workers: int, memory: Callable[[int], int]) -> Iterator[Executor]:
+    """A worker on blocks.
+
+    Args:
+        ray: the cluster; None for the threads of this process.
+        workers: threads of a process on a machine like this one.
+        memory: bytes that a process with so many of them takes.
+
+    Raises:
+        RecipeError: Ray is not installed, or does not take these keywords.
+        RayError: no cluster can be reached.
+    """
+    if ray is None:
+        yield ThreadExecutor(workers)
+        return
+    from ramerge.core.engine.executors.ray import RayExecutor, connected
+
+    address = {} if ray.address is None else {"address": ray.address}
+    with connected({**address, **(ray.init or {})}) as cluster:
+        yield RayExecutor(cluster, workers, processors(), memory)

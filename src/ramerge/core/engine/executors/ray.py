@@ -1,0 +1,395 @@
+"""Tasks on the nodes of a Ray cluster, with threads in each of them.
+
+A task is as many consecutive runs of blocks as take about a second. What it needs travels once to each node:
+descriptions of files, never what is in them. Back come its results, after what was written for them is on the disk.
+So a task may be lost at any time: another does the same, and bytes that are written twice are equal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import pickle
+import signal
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+import zstandard
+
+from ramerge.core.engine.executors.executor import NumberedRun, Pass, Processed, Recorder, Unrecorded
+from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.foundation.errors import PlanError, RamergeError, RayError, RecipeError
+from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.signals import held
+from ramerge.core.foundation.version import __version__
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+
+# More processors in a task would save memory, but wait longer on nodes that do other work, too.
+_MOST_CPUS = 4
+_TASKS_A_NODE = 2  # at least: one works while another brings its last blocks to the disk
+_SECONDS_OF_A_TASK = 1.0
+_WAITING_A_SLOT = 1
+_MOST_LOSSES = 3
+_SECONDS_TO_STOP = 60.0
+_SECONDS_TO_CONNECT = 10.0
+_FASTEST = -5
+
+# Read when Ray is imported or started: what Ray would say on the terminal, what it would send to its makers about a
+# cluster that is started only for this, and how long it tries to reach a cluster that is not there. Users' own win.
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_NUM_REDIS_GET_RETRIES": "1",
+}
+
+
+@contextmanager
+def connected(init: Mapping[str, Any]) -> Iterator[Any]:
+    """The module `ray`, connected. A connection that the program already has is used as it is, and left open.
+
+    Args:
+        init: keywords of `ray.init`, such as `address`. Without an address that of the environment is taken
+            (RAY_ADDRESS), or of a cluster on this machine; if there is none, one is started and ended.
+
+    Raises:
+        RecipeError: Ray is not installed, or does not take these keywords.
+        RayError: no cluster can be reached.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    try:
+        import ray
+    except ImportError as error:
+        raise RecipeError(f"--ray: Ray is not installed: {install('ray')}") from error
+    if ray.is_initialized():
+        yield ray
+        return
+    _check_address(init.get("address"))
+    with _handlers_kept():
+        try:
+            ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
+        except (TypeError, ValueError) as error:
+            raise RecipeError(f"--ray-init: {error}") from error
+        except Exception as error:  # as Ray raises it itself, where a raylet dies before it has begun
+            if "keyword argument" in str(error):
+                raise RecipeError(f"--ray-init: {error}") from error
+            raise RayError(f"no Ray cluster can be reached: {error}") from error
+    try:
+        yield ray
+    finally:
+        ray.shutdown()
+
+
+def _check_address(address: object) -> None:
+    """Refuse an address that does not answer. Ray would try for minutes."""
+    if not isinstance(address, str) or address in ("auto", "local"):
+        return
+    if "://" in address:
+        raise RecipeError(
+            f"address {address!r}: Ray's client cannot be used; run ramerge on a node of the cluster, or with "
+            "`ray job submit`, and give HOST:PORT or auto"
+        )
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise RecipeError(f"address {address!r}: must be HOST:PORT, auto or local")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), _SECONDS_TO_CONNECT).close()
+    except OSError as error:
+        raise RayError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
+
+
+def _with_environment(init: Mapping[str, Any]) -> dict[str, Any]:
+    """Keywords of `ray.init`, with the settings of numba that this process has."""
+    ours = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
+    runtime_env = dict(init.get("runtime_env") or {})
+    if variables := {**ours, **(runtime_env.get("env_vars") or {})}:
+        runtime_env["env_vars"] = variables
+    return {**init, "runtime_env": runtime_env} if runtime_env else dict(init)
+
+
+@contextmanager
+def _handlers_kept() -> Iterator[None]:
+    """Put back the handler of SIGTERM, which Ray replaces."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@dataclass(frozen=True)
+class RaySlots:
+    """How tasks lie on a cluster.
+
+    Attributes:
+        cpus: processors of a task.
+        threads: worker threads of a task.
+        memory: bytes of a task.
+        count: how many tasks the cluster can run at a time.
+    """
+
+    cpus: int
+    threads: int
+    memory: int
+    count: int
+
+
+def lay_out(
+    nodes: Sequence[Mapping[str, float]], workers: int, processors: int, memory: Callable[[int], int]
+) -> RaySlots:
+    """Choose the processors and threads of a task.
+
+    Args:
+        nodes: what each node has: "CPU", and "memory" in bytes.
+        workers: the threads that a machine with so many `processors` would be given.
+        processors: see `workers`.
+        memory: bytes that a process with so many worker threads takes.
+
+    Raises:
+        RayError: no node is large enough.
+    """
+    able = [node for node in nodes if node.get("CPU", 0) >= 1]
+    least = min((int(node["CPU"]) for node in able), default=1)
+    cpus = min(_MOST_CPUS, workers, max(least // _TASKS_A_NODE, 1))
+    threads = min(workers, -(-workers * cpus // processors))
+    needed = memory(threads)
+    count = sum(int(min(node["CPU"] // cpus, node.get("memory", 0) // needed)) for node in able)
+    if not count:
+        raise RayError(
+            f"no node of the Ray cluster has {cpus} CPU and {-(-needed // 1_000_000):,} MB of memory, which a task "
+            "needs; give Ray more, or lower --threads or --max-memory"
+        )
+    return RaySlots(cpus, threads, needed, count)
+
+
+@dataclass
+class _Task(Generic[Block]):
+    """Runs of consecutive blocks, and how often they were lost."""
+
+    runs: Sequence[NumberedRun[Block]]
+    losses: int = 0
+
+
+class RayExecutor:
+    """An executor of tasks on a Ray cluster.
+
+    Args:
+        ray: the module, connected.
+        workers: the threads that a machine with so many `processors` would be given.
+        processors: see `workers`.
+        memory: bytes that a process with so many worker threads takes.
+    """
+
+    def __init__(self, ray: Any, workers: int, processors: int, memory: Callable[[int], int]) -> None:
+        self._ray = ray
+        self._workers, self._processors, self._memory = workers, processors, memory
+
+    def run(
+        self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
+    ) -> Generator[Processed[Result] | Any, None, None]:
+        """`work` is pickled.
+
+        Raises:
+            PlanError: a node has another version of ramerge, or none.
+            RayError: tasks are lost again and again, or cannot be run, or the cluster has failed.
+        """
+        try:
+            yield from self._run(work, runs, recorder)
+        except self._ray.exceptions.RayError as error:  # of any call, such as when this node's raylet has died
+            raise RayError(
+                f"the Ray cluster has failed: {_first_line(error)}; when it runs again, the same command resumes"
+            ) from error
+
+    def _run(
+        self, work: Pass[Block, Result], runs: Sequence[NumberedRun[Block]], recorder: Recorder[Result]
+    ) -> Generator[Processed[Result] | Any, None, None]:
+        if not runs:
+            return
+        ray, here, slots = self._ray, str(Path.cwd()), self._slots()
+        payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
+        remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
+        left, lost, running = list(runs), deque[_Task[Block]](), dict[Any, _Task[Block]]()
+        size = slots.threads  # runs of a task
+        try:
+            while left or lost or running:
+                while (left or lost) and len(running) < slots.count * (1 + _WAITING_A_SLOT):
+                    if lost:
+                        task = lost.popleft()
+                    else:  # the last tasks are smaller, so that they end together
+                        cut = min(size, max(len(left) // (2 * slots.count), slots.threads))
+                        task, left = _Task(left[:cut]), left[cut:]
+                    # in a list, because Ray would fetch an argument again for each task
+                    running[remote.remote(_versions(), [payload], task.runs, slots.threads, here)] = task
+                with held():  # Ray swallows what a handler of signals raises
+                    ended = ray.wait(list(running), num_returns=1, timeout=None)[0][0]
+                task = running.pop(ended)
+                try:
+                    with held():
+                        events, failure, seconds = _unpacked_report(ray.get(ended))
+                except ray.exceptions.RayError as error:
+                    self._note_loss(task, error)
+                    slots = self._slots()
+                    lost.append(task)
+                    continue
+                for event in events:
+                    if isinstance(event, Processed):
+                        recorder.record(event.number, event.result)
+                    yield event
+                if failure is not None:
+                    raise failure
+                size = max(int(len(task.runs) * _SECONDS_OF_A_TASK / max(seconds, 1e-3)), slots.threads)
+        finally:
+            self._stop(list(running))
+
+    def _slots(self) -> RaySlots:
+        nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
+        return lay_out(nodes, self._workers, self._processors, self._memory)
+
+    def _note_loss(self, task: _Task[Any], error: Exception) -> None:
+        kinds = self._ray.exceptions
+        lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
+        if isinstance(error, kinds.LocalRayletDiedError):
+            raise error
+        if not isinstance(error, lost):
+            why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+            raise RayError(f"a task on the Ray cluster has failed: {why}") from error
+        task.losses += 1
+        if task.losses > _MOST_LOSSES:
+            raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
+
+    def _stop(self, running: list[Any]) -> None:
+        """End tasks, and wait until they have ended: what they write may be removed then."""
+        ray = self._ray
+        for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
+            for task in running:
+                with suppress(ray.exceptions.RayError, ValueError):
+                    ray.cancel(task, force=force)
+            left = ray.wait(running, num_returns=len(running), timeout=seconds, fetch_local=False)[1] if running else []
+            if not left:
+                return
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _unpacked_report(report: bytes | str) -> tuple[list[Any], Exception | None, float]:
+    """The events of a task, its error, and the seconds that it took."""
+    if isinstance(report, str):
+        raise PlanError(report)
+    found: tuple[list[Any], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
+    return found
+
+
+# --- on a node --------------------------------------------------------------------------------------------------------
+
+
+def _portable() -> Callable[..., bytes | str]:
+    """The function that Ray runs. It is defined here so that it is pickled whole: the node may not have this module."""
+
+    def share(versions: Any, *arguments: Any) -> Any:
+        import socket
+
+        try:
+            from ramerge.core.engine.executors.ray import run_share
+        except ImportError as error:
+            return f"node {socket.gethostname()}: ramerge {versions['ramerge']} is not installed there: {error}"
+        return run_share(versions, *arguments)
+
+    return share
+
+
+def run_share(
+    versions: Mapping[str, str], payload: Sequence[Any], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
+) -> bytes:
+    """Process a task's blocks. Gives what `_unpacked_report` takes.
+
+    Args:
+        versions: what the process that began has.
+        payload: a reference to the pass, pickled.
+        runs: the blocks, with their numbers.
+        threads: worker threads.
+        folder: relative names are meant from here.
+    """
+    _leave_if_ending()
+    began, events, failure = time.monotonic(), list[Any](), None
+    try:
+        _check_versions(versions)
+        with _inside(Path(folder)):
+            work = _unpacked(payload[0])
+            with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as found:
+                events += found
+                work.settle()
+    except Exception as error:
+        _leave_if_ending()
+        events, failure = [], _of_node(error)
+    return zstandard.compress(pickle.dumps((events, failure, time.monotonic() - began)), _FASTEST)
+
+
+def _leave_if_ending() -> None:
+    """Ray may run a task that waited in a process whose interpreter is ending, where no thread pool works any more.
+
+    The process goes at once then. For the process that began, the task is lost, and others do its blocks.
+    """
+    if not threading.main_thread().is_alive():
+        os._exit(1)
+
+
+@lru_cache(maxsize=1)
+def _unpacked(reference: Any) -> Pass[Any, Any]:
+    """The pass; many tasks of a process need the same."""
+    import ray
+
+    work: Pass[Any, Any] = pickle.loads(zstandard.decompress(ray.get(reference)))  # noqa: S301 - of the one that began
+    return work
+
+
+def _of_node(error: Exception) -> Exception:
+    """An error as the process that began gets it: it says where it was, and can be pickled."""
+    node = socket.gethostname()
+    with suppress(Exception):
+        import ray
+
+        node = f"{node} ({ray.util.get_node_ip_address()})"
+    if isinstance(error, RamergeError):
+        error.problems = tuple(f"{problem} (on node {node})" for problem in error.problems)
+        return error
+    if isinstance(error, OSError) and error.errno is not None:
+        return OSError(error.errno, f"{error.strerror} (on node {node})", error.filename)
+    return RuntimeError(f"on node {node}: {''.join(traceback.format_exception(error))}")
+
+
+def _versions() -> dict[str, str]:
+    return {"ramerge": __version__, "NumPy": np.__version__}
+
+
+def _check_versions(wanted: Mapping[str, str]) -> None:
+    found = _versions()
+    if wrong := [f"{name} {found[name]}, not {version}" for name, version in wanted.items() if found[name] != version]:
+        raise PlanError(f"another version is installed than where the merge was begun: {', '.join(wrong)}")
+
+
+@contextmanager
+def _inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    with suppress(OSError):
+        os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)

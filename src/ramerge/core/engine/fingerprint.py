@@ -1,0 +1,97 @@
+"""All that work depends on, by names for people.
+
+Two runs of equal fingerprints do the same work on the same blocks, and write the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ramerge.core.engine.journal import left_in
+from ramerge.core.foundation.version import __version__
+from ramerge.core.output.build import hidden_folder_of
+from ramerge.core.output.targets import OutputTarget
+from ramerge.core.planning.cached_counts import fingerprint as values_of
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.identity import FileIdentity, Identity
+
+
+def versions() -> dict[str, str]:
+    """The fingerprint of all work."""
+    return {"the version of ramerge or NumPy": f"{__version__}, {np.__version__}"}
+
+
+def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
+    """The fingerprint of files."""
+    return {f"{path}": _file(identity) for path, identity in identities.items()}
+
+
+def _file(identity: Identity) -> str:
+    """A file. Its device is left out: it may have another number after a restart, or on another machine."""
+    if not isinstance(identity, FileIdentity):
+        return repr(asdict(identity))
+    content = f"{identity.nbytes} bytes of {identity.modified_ns} with {identity.sample}"
+    return f"{content}; inode {identity.inode} changed at {identity.changed_ns}"
+
+
+def stopped_at(out: OutputTarget) -> Mapping[str, str]:
+    """The fingerprint of an interrupted run that has left work alongside an output; empty if there is none."""
+    return left_in(hidden_folder_of(out))
+
+
+def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
+    """Whether a plan would resume the work of a run with this fingerprint."""
+    return all(stopped.get(name) == value for name, value in fingerprint_of(plan).items())
+
+
+def fingerprint_of(plan: MergePlan) -> dict[str, str]:
+    """The fingerprint of a plan."""
+    cached = sorted(repr(key) for key in plan.remembered)
+    return {
+        **versions(),
+        **dict(_recipe(plan)),
+        **files(plan.files),
+        "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
+        "cached counts (--no-cache)": _digest(cached),
+        "what is read and written": _digest(list(_work(plan))),
+    }
+
+
+def _recipe(plan: MergePlan) -> Iterator[tuple[str, str]]:
+    for point in plan.points:
+        of = f" of {point.name}" if point.name else " of the recipe"
+        values = point.recipe.model_dump(mode="json")
+        for key, value in _flat(values):
+            yield f"{key}{of}", repr(value)
+        yield f"parameters in effect{of}", repr([parameters.in_effect() for parameters in point.parameters])
+
+
+def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, values
+
+
+def _work(plan: MergePlan) -> Iterator[object]:
+    @cache
+    def named(path: Location) -> str:
+        return str(path.resolve())
+
+    seen: dict[int, str] = {}
+    for tensor in plan.tensors:
+        yield values_of(tensor, named, seen)
+    yield from ((shard.name, shard.header, shard.file_bytes) for shard in plan.shards)
+    yield plan.rounds, sorted(plan.companions), plan.below is not None, plan.adapter and plan.adapter.settings
+
+
+def _digest(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()

@@ -1,0 +1,391 @@
+"""Journal of what earlier runs of a merge have done, so that a run resumes where they ended.
+
+Alongside the folder that is built lies a folder `journal`:
+
+    fingerprint.json    what the work depends on, and which folder is built
+    0001, ...     records of run 1
+
+Only the process that began a run writes its file. Each record says that a block of a pass is done, and what was
+counted in it. It is appended when the block's bytes have been written. A file is never written again by another run, so
+the torn end of a killed one stays where it is. What ends with it is found by checksums, which also bind records to the
+fingerprint. Results are exact integers, so it does not matter which run a record is from, or whether there are two of
+one block.
+
+A kill loses nothing that was written, but a power cut does. So from time to time a record says up to where everything
+is on the disk. After a restart of the machine only what is before that is trusted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import struct
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType
+from typing import Generic, Protocol, TypeVar
+
+import xxhash
+
+from ramerge.core.engine.executors.executor import NumberedRun
+from ramerge.core.foundation.errors import RayError, SendError, StoppedError
+from ramerge.core.foundation.machine import boot
+from ramerge.core.foundation.systems import PRIVATE, sync_data
+
+FOLDER = "journal"
+_FINGERPRINT = "fingerprint.json"
+# bytes of the payload, kind, pass, index of the block or number of blocks, bytes of work, checksum
+_HEAD = struct.Struct("<IBBxxIQQ")
+_RUN, _PASS, _BLOCK, _SYNCED = range(4)
+_SECONDS_BETWEEN_MARKS = 5.0
+_PIECE = 1 << 20
+_MOST_BLOCKS = 1 << 30
+
+Block = TypeVar("Block")
+Result = TypeVar("Result")
+Given = TypeVar("Given", contravariant=True)
+Coded = TypeVar("Coded")
+
+
+class Codec(Protocol[Given, Coded]):
+    """Results as bytes."""
+
+    def encode(self, result: Coded) -> tuple[bytes, int]:
+        """A result, and how many bytes of work the block was."""
+        ...
+
+    def decode(self, block: Given, data: bytes) -> Coded:
+        """The result again."""
+        ...
+
+
+class PassJournal(Generic[Block, Result]):
+    """One pass in a journal: which blocks remain, and where results are written. Without a journal, all remain.
+
+    Args:
+        runs: what a worker takes at a stretch.
+        codec: of the results; None without a journal.
+        number: of the pass.
+        readers: of the journals of earlier runs.
+        writer: of this run's.
+    """
+
+    def __init__(
+        self,
+        runs: Sequence[Sequence[Block]],
+        codec: Codec[Block, Result] | None = None,
+        number: int = 0,
+        readers: Sequence[JournalReader] = (),
+        writer: JournalWriter | None = None,
+    ) -> None:
+        numbers = count()
+        self._runs: list[NumberedRun[Block]] = [[(next(numbers), block) for block in run] for run in runs]
+        self._codec, self._number, self._readers, self._writer = codec, number, readers, writer
+        self._done: set[int] = set()
+        if writer is not None:
+            writer.append(_PASS, number, sum(map(len, runs)))
+
+    def earlier(self) -> Iterator[Result]:
+        """Results of blocks that an earlier run has done. Taken before `remaining` is asked."""
+        blocks = [block for run in self._runs for _, block in run]
+        for record in (record for reader in self._readers for record in reader.take(self._number)):
+            if record.index < len(blocks) and record.index not in self._done and self._codec is not None:
+                self._done.add(record.index)
+                yield self._codec.decode(blocks[record.index], record.payload)
+
+    def remaining(self) -> Sequence[NumberedRun[Block]]:
+        """The blocks that are to be done, with their numbers."""
+        left = [[(number, block) for number, block in run if number not in self._done] for run in self._runs]
+        return [run for run in left if run]
+
+    def record(self, number: int, result: Result) -> None:
+        """A block is done; called from any thread."""
+        if self._writer is not None and self._codec is not None:
+            data, amount = self._codec.encode(result)
+            self._writer.append(_BLOCK, self._number, number, amount, data)
+
+
+class Journal:
+    """The journal of one run.
+
+    Args:
+        fingerprint: everything that the work depends on, by a name for people.
+        files: names and sizes of the large files of the folder that is built.
+        total: bytes of work in all passes.
+        spooled: names and sizes of further files in the hidden folder that hold what was done.
+        fresh: whether what earlier runs have done is not used.
+    """
+
+    def __init__(
+        self,
+        fingerprint: Mapping[str, str],
+        files: Mapping[str, int],
+        total: int,
+        *,
+        spooled: Mapping[str, int] = MappingProxyType({}),
+        fresh: bool = False,
+    ) -> None:
+        self.files = files
+        self._spooled = spooled
+        self._fresh = fresh
+        self._run, self._trusted = 1, dict[str, int]()
+        self.reason = ""
+        self._fingerprint = dict(fingerprint)
+        self._total = max(total, 1)
+        self._before = 0
+        self._readers: list[JournalReader] = []
+        self._writer: JournalWriter | None = None
+        self._passes = 0
+
+    # --- between runs -------------------------------------------------------------------------------------------------
+
+    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool:
+        """Whether what an earlier run left can be continued. If not, `reason` says why, where there is one.
+
+        Args:
+            work: the hidden folder.
+            built: the inode of the folder that is built in; None if there is none.
+            gone: files that need not be there any more, because they were uploaded.
+        """
+        folder = work / FOLDER
+        if self._fresh:
+            return False
+        try:
+            text = (folder / _FINGERPRINT).read_bytes()
+            said = json.loads(text)
+            theirs, inode = said["fingerprint"], said["built"]
+            other = difference(theirs, self._fingerprint)
+            run, trusted = self._scanned(folder, _seed(text))
+        except FileNotFoundError:
+            return False  # never begun
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            self.reason = "what an earlier run left cannot be read"
+            return False
+        if not self._before or inode != built:
+            return False
+        if other is not None:
+            self.reason = f"{self.share} of an earlier run cannot be used, because {other} has changed"
+        elif not self._are_there(work, gone):
+            self.reason = f"{self.share} of an earlier run cannot be used, because files that it has written are gone"
+        fits = other is None and not self.reason
+        if fits:
+            self._run, self._trusted = run, trusted
+        else:
+            self._before = 0
+        return fits
+
+    def _are_there(self, work: Path, gone: Collection[str]) -> bool:
+        files = {**{f"new/{name}": size for name, size in self.files.items() if name not in gone}, **self._spooled}
+        with suppress(OSError):
+            return all((work / name).lstat().st_size == size for name, size in files.items())
+        return False
+
+    def _scanned(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:
+        """The number of the next run, and how many bytes of each earlier run's file can be trusted.
+
+        A pass begins when the one before is complete. If that is not what is left of it, because something is damaged,
+        later passes are not trusted either: what they wrote may be written over when it is completed.
+        """
+        names = sorted(path.name for path in folder.iterdir() if path.name != _FINGERPRINT)
+        lengths = {name: _trusted(folder / name, seed) for name in names}
+        done: dict[int, bytearray] = {}
+        amounts: dict[int, int] = {}
+        last: dict[str, dict[int, int]] = {name: {} for name in names}  # where each pass ends in each file
+        for name, length in lengths.items():
+            for record in _records(folder / name, seed, 0, length):
+                last[name][record.number] = record.end
+                if record.kind == _PASS and record.index < _MOST_BLOCKS:
+                    done.setdefault(record.number, bytearray(record.index))
+                elif record.kind == _BLOCK and not done[record.number][record.index]:
+                    done[record.number][record.index] = 1
+                    amounts[record.number] = amounts.get(record.number, 0) + record.amount
+        open_ones = [number for number, blocks in done.items() if not all(blocks)]
+        latest = min(open_ones, default=max(done, default=0))
+        for name in names:
+            lengths[name] = max((end for number, end in last[name].items() if number <= latest), default=0)
+        self._before = sum(amount for number, amount in amounts.items() if number <= latest)
+        return max(map(int, names), default=0) + 1, lengths
+
+    def begin(self, work: Path, built: int | None) -> None:
+        """Restart from scratch."""
+        (work / FOLDER).mkdir()
+        (work / FOLDER / _FINGERPRINT).write_text(json.dumps({"fingerprint": self._fingerprint, "built": built}))
+
+    def keeps(self, failure: BaseException | None) -> bool:
+        """Whether what was done can be resumed after this ending.
+
+        After an error the input must be changed, or there is too little disk, or the disk has lost what was written.
+        """
+        return self._done > 0 and isinstance(failure, StoppedError | KeyboardInterrupt | RayError | SendError)
+
+    @property
+    def _done(self) -> int:
+        return self._before + (self._writer.amount if self._writer is not None else 0)
+
+    @property
+    def share(self) -> str:
+        """How much is done, human-readable."""
+        return f"{min(self._done / self._total, 1):.0%}".replace("%", " %")
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def open(self, work: Path) -> None:
+        """Begin the run: from here on, records of earlier runs are read, and those of this one written.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        folder = work / FOLDER
+        text = (folder / _FINGERPRINT).read_bytes()
+        seed = _seed(text)
+        self._readers = [JournalReader(folder / name, seed, length) for name, length in self._trusted.items()]
+        self._writer = JournalWriter(folder / f"{self._run:04}", seed)
+
+    def close(self) -> None:
+        """End the run."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def before_sync(self) -> Callable[[], None]:
+        """Called before everything that was written is brought to the disk. Gives what is to be called after that."""
+        writer = self._writer
+        return writer.before_sync() if writer is not None else lambda: None
+
+    def open_pass(self, runs: Sequence[Sequence[Block]], codec: Codec[Block, Result]) -> PassJournal[Block, Result]:
+        """The next pass: what earlier runs have recorded of it, and where its results are recorded."""
+        assert self._writer is not None
+        number = self._passes
+        self._passes += 1
+        return PassJournal(runs, codec, number, self._readers, self._writer)
+
+
+def left_in(work: Path) -> Mapping[str, str]:
+    """The fingerprint of an interrupted run that has left its journal in a hidden folder; empty if there is none."""
+    with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+        return dict(json.loads((work / FOLDER / _FINGERPRINT).read_bytes())["fingerprint"])
+    return {}
+
+
+def difference(left: Mapping[str, str], right: Mapping[str, str]) -> str | None:
+    """The first value of a fingerprint that is not the same on both sides."""
+    return next((name for name in {**right, **left} if left.get(name) != right.get(name)), None)
+
+
+@dataclass(frozen=True)
+class _Record:
+    kind: int
+    number: int
+    index: int
+    amount: int
+    payload: bytes
+    end: int
+
+
+class JournalWriter:
+    """The file that this run appends to, from any thread.
+
+    Attributes:
+        amount: bytes of work that are recorded.
+    """
+
+    def __init__(self, path: Path, seed: int) -> None:
+        self._seed = seed
+        self._lock = threading.Lock()
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | PRIVATE, 0o666)
+        self._size = self._marked = 0
+        self.amount = 0
+        self._last = time.monotonic()
+        self.append(_RUN, 0, 0, 0, boot().encode())
+
+    def append(self, kind: int, number: int, index: int, amount: int = 0, payload: bytes = b"") -> None:
+        head = _HEAD.pack(len(payload), kind, number, index, amount, 0)[:-8]
+        record = head + _checksum(self._seed, head, payload) + payload
+        with self._lock:
+            view = memoryview(record)
+            while view:
+                view = view[os.write(self._descriptor, view) :]
+            self._size += len(record)
+            self.amount += amount if kind == _BLOCK else 0
+
+    def before_sync(self) -> Callable[[], None]:
+        size = self._size
+
+        def after() -> None:
+            now = time.monotonic()
+            if size > self._marked and now - self._last > _SECONDS_BETWEEN_MARKS:
+                self._last, self._marked = now, size
+                self.append(_SYNCED, 0, 0, size)
+                self.sync()
+
+        return after
+
+    def sync(self) -> None:
+        sync_data(self._descriptor)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class JournalReader:
+    """The trusted records of an earlier run, pass by pass."""
+
+    def __init__(self, path: Path, seed: int, length: int) -> None:
+        self._path, self._seed, self._length = path, seed, length
+        self._position = 0
+
+    def take(self, number: int) -> Iterator[_Record]:
+        """The blocks of a pass; those of earlier passes are left out."""
+        for record in _records(self._path, self._seed, self._position, self._length):
+            if record.kind != _SYNCED and record.number > number:
+                return
+            self._position = record.end
+            if record.kind == _BLOCK and record.number == number:
+                yield record
+
+
+def _records(path: Path, seed: int, position: int, length: int | None) -> Iterator[_Record]:
+    try:
+        file = path.open("rb", buffering=_PIECE)
+    except FileNotFoundError:
+        return
+    with file:
+        file.seek(position)
+        while length is None or position < length:
+            head = file.read(_HEAD.size)
+            if len(head) < _HEAD.size:
+                return
+            size, kind, number, index, amount, _ = _HEAD.unpack(head)
+            payload = file.read(size)
+            if len(payload) < size or _checksum(seed, head[:-8], payload) != head[-8:]:
+                return
+            position += _HEAD.size + size
+            yield _Record(kind, number, index, amount, payload, position)
+
+
+def _checksum(seed: int, head: bytes, payload: bytes) -> bytes:
+    found = xxhash.xxh3_64(head, seed=seed)
+    found.update(payload)
+    return found.intdigest().to_bytes(8, "little")
+
+
+def _seed(fingerprint: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(fingerprint).digest()[:8], "little")
+
+
+def _trusted(path: Path, seed: int) -> int:
+    """Up to which byte a file's records are good, and everything that they speak of is still there."""
+    end = marked = 0
+    same_boot = False
+    for record in _records(path, seed, 0, None):
+        if record.kind == _RUN:
+            same_boot = record.payload == boot().encode()
+        elif record.kind == _SYNCED:
+            marked = record.amount
+        end = record.end
+    return end if same_boot else min(marked, end)

@@ -1,0 +1,80 @@
+"""Operators that methods make of recorded inputs, each made once and shared by the threads of a process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.piece import words_of
+from ramerge.core.methods.base import RecordedRows
+from ramerge.core.planning.model import Recorded
+from ramerge.core.tensors.reader import Reader
+from ramerge.core.tensors.tensor import Tensor
+
+
+class Operators:
+    """The operators that were used last, at most as many as workers use for their blocks at a time.
+
+    A pass that travels to another process arrives without them: they are made again there.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._slots: dict[Hashable, _Kept] = {}
+
+    def __reduce__(self) -> tuple[type[Operators], tuple[int]]:
+        return Operators, (self._most,)
+
+    def get(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """The operator of a key; the first thread that asks makes it, and others that ask for it wait."""
+        with self._lock:
+            slot = self._slots.pop(key, None) or _Kept()
+            self._slots[key] = slot  # the end is what was used last
+            while len(self._slots) > self._most:
+                del self._slots[next(iter(self._slots))]
+        with slot.lock:
+            if slot.value is None:
+                slot.value = make()
+            return slot.value
+
+
+class _Kept:
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.value: Any = None
+
+
+def read_rows(reader: Reader, recorded: Recorded) -> RecordedRows:
+    """Read what was recorded of an agent at the input of a layer.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+        WeightsError: a number is not finite, a weight is negative, or no row counts.
+    """
+    inputs, weights = _numbers(reader, recorded.inputs), _numbers(reader, recorded.weights)
+    counts = not weights.size or weights.any()
+    if not (np.isfinite(inputs).all() and np.isfinite(weights).all() and (weights >= 0).all() and counts):
+        raise WeightsError(
+            f"{recorded.inputs.path}: recorded inputs {recorded.inputs.name!r} are NaN or Inf, have a negative weight, "
+            "or count nothing; run `ramerge calibrate` again"
+        )
+    return RecordedRows(inputs, weights)
+
+
+def _numbers(reader: Reader, tensor: Tensor) -> NDArray[np.float64]:
+    if not tensor.elements:
+        return np.empty(tensor.shape)
+    form = FORMATS[tensor.dtype]
+    raw = np.zeros(words_of(tensor.dtype, tensor.elements) * np.dtype(form.word).itemsize, np.uint8)
+    reader.read(tensor, 0, tensor.elements, raw[: tensor.nbytes])
+    wide = np.empty(tensor.elements, np.uint64)
+    convert(tensor.dtype, raw.view(form.word), "F64", wide, tensor.elements)
+    return wide.view(np.float64).reshape(tensor.shape)

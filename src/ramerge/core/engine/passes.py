@@ -1,0 +1,141 @@
+"""The passes over a plan's inputs, as values: what is read, what is done with each block, and what comes back.
+
+An executor takes a pass, opens workers, and calls `process` for each block. A pass can be sent to another node, because
+its fields can.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+
+from typing_extensions import override
+
+from ramerge.core.engine.executors.executor import in_runs
+from ramerge.core.engine.operators import Operators
+from ramerge.core.engine.result_codec import BlockResult, Results
+from ramerge.core.engine.worker import Message, Sink, Task, Worker, worker
+from ramerge.core.foundation.blas import one_blas_thread
+from ramerge.core.methods.base import Statistic
+from ramerge.core.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
+from ramerge.core.tensors.reader import Files
+
+
+@dataclass(frozen=True)
+class PlanPass(ABC):
+    """Base of the passes over a plan.
+
+    Attributes:
+        plan: the plan, as it travels: without the place of an upload, whose credentials stay here.
+        files: the inputs.
+        label: what the progress is called.
+        batches: the blocks, in the order in which they are begun; a worker takes those of a run at a stretch.
+        counted: the statistics that the pass counts, by the tensor's index.
+    """
+
+    plan: MergePlan
+    files: Files
+    label: str
+    batches: tuple[Run, ...]
+    counted: Mapping[int, Sequence[Statistic]]
+    operators: Operators = field(kw_only=True)
+
+    def limits(self) -> AbstractContextManager[object]:
+        """Holds BLAS to one thread where workers solve for whole matrices, or multiply by operators.
+
+        Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
+        """
+        if not any(tensor.whole or tensor.recorded for tensor in self.plan.tensors):
+            return nullcontext()
+        return one_blas_thread()
+
+    def open_worker(self, report: Callable[[Message], None]) -> AbstractContextManager[Worker]:
+        """Resources of one thread. It reports what happens in the middle of a block."""
+        return worker(self.plan, self.files, self.operators, report)
+
+    def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
+        """A worker is about to process a run."""
+        worker.expect(run)
+
+    @abstractmethod
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Do the work of a block."""
+
+    def settle(self) -> None:  # noqa: B027 - only a pass that writes has to
+        """Bring to the disk what was written, before another node reports it."""
+
+    def close(self) -> None:
+        """Close what was opened on another node."""
+        self.files.close()
+
+
+@dataclass(frozen=True)
+class CountPass(PlanPass):
+    """Counts what merging needs.
+
+    Attributes:
+        results: of earlier passes, which some statistics need.
+    """
+
+    counted: Mapping[int, Sequence[Statistic]]
+    results: Results
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Read the block of all inputs and count."""
+        return worker.count(batch, self.counted[batch[0].tensor], self.results)
+
+
+@dataclass(frozen=True)
+class MergePass(PlanPass):
+    """Merges and writes, and counts some statistics on the way.
+
+    Attributes:
+        tasks: for each tensor how every point merges it.
+        sink: takes the merged bytes.
+    """
+
+    tasks: Sequence[tuple[Task, ...]]
+    sink: Sink
+
+    def process(self, worker: Worker, batch: Batch) -> BlockResult:
+        """Read the block of all inputs, merge it, and write it for every point."""
+        return worker.merge(batch[0], self.tasks[batch[0].tensor], self.sink)
+
+    @override
+    def settle(self) -> None:
+        self.sink.sync()
+
+    @override
+    def close(self) -> None:
+        super().close()
+        self.sink.close()
+
+
+def in_order(
+    plan: MergePlan, tensors: Sequence[int] | Mapping[int, object], before: int, *, apart: bool = False
+) -> tuple[Run, ...]:
+    """Blocks of tensors in the order of the output's files. Every second pass goes backwards, the last one forwards.
+
+    So each begins with the blocks that the previous pass has read last, which are still in the page cache. Within a run
+    all go forwards.
+
+    Args:
+        plan: the plan.
+        tensors: indices of tensors.
+        before: how many passes come after this one.
+        apart: whether each block is a run.
+    """
+    size = plan.resources.block_elements
+    blocks = [block for index in tensors for block in _blocks(plan.tensors[index], index, size)]
+    in_bytes = 0 if apart else plan.resources.run_bytes
+    found = in_runs(blocks, lambda block: share_of(plan.tensors[block.tensor], block), in_bytes)
+    runs = tuple(tuple((block,) for block in run) for run in found)
+    return runs[::-1] if before % 2 else runs
+
+
+def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
+    size = tensor.block(size)
+    for start in range(0, tensor.base.elements, size):
+        yield Block(index, start, min(start + size, tensor.base.elements))

@@ -1,0 +1,200 @@
+"""The reads of a plan's inputs: counting, observing, merging, and what each of them finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramerge.core.engine.executors.executor import Executor, Processed
+from ramerge.core.engine.journal import Journal, PassJournal
+from ramerge.core.engine.operators import Operators
+from ramerge.core.engine.passes import CountPass, MergePass, PlanPass, in_order
+from ramerge.core.engine.result_codec import BlockResult, ResultCodec, Results, blank
+from ramerge.core.engine.tally import NonFinite, PassTally
+from ramerge.core.engine.worker import Sink, Task
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.methods.base import Statistic
+from ramerge.core.methods.means import one_of
+from ramerge.core.planning import cached_counts
+from ramerge.core.planning.model import Batch, MergePlan, TensorPlan, Tie
+from ramerge.core.recipe.points import means_of
+from ramerge.core.tensors.identity import check_unchanged
+from ramerge.core.tensors.reader import Files, Reader
+
+
+class Passes:
+    """The reads of a plan's inputs, and what they have found.
+
+    Attributes:
+        journal: of blocks that are done, if there is one.
+        results: of statistics.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        non_finite: NaN and Inf that the last pass, which reads all tensors, has computed with.
+        overflowing: warnings about results of that pass.
+        warned: warnings of workers.
+        bytes_read: bytes of weights that were read.
+        listen: gets the progress.
+        plan: the plan, as it travels.
+        files: the inputs, open.
+        operators: what methods make of recorded inputs.
+    """
+
+    def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
+        self.journal: Journal | None = None
+        self.results: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
+        self.rounding = blank(plan)
+        self.non_finite: Mapping[str, NonFinite] = {}
+        self.overflowing: tuple[str, ...] = ()
+        self.warned: list[str] = []
+        self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
+        self.listen = listen
+        # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
+        self.plan = replace(plan, out=plan.out if isinstance(plan.out, Path) else None, below=None, adapter=None)
+        self._executor = executor
+        self._by_tensor: dict[tuple[Statistic, str], Any] = {}
+        check_unchanged(plan.files)
+        self.files = Files(plan.files)
+        self.operators = Operators(plan.resources.workers * len(plan.points))
+        _check_ties(plan, Reader(self.files))
+
+    def close(self) -> None:
+        """Close the inputs."""
+        self.files.close()
+
+    def count(self) -> None:
+        """Count everything that merging needs: one read for each round."""
+        rounds = self.plan.rounds
+        for number, wanted in enumerate(rounds):
+            label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
+            batches = in_order(self.plan, wanted, len(rounds) - number)
+            counting = CountPass(
+                self.plan, self.files, label, batches, wanted, dict(self.results), operators=self.operators
+            )
+            self.run(counting, counting.results)
+
+    def merge(self, sink: Sink) -> None:
+        """Run the merging pass, which also counts some statistics; `sink` takes the merged bytes."""
+        plan, (tasks, on_the_way) = self.plan, tasks_of(self.plan, self.results)
+        batches = in_order(plan, range(len(plan.tensors)), 0, apart=sink.in_order)
+        merging = MergePass(plan, self.files, "merging", batches, on_the_way, tasks, sink, operators=self.operators)
+        self.run(merging, self.results, sink)
+
+    def keep(self) -> None:
+        """Store counts for later runs on the same files."""
+        cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
+
+    def run(
+        self,
+        work: PlanPass,
+        results: Results,
+        sink: Sink | None = None,
+        watch: Callable[[BlockResult], object] = silence,
+    ) -> None:
+        """Carry out a pass: first what earlier runs have done of it, then the rest. `watch` gets each result.
+
+        At the end, inputs that have changed since planning are refused, and so are bad weights.
+        """
+        tally = PassTally(work, results, self.listen)
+        journal, runs = self.journal, work.batches
+        noted: PassJournal[Batch, BlockResult] = (
+            journal.open_pass(runs, ResultCodec(self.plan, work.counted)) if journal is not None else PassJournal(runs)
+        )
+        for result in noted.earlier():
+            _take(result, tally, sink)
+        # closed here and not by the garbage collector: workers must have stopped before the output is removed
+        with closing(self._executor.run(work, noted.remaining(), noted)) as events, _no_longer_waiting(sink):
+            for event in events:
+                if isinstance(event, Processed):
+                    _take(event.result, tally, sink)
+                    watch(event.result)
+                else:
+                    tally.report(event)
+        refusals = tally.finish()
+        self.rounding += tally.rounding
+        self.warned += dict.fromkeys(tally.warned)
+        self.non_finite, self.overflowing = refusals.allowed(), refusals.overflowing()
+        self.bytes_read += tally.done
+        self.results |= tally.statistics.results
+        self._by_tensor |= tally.statistics.by_tensor
+
+
+@contextmanager
+def _no_longer_waiting(sink: Sink | None) -> Iterator[None]:
+    """After an error, close the sink, for which workers may be waiting, before anything waits for the workers."""
+    try:
+        yield
+    except BaseException:
+        if sink is not None:
+            sink.close()
+        raise
+
+
+def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
+    tally.take(result)
+    if sink is not None:
+        sink.advance(result.block)
+
+
+def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
+    """For each tensor: how every point merges it, and the statistics that are counted during merging."""
+    agents = tuple(plan.agents)
+    made: dict[object, Task] = {}
+
+    def task(index: int, tensor: TensorPlan) -> Task:
+        point = plan.points[index]
+        statistics = point.statistics(tensor.rule)
+        parts = tuple(tensor.part(statistic.scope) for statistic in statistics)
+        if (index, tensor.rule, parts) not in made:
+            known = {statistic: results[statistic, part] for statistic, part in zip(statistics, parts, strict=True)}
+            prepared = point.method.prepare(point.parameters[tensor.rule], agents, known)
+            if means := means_of(plan.points, tensor.rule):
+                prepared = one_of(means.index(point.mean(tensor.rule)), len(means))
+            reported = point.reported(tensor.rule)
+            if reported is not None and (reported, tensor.part(reported.scope)) in results:
+                reported = None
+            made[index, tensor.rule, parts] = Task(prepared, reported)
+        return made[index, tensor.rule, parts]
+
+    tasks = [
+        tuple(task(index, tensor) for index in range(len(plan.points))) if tensor.merged else ()
+        for tensor in plan.tensors
+    ]
+    wanted = {
+        index: list(dict.fromkeys(task.on_the_way for task in by_point if task.on_the_way is not None))
+        for index, by_point in enumerate(tasks)
+    }
+    return tasks, wanted
+
+
+def _check_ties(plan: MergePlan, reader: Reader) -> None:
+    problems = [
+        f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
+        f"them, so the merged model cannot hold both; {tie.untie}"
+        for tie in plan.ties
+        if not _equal(tie, reader)
+    ]
+    if problems:
+        raise WeightsError(problems)
+
+
+def _equal(tie: Tie, reader: Reader) -> bool:
+    if (tie.head.dtype, tie.head.nbytes) != (tie.embedding.dtype, tie.embedding.nbytes):
+        return False
+    size = 1 << 20
+    width = itemsize(tie.head.dtype)
+    left, right = np.empty(size * width, np.uint8), np.empty(size * width, np.uint8)
+    for start in range(0, tie.head.elements, size):
+        stop = min(start + size, tie.head.elements)
+        used = (stop - start) * width
+        reader.read(tie.head, start, stop, left[:used])
+        reader.read(tie.embedding, start, stop, right[:used])
+        if not np.array_equal(left[:used], right[:used]):
+            return False
+    return True

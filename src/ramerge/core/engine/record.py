@@ -1,0 +1,240 @@
+"""Record of a merge: the content of `ramerge.json`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from keyword import iskeyword
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias
+
+from pydantic import BeforeValidator
+
+from ramerge.core.foundation.extras import frame
+from ramerge.core.foundation.jsontext import RECORD, dumped
+from ramerge.core.foundation.typedjson import read_model
+
+Figure: TypeAlias = int | float | str | bool | None
+
+
+@dataclass(frozen=True)
+class AgentStatistics:
+    """Figures of one agent over all merged tensors; only those that the method reports are there.
+
+    Each figure is an attribute and an entry of `values`. `dir(agent)` lists those that are there.
+
+    Attributes:
+        name: as in the recipe.
+        model: folder or hub id, as in the recipe.
+        values: all figures that the method reports, by key.
+
+    The RAM family reports, and `isolate` the first of them:
+        epsilon: what counts as moved, if the recipe gives it relative to each agent's task vector; None where that
+            differs by part.
+        total: elements that were compared.
+        active: elements that the agent moved by more than epsilon.
+        shared: elements of these that other agents moved too.
+        unique: elements of these that no other agent moved.
+        density: active / total.
+        unique_share: unique / active.
+        rho: shared / unique, equation 2; infinite without unique elements.
+        lambda_: the factor of unique elements, under the key `lambda`; None where each part of the model has its own.
+
+    Methods that trim report:
+        threshold: the least magnitude that is kept.
+        kept: elements that are kept.
+        kept_share: kept / total.
+        asked_share: the share that the density asks for.
+
+    Model Stock reports:
+        ratio: the length of the merged task vector over that of the agents' mean; None if that is 0.
+
+    Where rounding to the output's dtype can lose anything, all methods that take a base report:
+        updates: elements that the agent moved and the merge changes.
+        erased: elements of these that rounding puts back to the base.
+        erased_share: erased / updates.
+        sampled: updates in a sample of the elements; the figures below are of that sample (`kernels.effect`).
+        grown_share: the share of these that rounding moves further from the base than the merge did.
+        alone: elements that only this agent moved.
+        nominal_lambda: of their updates, the part that the merge keeps before rounding; None if there are none.
+        effective_lambda: the part that is left of them in the output; None if there are none.
+        effective_error: the standard error of that if roundings up and down are a matter of chance; None likewise.
+
+    Example:
+        >>> code = ramerge.merge("recipe.yaml", "merged").agents["code"]
+        >>> 0 < code.density < 1, hasattr(code, "threshold")
+        (True, False)
+    """
+
+    name: str
+    model: str
+    values: Mapping[str, Figure]
+
+    def __getattr__(self, name: str) -> Any:
+        values, key = self.__dict__.get("values", {}), name.removesuffix("_")
+        if key not in values:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}; figures: {[*values]}")
+        return values[key]
+
+    def __dir__(self) -> list[str]:
+        figures = (f"{key}_" if iskeyword(key) else key for key in self.values)
+        return [*super().__dir__(), *figures]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "model": self.model, **finite(self.values)}
+
+
+def _apart(agent: Any) -> Any:
+    if not isinstance(agent, Mapping):
+        return agent
+    own = {key: agent[key] for key in ("name", "model") if key in agent}
+    return own | {"values": {key: value for key, value in agent.items() if key not in own}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Record:
+    """Record of a merge. Sizes are in bytes, `seconds` is wall time.
+
+    Fields with a default may be missing in `ramerge.json`: if they are empty, or in records of earlier versions.
+
+    Attributes:
+        point: of a sweep, the parameters that vary; else empty.
+        parameters: as they were used, defaults included.
+        base: folder or hub id; None where the method needs none.
+        rules: the recipe's rules, each with the number of tensors that it caught.
+        counts: where counts come from: this `read` of the inputs, or an `earlier read` of the same files.
+        notes: the plan's notes, such as how many tensors each rule catches.
+        warnings: what was merged, but is probably not what the user wants.
+        input_dtypes: dtypes of the floating-point tensors of `base`, agents and importances.
+        dtype: full name of the output's dtype, or `mixed`.
+        rounding: how results were rounded to it: `nearest` or `stochastic`.
+        rounding_seed: the seed of the random draws of `stochastic`; else None.
+        non_finite: NaN and Inf that the inputs hold and `allow.non_finite` computes with, by input: `base`, an agent.
+        agents: by name, in recipe order.
+        parts: figures by part of the model and agent, if several parts are counted separately.
+        tensors: tensors of the output.
+        merged_tensors: tensors that the method merged; `agents` are of these.
+        parameters_count: elements of the output.
+        device: where whole matrices were solved for, with the name of a GPU; None where there were none.
+        bytes_read: bytes of weights read in all passes together; of a sweep, for all points together.
+        bytes_written: bytes of the output's safetensors files.
+        seconds: of a sweep, for all points together.
+        peak_memory_bytes: the process's largest resident memory.
+        adapter: of an adapter, for each module its `rank`, whether its factors are the `exact` sum, and the `error`:
+            the norm of what they lack, as a share of that of the module's update.
+
+    Example:
+        >>> record = ramerge.merge("recipe.yaml", "merged")
+        >>> record.method, list(record.agents)
+        ('ram+', ['code', 'tool', 'memory'])
+        >>> record.frame()["name"].tolist()
+        ['code', 'tool', 'memory']
+    """
+
+    ramerge_version: str
+    point: Mapping[str, Any] = field(default_factory=dict)
+    method: str
+    parameters: dict[str, Any]
+    base: str | None
+    rules: tuple[Mapping[str, Any], ...] = ()
+    counts: str
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    input_dtypes: Mapping[str, str] = field(default_factory=dict)
+    dtype: str
+    rounding: str = "nearest"
+    rounding_seed: int | None = None
+    non_finite: Mapping[str, int] = field(default_factory=dict)
+    agents: Mapping[str, Annotated[AgentStatistics, BeforeValidator(_apart)]]
+    parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
+    tensors: int
+    merged_tensors: int
+    parameters_count: int
+    device: str | None = None
+    bytes_read: int
+    bytes_written: int
+    seconds: float
+    peak_memory_bytes: int
+    adapter: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in `ramerge.json`."""
+        values = dict(vars(self))
+        values["rules"] = list(self.rules)
+        values["notes"] = list(self.notes)
+        values["warnings"] = list(self.warnings)
+        for name in ("rounding_seed", "device"):
+            if values[name] is None:
+                del values[name]
+        statistics: dict[str, Any] = {"agents": [agent.to_dict() for agent in values.pop("agents").values()]}
+        if parts := values.pop("parts"):
+            statistics["parts"] = {
+                part: {agent: finite(figures) for agent, figures in agents.items()} for part, agents in parts.items()
+            }
+        values["statistics"] = statistics
+        return {key: value for key, value in values.items() if value not in ({}, []) or key == "parameters"}
+
+    def to_json(self) -> str:
+        """`ramerge.json`."""
+        return dumped(self.to_dict())
+
+    def frame(self) -> Any:
+        """The figures of all agents as a pandas data frame, a row for each agent.
+
+        Raises:
+            RecipeError: pandas is not installed.
+        """
+        return frame([agent.to_dict() for agent in self.agents.values()])
+
+
+def _unfolded(values: Any) -> Any:
+    statistics = values.get("statistics") if isinstance(values, Mapping) else None
+    if not isinstance(statistics, Mapping):
+        return values
+    agents = statistics.get("agents")
+    own = {key: value for key, value in values.items() if key != "statistics"} | {"parts": statistics.get("parts", {})}
+    if not isinstance(agents, list):
+        return own | {"agents": None}
+    named = {str(each.get("name")): each for each in agents if isinstance(each, Mapping)}
+    # a name that is missing or given twice leaves fewer entries than there are agents
+    return own | {"agents": named if len(named) == len(agents) else agents}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Record of a sweep, the content of `sweep.json`: the record of each point by the name of its folder."""
+
+    ramerge_version: str
+    method: str
+    points: Mapping[str, Annotated[Record, BeforeValidator(_unfolded)]]
+
+    def to_json(self) -> str:
+        """`sweep.json`."""
+        return dumped(vars(self) | {"points": {name: record.to_dict() for name, record in self.points.items()}})
+
+
+def read_record(path: Path) -> Record:
+    """The record in a `ramerge.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is no record of a merge.
+    """
+    return read_model(path, Record, RECORD, "record of a merge", _unfolded)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """The records in a `sweep.json`.
+
+    Raises:
+        RecipeError: it cannot be read, or is no record of a sweep.
+    """
+    return read_model(path, Sweep, RECORD, "record of a sweep")
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for JSON, which has no infinity: infinite values (rho without unique elements) become null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()
+    }

@@ -1,0 +1,114 @@
+"""Results of workers on blocks, and the same as bytes, for journals."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels.piece import no_counts
+from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.planning.model import Batch, Block, MergePlan
+
+_LENGTH = struct.Struct("<I")
+# Of histograms, which are nearly empty for a block, only the entries that are not 0 are kept.
+_LARGE = 4096
+
+
+Results = Mapping[tuple[Statistic, str], Any]
+"""Results of statistics, by statistic and part of the model."""
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """Result of a worker for a block, or for several of a tensor that it has counted together.
+
+    Attributes:
+        block: the block, or the first of them.
+        elements: elements of all of them.
+        bytes_read: bytes of input.
+        counted: by statistic.
+        rounding: int64: for each point what the last rounding does to the updates of N agents, as
+            `kernels.piece.no_counts` has it; None where it can do nothing.
+        wrong: for each source how many of its elements are NaN, Inf or a negative importance, where inputs or result
+            are not finite; all zero for an overflow.
+        unequal: indices of sources whose bytes differ from the first source's, in a tensor that must be equal.
+    """
+
+    block: Block
+    elements: int
+    bytes_read: int
+    counted: Mapping[Statistic, Counts] = field(default_factory=dict)
+    rounding: Counts | None = None
+    wrong: tuple[int, ...] | None = None
+    unequal: tuple[int, ...] = ()
+
+
+def blank(plan: MergePlan) -> Counts:
+    """An array for what rounding does to the agents' updates in each point."""
+    return np.stack([no_counts(len(plan.agents)) for _ in plan.points])
+
+
+class ResultCodec:
+    """Turns the results of a pass into bytes and back.
+
+    Args:
+        plan: the plan.
+        wanted: what the pass counts, by the tensor's index.
+    """
+
+    def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]]) -> None:
+        self._wanted = wanted
+        self._blanks = {each: each.blank(len(plan.agents)) for counted in wanted.values() for each in counted}
+        self._rounding = blank(plan)
+
+    def encode(self, result: BlockResult) -> tuple[bytes, int]:
+        """A result, and how many bytes of input were read for it."""
+        wanted = self._wanted.get(result.block.tensor, ())
+        arrays: list[NDArray[Any]] = [] if result.rounding is None else [result.rounding]
+        counted: list[tuple[int, int | None]] = []  # index of each statistic, and how many of its entries are kept
+        for statistic, counts in result.counted.items():
+            places = _places(counts)
+            counted.append((wanted.index(statistic), None if places is None else places.size))
+            arrays += [counts] if places is None else [places, counts.reshape(-1)[places]]
+        bare = (result.bytes_read, result.elements, result.wrong, result.unequal, result.rounding is not None, counted)
+        head = json.dumps(bare).encode()
+        return b"".join([_LENGTH.pack(len(head)), head, *(array.tobytes() for array in arrays)]), result.bytes_read
+
+    def decode(self, batch: Batch, data: bytes) -> BlockResult:
+        """The result of blocks that were done together."""
+        position = _LENGTH.size + _LENGTH.unpack_from(data)[0]
+        bytes_read, elements, wrong, unequal, rounded, entries = json.loads(data[_LENGTH.size : position])
+
+        def array(dtype: Any, size: int) -> NDArray[Any]:
+            nonlocal position
+            found = np.frombuffer(data, dtype, size, position)
+            position += found.nbytes
+            return found
+
+        like = self._rounding
+        rounding = array(like.dtype, like.size).reshape(like.shape) if rounded else None
+        counted: dict[Statistic, Any] = {}
+        for index, kept in entries:
+            statistic = self._wanted[batch[0].tensor][index]
+            like = self._blanks[statistic]
+            if kept is None:
+                counted[statistic] = array(like.dtype, like.size).reshape(like.shape)
+            else:
+                places, counted[statistic] = array(np.uint32, kept), np.zeros_like(like)
+                counted[statistic].reshape(-1)[places] = array(like.dtype, kept)
+        known = tuple(wrong) if wrong is not None else None
+        return BlockResult(batch[0], elements, bytes_read, counted, rounding, known, tuple(unequal))
+
+
+def _places(counts: Counts) -> NDArray[np.uint32] | None:
+    """Where large counts are not 0, if that is shorter; else None."""
+    if counts.nbytes <= _LARGE:
+        return None
+    places = np.flatnonzero(counts.reshape(-1) != 0)  # far faster than of the numbers
+    return places.astype(np.uint32) if places.size * (4 + counts.itemsize) < counts.nbytes else None

@@ -1,0 +1,108 @@
+"""Samples of the weights of all models, read before anything is merged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from random import Random
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.pool import map_in_threads
+from ramerge.core.kernels.convert import convert
+from ramerge.core.planning.model import TensorPlan
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.core.tensors.reader import Files, Reader, threads_for
+from ramerge.core.tensors.tensor import Tensor
+
+Values = NDArray[np.float32] | NDArray[np.float64]
+
+PLACES = 32
+ELEMENTS = 1 << 13
+"""A quarter of a million elements of each input: 26 moved elements, if an agent moved a ten-thousandth of its elements.
+"""
+ENOUGH = 256
+"""The fewest elements for a meaningful correlation."""
+
+# Pieces of all models together, each a page of a file, and the most in one matrix: most models have 16 to 64 heads.
+_PIECES = 1 << 14
+_IN_MATRIX = 64
+# The most temporary memory of a piece that is computed from little more than its own bytes.
+_LOCAL_BYTES = 1 << 16
+
+
+def blocks(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+    """Tensors and values of all models, shape (N + 1, elements), at random places that are the same in every run."""
+    draw = Random(0)
+    large = [tensor for tensor in tensors if tensor.base.elements >= ENOUGH] or list(tensors)
+    places = []
+    for index in sorted(draw.sample(range(len(large)), min(PLACES, len(large)))):
+        size = min(large[index].base.elements, ELEMENTS)
+        places.append((large[index], [draw.randint(0, large[index].base.elements - size)], size))
+    for tensor, values in _read(places, agents):
+        yield tensor, values[:, 0]
+
+
+def pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+    """Matrices and values of all models in small pieces all over them, shape (N + 1, pieces, `ENOUGH`).
+
+    Embeddings are left out, because rows of new tokens are often initialized again; and so are matrices of which a
+    piece is computed from far more than its own bytes.
+    """
+    draw = Random(0)
+    matrices = [tensor for tensor in tensors if _is_read_in_pieces(tensor)]
+    most = _PIECES // (agents + 1)
+    chosen = sorted(draw.sample(range(len(matrices)), min(most, len(matrices))))
+    stacks = [math.prod(matrices[index].base.shape[:-2]) for index in chosen]
+    each = max(min(most // max(sum(stacks), 1), _IN_MATRIX), 1)
+    places = []
+    for index, stack in zip(chosen, stacks, strict=True):
+        elements = matrices[index].base.elements
+        count = max(min(each * stack, elements // ENOUGH, most), 1)
+        starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
+        places.append((matrices[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
+    yield from _read(places, agents)
+
+
+def _is_read_in_pieces(tensor: TensorPlan) -> bool:
+    if len(tensor.base.shape) < 2 or tensor.base.elements < ENOUGH or tensor.name.endswith(HEADS + EMBEDDINGS):
+        return False
+    return all(source.tensor.scratch(ENOUGH) <= _LOCAL_BYTES for source in tensor.sources)
+
+
+def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) -> Iterator[tuple[TensorPlan, Values]]:
+    def read(reader: Reader, place: tuple[TensorPlan, Sequence[int], int]) -> tuple[TensorPlan, Values]:
+        tensor, starts, size = place
+        sources = tensor.sources[: agents + 1]  # importances come last
+        return tensor, np.array([[numbers(each.tensor, reader, start, size) for start in starts] for each in sources])
+
+    with Files() as files:
+        paths = {source.tensor.path for tensor, _, _ in places for source in tensor.sources}
+        yield from map_in_threads(threads_for(paths), lambda: Reader(files), read, places)
+
+
+def numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
+    """Elements `start:start + size` of a tensor in float32, or float64 for F64.
+
+    Raises:
+        CheckpointError: a file ends early, cannot be read, or has changed.
+    """
+    raw = np.empty(size * itemsize(tensor.dtype), np.uint8)
+    reader.read(tensor, start, start + size, raw)
+    return _widened(raw, tensor.dtype)
+
+
+def rounded(values: NDArray[np.float32], dtype: str) -> Values:
+    """Numbers rounded to a dtype, in float32."""
+    raw = np.empty(values.size * itemsize(dtype), np.uint8)
+    convert("F32", np.ascontiguousarray(values).view(np.uint32), dtype, raw, values.size)
+    return _widened(raw, dtype)
+
+
+def _widened(raw: NDArray[np.uint8], dtype: str) -> Values:
+    if dtype == "BF16":
+        return (raw.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    found = raw.view({"F16": np.float16, "F32": np.float32, "F64": np.float64}[dtype])
+    return found.astype(np.float32) if dtype == "F16" else found

@@ -1,0 +1,394 @@
+"""Finds inputs that are probably wrong, such as agents of another base, in a sample of the weights.
+
+Four things are compared, in blocks of tensors from the whole model:
+
+- Equal values. If an agent equals the base or another agent in the sample, all tensors are read to be sure.
+- The correlation of weights. It stays high between a model and its agents: an update that is as large as the weights
+  and independent of them still leaves 0.71. Between models with different initializations it is 0.
+- The same in small pieces of every matrix. One that hardly correlates with the base's piece and is not larger holds
+  other weights, such as those of another head.
+- Common values and directions. Agents of one base share changes from that base only by chance and by similar training.
+  Relative to any other model, for example one of the agents, they all share the direction to their real base.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from operator import itemgetter
+from random import Random
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.engine.sampling import ELEMENTS, ENOUGH, PLACES, Values, blocks, numbers, pieces, rounded
+from ramerge.core.foundation.dtypes import full_name, itemsize
+from ramerge.core.foundation.text import decimals, quoted
+from ramerge.core.methods.base import FEW
+from ramerge.core.planning.findings import key_of, listed
+from ramerge.core.planning.model import MergePlan, TensorPlan
+from ramerge.core.storage.location import is_far
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.rounded import Rounded
+from ramerge.core.tensors.tensor import Tensor
+
+# The correlation after an update that is 1.7 times as large as the weights and independent of them.
+_FOREIGN = 0.5
+# The correlation of a few hundred weights with other weights is below this, and these are not so many times larger.
+_REPLACED, _LARGER = 0.3, 1.5
+# Of a quantized base: which share of an agent must hold its numbers, and how many times more often the rounded ones.
+_HELD = 0.1
+# The largest weights of models are near 1, the largest code of float8 is 448, and inverted scales give thousands.
+_TOO_LARGE = 448
+# Where an agent and the base differ: how many times more often others must hold the agent's value than the base's.
+_VOTES = 4
+_FEW = 10  # votes that may be chance
+# Cosines of task vectors: of agents that share most of their direction, a part of it, and nothing.
+_COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
+
+
+class WrongModel(str):
+    """A warning about a model that a merge refuses unless the key `allow` of the recipe's `allow` accepts it."""
+
+    __slots__ = ()
+    allow: ClassVar[str]
+
+
+class SwappedBase(WrongModel):
+    """An agent looks like the base."""
+
+    __slots__ = ()
+    allow = "swapped_base"
+
+
+class OtherBase(WrongModel):
+    """The weights of an agent have nothing to do with the base's."""
+
+    __slots__ = ()
+    allow = "other_base"
+
+
+def suspicions(plan: MergePlan) -> tuple[str, ...]:
+    """Warnings about inputs that are probably damaged, not of this base, or the wrong checkpoints.
+
+    Raises:
+        CheckpointError: an input cannot be read.
+    """
+    return (*_wrong_scales(plan), *_wrong_models(plan))
+
+
+def _wrong_scales(plan: MergePlan) -> Iterator[str]:
+    """Warnings about quantized weights that are too large for weights, as they are where scales are inverted."""
+    quantized: dict[str, list[Tensor]] = {}
+    for tensor in plan.tensors:
+        for source in tensor.sources:
+            if source.tensor.encoding and not source.is_importance and source.tensor.elements:
+                quantized.setdefault(source.owner, []).append(source.tensor)
+    with Files() as files:
+        for owner, tensors in quantized.items():
+            chosen = Random(0).sample(tensors, min(PLACES, len(tensors)))
+            with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
+                largest = sorted(_largest(tensor, Reader(files)) for tensor in chosen)
+            if (middle := largest[len(largest) // 2]) > _TOO_LARGE:
+                name = "" if owner == "base" else owner
+                text = f"its quantized weights are as large as {middle:,.0f}; are its scales inverted?"
+                model = plan.agents[owner] if name else plan.base
+                where = f"{model.location}: {text} They must be what codes are multiplied by"
+                yield plan.recipe.document.where(key_of(name), where)
+
+
+def _largest(tensor: Tensor, reader: Reader) -> float:
+    values = np.abs(numbers(tensor, reader, 0, min(tensor.elements, ELEMENTS)))
+    return float(np.max(values, where=np.isfinite(values), initial=0))
+
+
+def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
+    tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
+    if not tensors or not plan.points[0].uses_base:
+        return ()
+    names, found, replaced = tuple(plan.agents), list[str](), list[str]()
+    for first in range(0, len(names), FEW):
+        group = names[first : first + FEW]
+        some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
+        sample = _Sample.of(some, len(group))
+        found += _alone(plan, group, some, sample)
+        replaced += _replaced(plan, group, some)
+    if found:
+        return tuple(found)  # further comparisons would be misleading
+    return (*replaced, *(() if len(names) > FEW or plan.method.along_run else _together(plan, tensors, sample)))
+
+
+def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
+    """Warnings about agents that are no agents of this base, each compared with it."""
+    for t, name in enumerate(names, 1):
+        if not plan.method.along_run and sample.equal[0, t] and _equal(tensors, 0, t):
+            text = "every merged tensor equals the base's, so it adds nothing; is it the right checkpoint?"
+            yield _of(plan, name, text)
+        elif sample.correlations[t - 1] < _FOREIGN:
+            text = f"its weights correlate with the base's by only {decimals(sample.correlations[t - 1], 2)}"
+            text += "; the value is nearly 1 for agents of this base; is it an agent of another model?"
+            yield OtherBase(_of(plan, name, text))
+        elif start := sample.starts.get(t):
+            yield _of(plan, name, start.said(plan))
+
+
+def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
+    """Warnings about agents, compared with each other."""
+    names = tuple(plan.agents)
+    for s, t in combinations(range(1, len(names) + 1), 2):
+        if sample.equal[s, t] and not _are_one(tensors, s, t) and _equal(tensors, s, t):
+            yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
+    apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
+    yield from _wrong_base(plan, sample, apart)
+
+
+def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan]) -> Iterator[str]:
+    """Warnings about matrices of which parts hold other weights than the base's, as where heads are exchanged.
+
+    What training adds to weights leaves them in: an update that lowers the correlation to c makes the weights 1/c times
+    as large. So weights that are hardly larger and hardly correlate with the base's are other weights.
+    """
+    if any(map(is_far, plan.files)):
+        return  # each piece would be a request
+    found: dict[str, dict[str, tuple[float, float]]] = {}
+    for tensor, values in pieces(tensors, len(names)):
+        with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
+            apart = values - values.mean(axis=-1, keepdims=True)
+            sizes = np.square(apart).sum(axis=-1, dtype=np.float64)
+            products = (apart[1:] * apart[:1]).sum(axis=-1, dtype=np.float64)
+            correlations = products / np.sqrt(sizes[1:] * sizes[:1])
+            other = (correlations < _REPLACED) & (sizes[1:] < _LARGER**2 * sizes[:1])
+        for name, own, here in zip(names, correlations, other, strict=True):
+            if here.any():
+                found.setdefault(name, {})[tensor.name] = float(own[here].min()), float(here.mean())
+    for name, matrices in found.items():
+        shown = [
+            f"{quoted(key)} ({decimals(least, 2)} in {share:.0%} of its sample)"
+            for key, (least, share) in sorted(matrices.items(), key=itemgetter(1))
+        ]
+        what = f"parts of {len(shown):,} matrices hold" if len(shown) > 1 else "parts of a matrix hold"
+        text = f"{what} other weights than the base's; the least correlations are {listed(shown)}"
+        yield _of(plan, name, f"{text}; are heads or experts exchanged, or is a matrix transposed?")
+
+
+def _of(plan: MergePlan, name: str, text: str) -> str:
+    return plan.recipe.document.where(key_of(name), f"{plan.agents[name].location}: {text}")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Figures of a sample of N agents. Models are numbered: the base is 0, agents are 1 to N.
+
+    Attributes:
+        equal: shape (N + 1, N + 1): whether all values are equal.
+        for_agent: shape (N + 1, N + 1): values of model j that equal those of another model k, and not the base's.
+        for_base: shape (N + 1, N + 1): values of model j that equal the base's, and not those of model k.
+        dots: shape (N + 1, N + 1): scalar products of task vectors, of elements that are finite in all models; the
+            base's is 0.
+        carried: shape (N + 1): how many elements carry each task vector: (sum of squares)^2 / sum of fourth powers. A
+            few elements that are far larger than all others make any cosine.
+        correlations: of each agent's weights with the base's, likewise, the median over matrices; 1 without matrices
+            that are large enough.
+        starts: the agents that hold hardly a number of a quantized base, by number.
+    """
+
+    equal: NDArray[np.bool_]
+    for_agent: NDArray[np.int64]
+    for_base: NDArray[np.int64]
+    dots: NDArray[np.float64]
+    carried: NDArray[np.float64]
+    correlations: NDArray[np.float64]
+    starts: Mapping[int, _Start]
+
+    @staticmethod
+    @np.errstate(all="ignore")  # values that are not finite are refused when all are read
+    def of(tensors: Sequence[TensorPlan], agents: int) -> _Sample:
+        models = agents + 1
+        total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
+        dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []
+        starts = {t: _Start() for t in range(1, models)}
+        for tensor, values in blocks(tensors, agents):
+            still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
+            unmoved += (still @ still.T).astype(np.int64)
+            same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
+            total += values.shape[1]
+            for t in starts if tensor.base.encoding else ():
+                starts[t].add(tensor, t, values)
+            finite = values[:, np.isfinite(values).all(axis=0)]  # one NaN would decide products and correlations
+            tau = (finite - finite[:1]).astype(np.float64)
+            dots += tau @ tau.T
+            fourth += np.square(np.square(tau)).sum(axis=1)
+            if len(tensor.base.shape) > 1 and finite.shape[1] >= ENOUGH and finite[0].min() < finite[0].max():
+                correlations.append(np.nan_to_num(np.corrcoef(finite)[0, 1:]))
+        return _Sample(
+            equal=same == total,
+            for_agent=(same - unmoved) * ~np.eye(models, dtype=bool),
+            for_base=same[:, :1] - unmoved,
+            dots=dots,
+            carried=np.diag(dots) ** 2 / fourth,
+            correlations=_median(correlations) if correlations else np.ones(agents),
+            starts={t: start for t, start in starts.items() if start.is_other},
+        )
+
+
+@dataclass
+class _Start:
+    """Count the elements of an agent that hold the base's number, where the base is quantized and the agent is not.
+
+    Attributes:
+        elements: how many there are in the sample.
+        exact: how many hold the number that is compared.
+        rounded: how many hold it rounded to `dtype`.
+        dtype: the dtype of 16 bits to which trainers that dequantize the base round it.
+        is_rounded: whether that is compared already.
+    """
+
+    elements: int = 0
+    exact: int = 0
+    rounded: int = 0
+    dtype: str = "BF16"
+    is_rounded: bool = False
+
+    def add(self, tensor: TensorPlan, t: int, values: Values) -> None:
+        """Count a block of agent `t`."""
+        source = tensor.sources[t].tensor
+        if source is tensor.base or source.encoding or values.dtype != np.float32:
+            return
+        self.dtype, self.is_rounded = tensor.base.dtype, isinstance(tensor.base.origin, Rounded)
+        if not self.is_rounded:
+            self.dtype = tensor.base.usual_dtype if itemsize(tensor.base.usual_dtype) == 2 else "BF16"
+        self.elements += values.shape[1]
+        self.exact += int(np.count_nonzero(values[t] == values[0]))
+        self.rounded += int(np.count_nonzero(values[t] == rounded(values[0], self.dtype)))
+
+    @property
+    def is_other(self) -> bool:
+        """Whether the agent was probably trained from other numbers than those that are compared."""
+        if self.is_rounded:
+            return self.elements >= ENOUGH and self.exact < _HELD * self.elements
+        return self.rounded > max(_HELD * self.elements, _VOTES * self.exact)
+
+    def said(self, plan: MergePlan) -> str:
+        """Problem, and what to do about it."""
+        dtype = full_name(self.dtype)
+        if self.is_rounded:
+            text = (
+                f"holds the base's numbers, rounded to {dtype}, in only {self.exact / self.elements:.1%} of a sample, "
+            )
+            return (
+                f"{text}so what quantizing changed counts as trained; if it was trained from the model before that, "
+                "give that model as base"
+            )
+        return (
+            f"holds the base's numbers rounded to {dtype} in {self.rounded / self.elements:.0%} of a sample: its "
+            "trainer dequantized the base, so rounding makes most elements differ. Give the base that it was trained "
+            f"from: ramerge convert {plan.base.location} OUT --dtype {dtype}"
+        )
+
+
+def _median(rows: Sequence[Values]) -> NDArray[np.float64]:
+    """The median of each column. `numpy.median` imports masked arrays, which takes longer than all else here."""
+    count = len(rows)
+    middle: NDArray[np.float64] = np.sort(rows, axis=0)[(count - 1) // 2 : count // 2 + 1].mean(axis=0)
+    return middle
+
+
+def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
+    size = 1 << 20
+    with Files() as files:
+        reader = Reader(files)
+        for tensor in tensors:
+            if tensor.sources[first].tensor is tensor.sources[second].tensor:
+                continue
+            for start in range(0, tensor.base.elements, size):
+                stop = min(size, tensor.base.elements - start)
+                left = numbers(tensor.sources[first].tensor, reader, start, stop)
+                if not np.array_equal(left, numbers(tensor.sources[second].tensor, reader, start, stop)):
+                    return False
+    return True
+
+
+def _are_one(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
+    return all(tensor.sources[first].tensor == tensor.sources[second].tensor for tensor in tensors)
+
+
+def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
+    """A warning if different agents were probably trained from another model than the base.
+
+    Args:
+        plan: gives names.
+        sample: of all models.
+        apart: the models that differ from those before them; the base first.
+    """
+    if len(apart) < 3:
+        return
+    names = tuple(plan.agents)
+    votes = {k: _votes(sample, k, [j for j in apart if j not in (0, k)]) for k in apart[1:]}
+    cosines = {k: _mean_cosine(sample, k, [j for j in apart if j != k]) for k in apart}
+    likely = max(votes, key=lambda k: votes[k])
+    straight = min(apart[1:], key=lambda k: cosines[k])
+    by_angles = not _is_start(sample)
+    others = [k for k in apart[1:] if k != straight]
+    common = cosines[0] > _COMMON and by_angles
+    alike = common or all(share > _VOTES for share in votes.values())
+    if votes[likely] > _VOTES and (not alike or _stands_still(sample, likely, apart)):
+        text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
+        yield SwappedBase(_of_base(plan, f"{text}; {_asked('it')}"))
+    elif (
+        cosines[0] > _PARTLY
+        and cosines[straight] < _APART
+        and by_angles
+        # the middle one of successive checkpoints lies between the others: there they differ in opposite directions
+        and (
+            not alike or (cosines[straight] > -_APART and min(cosines[k] for k in others) > cosines[straight] + _APART)
+        )
+    ):
+        name = names[straight - 1]
+        text = f"the other models differ from {name} in different directions (mean cosine "
+        text += f"{decimals(cosines[straight], 2)}), but from the base in a common direction ({cosines[0]:.2f}); "
+        text = _of_base(plan, f"{text}{_asked(name)}")
+        yield SwappedBase(text) if sample.carried[apart[1:]].min() > ENOUGH else text
+    elif alike:
+        text = "the agents differ from the base in the same way, and little from each other"
+        text += f" (mean cosine of task vectors {cosines[0]:.2f}); unless they are checkpoints of one run, they were"
+        yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
+
+
+def _stands_still(sample: _Sample, likely: int, apart: Sequence[int]) -> bool:
+    """Whether the others have moved elements of their own and this agent has not, as the base of the others has not.
+
+    Elements that an agent alone has moved are those where all other models hold the base's value.
+    """
+    own = {k: int(sample.for_base[[j for j in apart if j not in (0, k)], k].sum()) for k in apart[1:]}
+    return all(moved > _VOTES * own[likely] + _FEW for k, moved in own.items() if k != likely)
+
+
+def _asked(agent: str) -> str:
+    return f"is {agent} swapped with the base, or were the others trained from it?"
+
+
+def _is_start(sample: _Sample) -> bool:
+    """Whether agents hold the base's values where another agent has moved them, which only agents of this base do."""
+    return bool(sample.for_base[1:, 1:].sum() > max(_VOTES * sample.for_agent[1:, 1:].sum(), _FEW))
+
+
+def _of_base(plan: MergePlan, text: str) -> str:
+    return plan.recipe.document.where(key_of(""), f"{plan.base.location}: {text}")
+
+
+def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:
+    """How many times more often others hold an agent's value than the base's, where the two differ."""
+    for_agent, for_base = (int(counts[voters, k].sum()) for counts in (sample.for_agent, sample.for_base))
+    return for_agent / max(for_base, _FEW)
+
+
+def _mean_cosine(sample: _Sample, k: int, others: Sequence[int]) -> float:
+    dots = sample.dots
+    found = []
+    for i, j in combinations(others, 2):
+        lengths = [dots[i, i] - 2 * dots[i, k] + dots[k, k], dots[j, j] - 2 * dots[j, k] + dots[k, k]]
+        product = dots[i, j] - dots[i, k] - dots[j, k] + dots[k, k]
+        found.append(product / np.sqrt(max(lengths[0] * lengths[1], 1e-300)))
+    return float(sum(found) / len(found))

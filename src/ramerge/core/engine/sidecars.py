@@ -1,0 +1,221 @@
+"""Writes the files alongside the weights: record, index, companions, model card, recipe."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ramerge.core.engine.card import model_card
+from ramerge.core.engine.reads import Passes
+from ramerge.core.engine.record import AgentStatistics, Record, Sweep
+from ramerge.core.engine.result_codec import Results
+from ramerge.core.engine.warn import advice, effects, refuse, spoiled, warnings_of
+from ramerge.core.formats.safetensors import INDEX, ONE_FILE
+from ramerge.core.formats.sidecars import companions_of
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.foundation.machine import peak_memory
+from ramerge.core.foundation.text import without_secrets
+from ramerge.core.foundation.version import __version__
+from ramerge.core.methods.base import Counts
+from ramerge.core.output.staging import StagingDir
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.planning.soups import weights_of
+from ramerge.core.recipe.model import Agent, Recipe
+from ramerge.core.recipe.paths import prompts_of
+from ramerge.core.recipe.points import Point
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.models import FoundModel
+
+
+def records_of(
+    plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
+) -> tuple[Record, ...]:
+    """A record for each point.
+
+    Args:
+        plan: the plan that was carried out.
+        passes: what was read and found.
+        bytes_written: bytes of weights that were written, of all points.
+        seen: warnings from a sample of the weights.
+        began: `time.monotonic` at the beginning.
+
+    Raises:
+        WeightsError: the plan is strict, and there are warnings.
+    """
+    records = _records(plan, passes, bytes_written, seen, began)
+    try:
+        refuse(plan, (warning for record in records for warning in record.warnings))
+    except WeightsError:
+        passes.keep()
+        raise
+    return records
+
+
+def _records(
+    plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
+) -> tuple[Record, ...]:
+    results, rounding = passes.results, passes.rounding
+    warnings = [*seen, *passes.overflowing, *passes.warned, *spoiled(passes.non_finite)]
+    rules = [
+        {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
+        for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
+    ]
+    statistics = [
+        _statistics(plan, point, counts, results) for point, counts in zip(plan.points, rounding, strict=True)
+    ]
+    return tuple(
+        Record(
+            ramerge_version=__version__,
+            point=point.varied,
+            method=point.method.name,
+            parameters=point.parameters[0].in_effect(),
+            base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
+            rules=tuple(rules),
+            counts=plan.counts,
+            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
+            warnings=(
+                *warnings_of(
+                    plan,
+                    warnings,
+                    counts,
+                    point.parameters[0],
+                    {agent.name: agent.density for agent in agents if "density" in agent.values},
+                ),
+                *filter(None, [point.method.warning([agent.values for agent in agents])]),
+            ),
+            input_dtypes=plan.input_dtypes,
+            dtype=plan.dtype,
+            rounding=plan.recipe.rounding,
+            rounding_seed=plan.recipe.seed,
+            non_finite={label: found.count for label, found in passes.non_finite.items()},
+            agents={agent.name: agent for agent in agents},
+            parts=_parts(plan, point, results),
+            tensors=plan.tensors_count,
+            merged_tensors=sum(tensor.merged for tensor in plan.tensors),
+            parameters_count=plan.parameters_count,
+            device=plan.resources.device_name if any(tensor.whole for tensor in plan.tensors) else None,
+            bytes_read=passes.bytes_read,
+            bytes_written=bytes_written // len(plan.points),
+            seconds=round(time.monotonic() - began, 3),
+            peak_memory_bytes=peak_memory(),
+        )
+        for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
+    )
+
+
+def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:
+    agents = tuple(plan.agents)
+    found = _reported(plan, point, results)
+    parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
+    values = point.method.report(parameters, [result for _, result in found.values()], agents)
+    rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
+    return tuple(
+        AgentStatistics(name, without_secrets(_text_of(plan.recipe.agents[name])), {**figures, **more})
+        for name, figures, more in zip(agents, values, rounded, strict=True)
+    )
+
+
+def _text_of(agent: Agent) -> str:
+    """The agent's model; of a soup, its checkpoints with their weights."""
+    if agent.soup is None:
+        return agent.written
+    weights = zip(agent.soup.agents.items(), weights_of(agent.soup), strict=True)
+    return f"{agent.soup.method} of " + ", ".join(f"{one.written} ({weight:.4g})" for (_, one), weight in weights)
+
+
+def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
+    said = [(agent.name, point.method.remarks(agent.values)) for agent in statistics if agent.values]
+    return [f"{name}: {text}" for name, text in said if text]
+
+
+def _parts(plan: MergePlan, point: Point, results: Results) -> dict[str, dict[str, dict[str, Any]]]:
+    agents = tuple(plan.agents)
+    found = _reported(plan, point, results)
+    if len(found) < 2:
+        return {}
+    return {
+        part or "model": dict(zip(agents, point.method.report(point.parameters[rule], [result], agents), strict=True))
+        for part, (rule, result) in found.items()
+    }
+
+
+def _reported(plan: MergePlan, point: Point, results: Results) -> dict[str, tuple[int, Any]]:
+    found: dict[str, tuple[int, Any]] = {}
+    for tensor in plan.tensors:
+        statistic = point.reported(tensor.rule) if tensor.merged else None
+        if statistic is not None:
+            part = tensor.part(statistic.scope)
+            found[part] = tensor.rule, results[statistic, part]
+    return found
+
+
+def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingDir) -> None:
+    """Write index, companions, model card, recipe and record of every point; for a sweep also `sweep.json`."""
+    for point, record in zip(plan.points, records, strict=True):
+        folder = f"{point.name}/" if point.name else ""
+        for name, content in files_of(plan, point, record, always_index=staging.needs_index):
+            if isinstance(content, str):
+                staging.write(f"{folder}{name}", content)
+            else:
+                staging.copy(f"{folder}{name}", content)
+    if plan.is_sweep:
+        points = {point.name: record for point, record in zip(plan.points, records, strict=True)}
+        staging.write("sweep.json", Sweep(__version__, plan.method.name, points).to_json())
+
+
+def files_of(
+    plan: MergePlan, point: Point, record: Record, *, always_index: bool = False
+) -> Iterator[tuple[str, Location | str]]:
+    """The files of a merged model that are not weights, by name: a file to copy, or a text."""
+    if always_index or [shard.name for shard in plan.shards] != [ONE_FILE]:
+        parts = [part for tensor in plan.tensors for part in tensor.parts]
+        index = {
+            "metadata": {
+                "total_parameters": plan.parameters_count,
+                "total_size": sum(tensor.bytes_written for tensor in plan.tensors),
+            },
+            "weight_map": {part.name: part.shard for part in sorted(parts, key=lambda part: part.name)},
+        }
+        yield INDEX, json.dumps(index, indent=2) + "\n"
+    yield from companions_of(
+        plan.companions,
+        plan.loads_as,
+        dequantized=plan.dequantized_to is not None,
+        vocabulary=plan.vocabulary,
+        apart=plan.untied,
+    )
+    yield "README.md", model_card(plan, point, record)
+    yield "ramerge.yaml", resolved(plan, point).to_yaml()
+    yield "ramerge.json", record.to_json()
+
+
+def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
+    if agent.soup is not None:
+        members = {name: _spelled_out(agent.soup.agents[name], member) for name, member in model.members}
+        return {"soup": {**agent.soup.model_dump(), "agents": members}}
+    if agent.over is None:
+        return {"model": model.spelled_out}
+    return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}
+
+
+def _sides(plan: MergePlan, agent: Agent, name: str) -> dict[str, Any]:
+    return dict.fromkeys(agent.sides, plan.sides[name].spelled_out) if name in plan.sides else {}
+
+
+def resolved(plan: MergePlan, point: Point) -> Recipe:
+    """A point's recipe with everything that it depends on spelled out."""
+    agents = {
+        name: Agent(**_spelled_out(point.recipe.agents[name], model), **_sides(plan, point.recipe.agents[name], name))
+        for name, model in plan.agents.items()
+    }
+    return point.recipe.model_copy(
+        update={
+            "base": plan.base.spelled_out if plan.recipe.base is not None else None,
+            "agents": agents,
+            "prompts": prompts_of(point.recipe),
+            "parameters": point.parameters[0].in_effect(),
+            "preset": None,
+        }
+    )

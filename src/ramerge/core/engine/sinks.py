@@ -1,0 +1,202 @@
+"""Where merged bytes go: to files on the disk, or whole tensors to a function."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.dtypes import TORCH_NAMES, torch_dtypes
+from ramerge.core.foundation.progress import Listener, silence
+from ramerge.core.output.write import Shard, Writer
+from ramerge.core.planning.model import Block, MergePlan
+
+_SLOTS = 2
+
+
+@dataclass(frozen=True)
+class MergedTensor:
+    """A merged tensor.
+
+    Attributes:
+        point: of a sweep, the values of the parameters that vary.
+        name: as in the checkpoint.
+        dtype: in safetensors' spelling, such as `BF16`.
+        shape: its shape.
+        data: its bytes, uint8; they are not reused. `numpy()` and `torch()` give them as numbers in its shape.
+
+    Example:
+        >>> tensor = next(ramerge.plan("recipe.yaml").tensors())
+        >>> tensor.dtype, tensor.numpy().dtype.name
+        ('BF16', 'float32')
+    """
+
+    point: Mapping[str, Any]
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    data: NDArray[np.uint8] = field(repr=False)
+
+    def numpy(self) -> NDArray[Any]:
+        """A NumPy array of its shape.
+
+        Bfloat16, which NumPy does not have, is widened to float32, in which every value is exact. Other dtypes share
+        this memory.
+
+        Example:
+            >>> import numpy as np, ramerge
+            >>> ones = ramerge.MergedTensor({}, "w", "BF16", (1, 2), np.array([0x80, 0x3F] * 2, np.uint8))
+            >>> ones.numpy()
+            array([[1., 1.]], dtype=float32)
+        """
+        if self.dtype == "BF16":
+            return (self.data.view(np.uint16).astype(np.uint32) << 16).view(np.float32).reshape(self.shape)
+        return self.data.view(TORCH_NAMES[self.dtype]).reshape(self.shape)
+
+    def torch(self) -> Any:
+        """A torch tensor that shares this memory."""
+        import torch
+
+        return torch.from_numpy(self.data).view(torch_dtypes()[self.dtype]).reshape(self.shape)
+
+
+class Shards:
+    """Bytes into the shards of every point.
+
+    Args:
+        plan: the plan.
+        writer: of `all_shards`.
+        complete: shards that were uploaded before. What is merged for them again is not written.
+    """
+
+    in_order = False
+
+    def __init__(self, plan: MergePlan, writer: Writer, complete: Collection[str] = ()) -> None:
+        self._plan = plan
+        self._writer = writer
+        self._complete = complete
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
+        planned = self._plan.tensors[tensor].parts[part]
+        shard = shard_name(self._plan, point, planned.shard)
+        if shard not in self._complete:
+            self._writer.write(shard, planned.offset + planned.begin + start, data)
+
+    def advance(self, block: Block) -> None:
+        """Nothing to do."""
+
+    def sync(self) -> None:
+        self._writer.sync()
+
+    def finish(self, listen: Listener = silence) -> int:
+        """Wait until everything is on the disk. Returns bytes of the files.
+
+        Args:
+            listen: gets the progress, where this takes long.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        self._writer.finish()
+        return self._plan.bytes_written
+
+    def close(self) -> None:
+        """Close the files without waiting for the disk."""
+        self._writer.close()
+
+
+def shard_name(plan: MergePlan, point: int, shard: str) -> str:
+    """Where a point's shard lies in the output folder."""
+    folder = plan.points[point].name
+    return f"{folder}/{shard}" if folder else shard
+
+
+def all_shards(plan: MergePlan) -> list[Shard]:
+    """The shards of all points."""
+    return [
+        Shard(shard_name(plan, point, shard.name), shard.header, shard.offsets, shard.file_bytes)
+        for point in range(len(plan.points))
+        for shard in plan.shards
+    ]
+
+
+class InMemorySink:
+    """Collects whole tensors in memory and passes them to a function, one after another, in the pass's main thread.
+
+    At most two tensors are collected at a time. Faster workers wait, so a slow function does not use more memory.
+    Blocks are begun in the order of tensors, so every tensor that is begun will be complete.
+    """
+
+    in_order = True
+
+    def __init__(self, plan: MergePlan, function: Callable[[MergedTensor], None]) -> None:
+        self._plan = plan
+        self._function = function
+        self._slots = threading.Semaphore(_SLOTS)
+        self._lock = threading.Lock()
+        # rows of a tensor that are planned apart are collected together, under the first of them
+        firsts: dict[str, int] = {}
+        self._first = [firsts.setdefault(tensor.parts[0].name, index) for index, tensor in enumerate(plan.tensors)]
+        self._begun: dict[int, list[list[NDArray[np.uint8]]]] = {}  # by first: point, part
+        self._missing: dict[int, int] = {}
+        self._closed = False
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
+        first = self._first[tensor]
+        with self._lock:
+            begun = first in self._begun
+        if not begun:
+            self._begin(first)
+        start += self._plan.tensors[tensor].parts[part].begin
+        self._begun[first][point][part][start : start + data.size] = data
+        with self._lock:
+            self._missing[first] -= data.size
+
+    def _begin(self, tensor: int) -> None:
+        while not self._slots.acquire(timeout=0.1):
+            with self._lock:
+                if tensor in self._begun:
+                    return
+            if self._closed:
+                raise RuntimeError("the function that takes merged tensors has failed")
+        with self._lock:
+            if tensor in self._begun:
+                self._slots.release()
+                return
+            parts = self._plan.tensors[tensor].parts
+            self._begun[tensor] = [[np.empty(part.whole_nbytes, np.uint8) for part in parts] for _ in self._plan.points]
+            self._missing[tensor] = sum(part.whole_nbytes for part in parts) * len(self._plan.points)
+
+    def advance(self, block: Block) -> None:
+        """Pass complete tensors to the function."""
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        with self._lock:
+            complete = [tensor for tensor, missing in self._missing.items() if not missing]
+        for index in complete:
+            parts = self._plan.tensors[index].parts
+            for point, arrays in zip(self._plan.points, self._begun[index], strict=True):
+                for part, data in zip(parts, arrays, strict=True):
+                    self._function(MergedTensor(point.varied, part.name, part.dtype, part.shape, data))
+            with self._lock:
+                del self._begun[index], self._missing[index]
+            self._slots.release()
+
+    def sync(self) -> None:
+        """Nothing to do: no other process works."""
+
+    def finish(self) -> None:
+        """Pass tensors without elements to the function; they have no blocks."""
+        for index, tensor in enumerate(self._plan.tensors):
+            if not tensor.bytes_written:
+                self._begin(index)
+                self._pass_on()
+
+    def close(self) -> None:
+        """Make waiting workers stop."""
+        self._closed = True

@@ -1,0 +1,100 @@
+"""Merged tensors one after another: the work is done in a thread, which waits while a tensor is used."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from queue import SimpleQueue
+from types import TracebackType
+from typing import TypeAlias
+
+from ramerge.core.engine.record import Record
+from ramerge.core.engine.sinks import MergedTensor
+from ramerge.core.foundation.progress import Listener, Progress
+
+Work: TypeAlias = Callable[[Callable[[MergedTensor], None], Listener], tuple[Record, ...]]
+"""Passes tensors to the first function, and progress to the second."""
+
+
+class TensorStream(Iterator[MergedTensor]):
+    """Merged tensors, one after another. Merging begins with the first one, and waits while a tensor is used.
+
+    At most two tensors are in memory at a time, however slow the loop is. Leaving the loop early stops the merge.
+
+    Attributes:
+        records: what the merge did, one record for each point; empty until the last tensor was taken.
+
+    Example:
+        >>> plan = ramerge.plan("recipe.yaml")
+        >>> with plan.tensors() as tensors:
+        ...     first = next(tensors)
+        >>> first.name, first.torch().dtype  # doctest: +SKIP
+        ('lm_head.weight', torch.bfloat16)
+    """
+
+    def __init__(self, work: Work, listen: Listener) -> None:
+        self.records: tuple[Record, ...] = ()
+        self._tensors = _tensors(work, listen)
+
+    def __next__(self) -> MergedTensor:
+        try:
+            return next(self._tensors)
+        except StopIteration as end:
+            self.records = self.records or end.value or ()
+            raise
+
+    def close(self) -> None:
+        """Stop the merge, if it has not ended."""
+        self._tensors.close()
+
+    def __enter__(self) -> TensorStream:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _ClosedError(Exception):
+    """The loop takes no further tensors."""
+
+
+def _tensors(work: Work, listen: Listener) -> Generator[MergedTensor, None, tuple[Record, ...]]:
+    """The tensors, and then the records. The thread that merges does not hold the stream."""
+    events: SimpleQueue[MergedTensor | Progress | BaseException | tuple[Record, ...]] = SimpleQueue()
+    used, closed = threading.Semaphore(0), threading.Event()
+
+    def report(event: MergedTensor | Progress) -> None:
+        if closed.is_set():
+            raise _ClosedError
+        events.put(event)
+
+    def give(tensor: MergedTensor) -> None:
+        report(tensor)
+        used.acquire()
+
+    def run() -> None:
+        try:
+            events.put(work(give, report))
+        except BaseException as error:
+            events.put(error)
+
+    merging = threading.Thread(target=run, name="ramerge-tensors", daemon=True)
+    merging.start()
+    try:
+        while True:
+            found = events.get()
+            if isinstance(found, MergedTensor):
+                yield found
+                used.release()
+            elif isinstance(found, Progress):
+                listen(found)
+            elif isinstance(found, BaseException):
+                raise found
+            else:
+                return found
+    finally:
+        closed.set()
+        used.release()
+        merging.join()

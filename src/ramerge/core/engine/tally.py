@@ -1,0 +1,306 @@
+"""Sums over the blocks of a pass. Integers only, so that the order of blocks does not matter."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.engine.passes import PlanPass
+from ramerge.core.engine.result_codec import BlockResult, Results, blank
+from ramerge.core.engine.worker import Message, Solving, Warned
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.foundation.progress import Listener, Progress
+from ramerge.core.foundation.signals import raise_dropped
+from ramerge.core.kernels.convert import count_non_finite
+from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.planning.findings import listed
+from ramerge.core.planning.model import ALL_AGENTS, Block, MergePlan, Source, TensorPlan, share_of
+from ramerge.core.tensors.identity import check_unchanged
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
+
+_LOG = logging.getLogger("ramerge")
+_ELEMENTS_AT_ONCE = 1 << 20
+_BAD_IMPORTANCES = "importances that are negative, NaN or Inf"
+
+
+class Statistics:
+    """Counts over the parts of the model.
+
+    When the last block of a part is counted, its sums are reduced to a result, which is small. Sums that will be stored
+    stay in `by_tensor`, separately for each tensor.
+    """
+
+    def __init__(
+        self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]], results: Results, blocks: Iterable[Block]
+    ) -> None:
+        """Prepare to count.
+
+        Args:
+            plan: the plan.
+            wanted: statistics by the tensor's index.
+            results: of statistics that they may need.
+            blocks: what will be counted.
+        """
+        self._plan = plan
+        self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
+        self._elements: dict[tuple[Statistic, str], int] = {}
+        self._before: dict[tuple[Statistic, str], Any] = {}
+        self.results: dict[tuple[Statistic, str], Any] = {}
+        self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
+        for index, statistics in wanted.items():
+            tensor = plan.tensors[index]
+            for statistic in statistics:
+                key = statistic, tensor.part(statistic.scope)
+                self._elements[key] = 0
+                if statistic.after is not None:
+                    self._before[key] = results[statistic.after, tensor.part(statistic.after.scope)]
+                if statistic.kept is not None:
+                    self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
+        for block in blocks:
+            for statistic in wanted.get(block.tensor, ()):
+                self._elements[statistic, plan.tensors[block.tensor].part(statistic.scope)] += block.stop - block.start
+        self._missing = dict(self._elements)
+        for key in [key for key, elements in self._elements.items() if not elements]:
+            self._finish(key)
+
+    def add(self, result: BlockResult) -> None:
+        """Add the counts of a block."""
+        tensor = self._plan.tensors[result.block.tensor]
+        for statistic, counts in result.counted.items():
+            key = statistic, tensor.part(statistic.scope)
+            self._total(key, counts)[...] += counts
+            if statistic.kept is not None:
+                self.by_tensor[statistic, tensor.name] += counts
+            self._missing[key] -= result.elements
+            if not self._missing[key]:
+                self._finish(key)
+
+    def _total(self, key: tuple[Statistic, str], like: Counts) -> NDArray[np.int64]:
+        if key not in self._totals:
+            self._totals[key] = np.zeros(like.shape, np.int64)
+        return self._totals[key]
+
+    def _finish(self, key: tuple[Statistic, str]) -> None:
+        statistic, _ = key
+        total = self._total(key, statistic.blank(len(self._plan.agents)))
+        self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
+        del self._totals[key]
+
+
+@dataclass
+class NonFinite:
+    """NaN and Inf of an input that were computed with.
+
+    Attributes:
+        first: the first tensor that holds any.
+        count: how many; of importances, negative ones too.
+        tensors: how many tensors hold any.
+        elements: elements of these.
+    """
+
+    first: Tensor
+    count: int = 0
+    tensors: int = 0
+    elements: int = 0
+
+
+class PassTally:
+    """Results and progress of a pass so far.
+
+    Args:
+        work: the pass.
+        results: of earlier passes.
+        listen: gets the progress.
+
+    Attributes:
+        statistics: the sums.
+        rounding: int64: for each point what rounding does to updates, as `kernels.piece.no_counts` has it.
+        done: bytes of input whose blocks are done.
+        warned: warnings of workers.
+    """
+
+    def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
+        plan, blocks = work.plan, [block for run in work.batches for batch in run for block in batch]
+        self.statistics = Statistics(plan, work.counted, results, blocks)
+        self.rounding = blank(plan)
+        self.done = 0
+        self.warned: list[str] = []
+        self._plan, self._label, self._listen = plan, work.label, listen
+        self._refusals = Refusals(plan)
+        self._solving: dict[Block, int] = {}
+        self._kernels_begun = self._kernels_done = 0
+        self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
+        self._began = time.monotonic()
+        _LOG.debug("%s: begins, %d bytes", self._label, self._total)
+        self._show()
+
+    def _show(self) -> None:
+        self._listen(Progress(self._label, self.done + sum(self._solving.values()), self._total))
+
+    def take(self, result: BlockResult) -> None:
+        """A block is done."""
+        raise_dropped()
+        self.statistics.add(result)
+        self._refusals.add(result)
+        if result.rounding is not None:
+            self.rounding += result.rounding
+        self.done += result.bytes_read
+        self._solving.pop(result.block, None)
+        self._show()
+
+    def report(self, message: Message) -> None:
+        """Progress callback in the middle of a block."""
+        if isinstance(message, Solving):
+            self._solving[message.block] = message.bytes_done
+            self._show()
+            return
+        if isinstance(message, Warned):
+            self.warned.append(message.text)
+            return
+        self._kernels_begun += not message.done
+        self._kernels_done += message.done
+        self._listen(Progress("compiling kernels", self._kernels_done, self._kernels_begun, "kernels"))
+
+    def finish(self) -> Refusals:
+        """Refuse inputs that have changed since planning, and bad weights.
+
+        Raises:
+            CheckpointError: a file has changed.
+            WeightsError: see `Refusals.refuse`.
+        """
+        _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done, time.monotonic() - self._began)
+        check_unchanged(self._plan.files)
+        self._refusals.refuse()
+        assert self.done == self._total, f"{self._label} read {self.done:,} bytes of {self._total:,}"
+        return self._refusals
+
+
+class Refusals:
+    """Weights that cannot be merged, or only because NaN and Inf are allowed. All of a pass are reported together."""
+
+    def __init__(self, plan: MergePlan) -> None:
+        self._plan = plan
+        self._wrong: dict[int, NDArray[np.int64]] = {}
+        self._overflows: set[int] = set()
+        self._unequal: set[tuple[int, int]] = set()
+
+    def add(self, result: BlockResult) -> None:
+        """Add what is wrong in a block."""
+        index = result.block.tensor
+        if result.wrong is not None and any(result.wrong):
+            found = np.array(result.wrong, np.int64)
+            self._wrong[index] = self._wrong.get(index, np.zeros_like(found)) + found
+        elif result.wrong is not None:
+            self._overflows.add(index)
+        self._unequal.update((index, source) for source in result.unequal)
+
+    def refuse(self) -> None:
+        """Raise for everything that cannot be merged.
+
+        Raises:
+            WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
+        """
+        problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False), *self._differences()]
+        if problems:
+            raise WeightsError(problems)
+
+    def allowed(self) -> dict[str, NonFinite]:
+        """Counts of NaN and Inf by the label of their source: `base`, an agent's name."""
+        found: dict[str, NonFinite] = {}
+        for tensor, source, count in self._bad_sources():
+            if self._plan.allow_nonfinite(tensor):
+                each = found.setdefault(source.label, NonFinite(source.tensor))
+                each.count, each.tensors = each.count + count, each.tensors + 1
+                each.elements += source.tensor.elements
+        return found
+
+    def _bad_sources(self) -> Iterator[tuple[TensorPlan, Source, int]]:
+        for index, counts in sorted(self._wrong.items()):
+            tensor, seen = self._plan.tensors[index], set()
+            for source, count in zip(tensor.sources, counts.tolist(), strict=True):
+                if count and id(source.tensor) not in seen:
+                    seen.add(id(source.tensor))
+                    yield tensor, source, count
+
+    def _bad_values(self) -> Iterator[str]:
+        groups: dict[tuple[str, str, str], list[tuple[Source, int]]] = {}
+        for tensor, source, count in self._bad_sources():
+            if self._plan.allow_nonfinite(tensor):
+                continue
+            codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if source.tensor.encoding else ""
+            what, why = (
+                (_BAD_IMPORTANCES, "they must be squared gradients or similar")
+                if source.is_importance
+                else ("NaN or Inf", f"{codes}the training diverged or the file is damaged ({_allowed(tensor)})")
+            )
+            groups.setdefault((source.owner, what, why), []).append((source, count))
+        for (owner, what, why), found in groups.items():
+            tensors = [(source.tensor, count) for source, count in found]
+            place = tensors[0][0].place
+            if owner == ALL_AGENTS and (first := _first_non_finite(self._plan, found[0][0])) is not None:
+                place, owner = first
+            yield f"{place}: {owner}: {_counted(tensors, what, len(self._plan.tensors))}; {why}"
+
+    def overflowing(self) -> tuple[str, ...]:
+        """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
+        return tuple(f"{text}; the output holds Inf there" for text in self._overflowing(allow_nonfinite=True))
+
+    def _overflowing(self, *, allow_nonfinite: bool) -> Iterator[str]:
+        for index in sorted(self._overflows - self._wrong.keys()):
+            tensor = self._plan.tensors[index]
+            if self._plan.allow_nonfinite(tensor) == allow_nonfinite:
+                wider = "choose a dtype with a larger range, such as bfloat16"
+                cure = wider if tensor.dtype == "F16" else "reduce the scale"
+                yield f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; {cure}"
+
+    def _differences(self) -> list[str]:
+        problems = []
+        for index, number in sorted(self._unequal):
+            tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
+            problems.append(
+                f"{source.tensor.path}: {source.owner}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
+                "base's; tensors that are not floating point cannot be merged and must be equal"
+            )
+        return problems
+
+
+def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
+    """Files and owner of the first input of a mean that holds NaN or Inf; None where only their sum does."""
+    parts = mean.tensor.origin.parts or (mean.tensor,)
+    named = [f"{name}, and perhaps others" for name in plan.agents]
+    owners = named if len(named) == len(parts) else [mean.owner] * len(parts)  # those of weight 0 are left out
+    with Files(plan.files) as files:
+        reader = Reader(files)
+        for owner, tensor in zip(owners, parts, strict=True):
+            grain = tensor.origin.grain
+            step = -(-_ELEMENTS_AT_ONCE // grain) * grain
+            for start in range(0, tensor.elements, step):
+                stop = min(start + step, tensor.elements)
+                reader.begin(start, stop)
+                if count_non_finite(tensor.dtype, reader.block(tensor), stop - start):
+                    return tensor.place, owner
+    return None
+
+
+def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> str:
+    if len(found) == 1:
+        return f"tensor {found[0][0].name!r} holds {found[0][1]:,} {what}"
+    named = listed([f"{tensor.name!r} ({count:,})" for tensor, count in found])
+    return f"{len(found):,} of {tensors:,} tensors hold {what}: {named}"
+
+
+def _allowed(tensor: TensorPlan) -> str:
+    if not tensor.together:
+        return "allow.non_finite: true computes with them"
+    which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
+    return (
+        f"allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
+        "too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor as it is"
+    )

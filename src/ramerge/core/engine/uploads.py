@@ -1,0 +1,134 @@
+"""Shards that are uploaded, each as soon as it is complete, while later ones are merged."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.engine.sinks import Shards, shard_name
+from ramerge.core.foundation.progress import Listener, Progress, silence
+from ramerge.core.output.remote_output import RemoteStagingDir
+from ramerge.core.output.write import Writer
+from ramerge.core.planning.model import Block, MergePlan
+
+# Shards that workers may write into besides the one that is uploaded.
+_AHEAD = 2
+_PARTING_SECONDS = 10.0
+
+
+class UploadedShards(Shards):
+    """Shards that a thread uploads, in the order in which their last blocks come in a pass that goes forwards.
+
+    A block is done once in a pass, and writes only what is its own. So a shard is complete when all blocks of all its
+    tensors are done. Workers wait that are too far ahead, so the staging directory holds few files. Blocks of the shard
+    that is next, and those before them, never wait, so this comes to an end.
+
+    Args:
+        plan: the plan.
+        writer: of the shards that have not arrived.
+        staging: their folder.
+    """
+
+    def __init__(self, plan: MergePlan, writer: Writer, staging: RemoteStagingDir) -> None:
+        super().__init__(plan, writer, frozenset(staging.arrived))
+        self._staging = staging
+        self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}
+        self._shards = [{part.shard for part in tensor.parts} for tensor in plan.tensors]
+        self._missing = dict.fromkeys(self._sizes, 0)  # elements, of each shard
+        last = dict.fromkeys(self._sizes, -1)
+        for index, tensor in enumerate(plan.tensors):
+            for shard in self._shards[index]:
+                self._missing[shard] += tensor.base.elements
+                last[shard] = index
+        self._order = sorted(last, key=last.__getitem__)
+        self._lasts = sorted(last.values())
+        self._merged = {shard: threading.Event() for shard in self._order}
+        self._uploaded = {shard: threading.Event() for shard in self._order}
+        self._failure: BaseException | None = None
+        self._note_complete(self._order)
+        self._uploader = threading.Thread(target=self._run, name="ramerge-upload", daemon=True)
+        self._uploader.start()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """On another node, the same files: it writes, and this process uploads."""
+        return Shards, (replace(self._plan, out=None), self._writer, frozenset(self._staging.arrived))
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
+        behind = bisect_left(self._lasts, tensor) - _AHEAD
+        if behind > 0:
+            self._uploaded[self._order[behind - 1]].wait()
+        self._raise()
+        super().write(point, tensor, part, start, data)
+
+    def advance(self, block: Block) -> None:
+        """Upload next what is complete now.
+
+        Raises:
+            SendError: what was complete before cannot be uploaded.
+        """
+        for shard in self._shards[block.tensor]:
+            self._missing[shard] -= block.stop - block.start
+            assert self._missing[shard] >= 0, "what was done again may have been uploaded"
+        self._note_complete(self._shards[block.tensor])
+        self._raise()
+
+    def _note_complete(self, shards: Iterable[str]) -> None:
+        for shard in shards:
+            if not self._missing[shard]:
+                self._merged[shard].set()
+
+    def _raise(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    def finish(self, listen: Listener = silence) -> int:
+        """Wait until all shards have arrived. Returns bytes of the files.
+
+        Args:
+            listen: gets the progress.
+
+        Raises:
+            OutputError: one cannot be uploaded.
+            OSError: the disk fails.
+        """
+        points = len(self._plan.points)
+        while self._uploader.is_alive():
+            self._uploader.join(0.1)  # signals come in between
+            done = sum(self._sizes[shard] for shard, arrived in self._uploaded.items() if arrived.is_set())
+            listen(Progress("uploading", points * done, points * sum(self._sizes.values())))
+        self._raise()
+        return super().finish()
+
+    def close(self) -> None:
+        """Stop after the shard that is being uploaded, and close the files."""
+        self._end(RuntimeError("the pass has ended"))
+        self._uploader.join(_PARTING_SECONDS)
+        super().close()
+
+    def _end(self, failure: BaseException) -> None:
+        self._failure = self._failure or failure
+        for event in (*self._merged.values(), *self._uploaded.values()):
+            event.set()
+
+    def _run(self) -> None:
+        try:
+            for shard in self._order:
+                self._merged[shard].wait()
+                for point in range(len(self._plan.points)):
+                    if self._failure is not None:
+                        return
+                    self._upload(shard_name(self._plan, point, shard))
+                self._uploaded[shard].set()
+        except BaseException as failure:
+            self._end(failure)
+
+    def _upload(self, name: str) -> None:
+        if name not in self._staging.arrived:
+            self._writer.release(name)
+            self._staging.upload(name)

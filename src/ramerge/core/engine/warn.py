@@ -1,0 +1,173 @@
+"""Warnings about values. They are errors of a strict plan, before its output appears."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ramerge.core.engine.sanity_checks import WrongModel, suspicions
+from ramerge.core.engine.tally import NonFinite
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.kernels import effect
+from ramerge.core.kernels.rounding import ROWS
+from ramerge.core.methods.base import Counts
+from ramerge.core.methods.moved import ADVICE, ORDERED, absolute
+from ramerge.core.planning.model import MergePlan
+
+# If a larger share of an agent's updates than this is lost, the user is warned.
+_MUCH = 0.1
+# An effective lambda is reported where it is further from the nominal one than this share of it and so many errors.
+_FAR, _ERRORS = 0.05, 4
+# Or of one that keeps less than half of what it adds to 1, if that is more than this.
+_MOST, _LEAST = 0.5, 0.01
+# Where an agent has moved a larger share of all elements, the threshold does not separate moved parameters from others.
+_DENSE = 2 / 3
+
+
+class AboutMethod(str):
+    """A warning about what the recipe's method does with these agents; other methods may do otherwise."""
+
+    __slots__ = ()
+
+
+def inspect(plan: MergePlan) -> tuple[str, ...]:
+    """Warnings from a sample of the weights.
+
+    Raises:
+        WeightsError: the plan is strict, and there are warnings.
+        CheckpointError: an input cannot be read.
+    """
+    found = tuple(suspicions(plan))
+    refuse(plan, found)
+    return found
+
+
+def refuse_wrong_models(plan: MergePlan, found: Iterable[str]) -> None:
+    """Refuse a base that looks like an agent, and agents of another base, unless the recipe allows them.
+
+    Raises:
+        WeightsError: a warning says so.
+    """
+    wrong = [text for text in found if isinstance(text, WrongModel) and not getattr(plan.recipe.allow, text.allow)]
+    if wrong:
+        raise WeightsError([f"{text} (allow.{text.allow}: true merges them as they are)" for text in wrong])
+
+
+def spoiled(found: Mapping[str, NonFinite]) -> list[str]:
+    """Warnings about NaN and Inf that were computed with, by input."""
+    return [
+        f"{each.first.place}: {label}: {each.count:,} of {each.elements:,} values are NaN or Inf in "
+        f"{f'{each.tensors:,} tensors, first' if each.tensors > 1 else 'tensor'} {each.first.name!r}; "
+        "allow.non_finite computes with them: depending on the method, the output holds NaN or Inf there, or what the "
+        "other models give"
+        for label, each in found.items()
+    ]
+
+
+def effects(rounding: Counts) -> list[dict[str, Any]]:
+    """Effect of rounding on each agent's updates, for the record.
+
+    Args:
+        rounding: int64, as in `kernels.piece.no_counts`.
+
+    Returns:
+        For each agent `updates` and `erased`, in elements; `erased_share`, erased / updates; and figures of a sample,
+        as `kernels.effect.figures` has them.
+    """
+    exact = [
+        {"updates": updates, "erased": erased, "erased_share": erased / updates if updates else 0.0}
+        for updates, erased in rounding[: len(ROWS)].T.tolist()
+    ]
+    return [{**one, **more} for one, more in zip(exact, effect.figures(rounding[len(ROWS) :]), strict=True)]
+
+
+def warnings_of(
+    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: Any, densities: Mapping[str, float]
+) -> tuple[str, ...]:
+    """All warnings of a point.
+
+    Args:
+        plan: its own come first.
+        seen: what `inspect` and `spoiled` found.
+        rounding: int64: counts of rounding, likewise; if they are not counted, the forecast from headers is used.
+        parameters: the method's.
+        densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
+    """
+    erased = _erased(plan, rounding) if plan.rounds_updates else plan.forecast_of_rounding
+    dense = _dense(plan, parameters, densities) if densities else plan.forecast_of_density
+    return (*plan.warnings, *seen, *erased, *dense)
+
+
+def _dense(plan: MergePlan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
+    epsilon = absolute(parameters)
+    found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in plan.fine.items() if densities[name] > _DENSE]
+    if epsilon is None or not found or len(plan.agents) == 1:
+        return []
+    text = (
+        f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {', '.join(found)} "
+        f"as moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}. {ORDERED}"
+    )
+    return [AboutMethod(text)]
+
+
+def advice(plan: MergePlan, rounding: Counts) -> list[str]:
+    """A note if rounding to nearest leaves another lambda of an agent than the merge computed."""
+    if not plan.rounds_updates or plan.recipe.seed is not None:
+        return []
+    far = [
+        f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
+        for name, figures in zip(plan.agents, effects(rounding), strict=True)
+        if figures["effective_lambda"] is not None
+        if _is_far(figures["effective_lambda"], figures["nominal_lambda"], _ERRORS * figures["effective_error"])
+    ]
+    if not far:
+        return []
+    return [
+        f"rounding to {_dtype(plan)} changes how much of the agents {plan.method.name} keeps: effective lambda, in a "
+        f"sample of the elements that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
+        f"average, `dtype: {plan.exact_dtype}` keeps it exactly"
+    ]
+
+
+def _is_far(effective: float, nominal: float, error: float) -> bool:
+    """Whether a lambda is another one, or has lost most of what makes it more than 1."""
+    apart = abs(effective - nominal)
+    return apart > _FAR * abs(nominal) + error or (nominal > 1 + _LEAST and apart > _MOST * (nominal - 1) + error)
+
+
+def _dtype(plan: MergePlan) -> str:
+    return "the output's dtypes" if plan.dtype == "mixed" else plan.dtype
+
+
+def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
+    """Warnings if rounding to the output's dtype erases much of an agent, or rounds tensors taken from an agent.
+
+    Stochastic rounding erases updates too, but gives as much to others.
+    """
+    found: list[str] = []
+    shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, effects(rounding), strict=True)}
+    much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
+    keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
+    dtype = _dtype(plan)
+    if much and plan.recipe.seed is None:
+        found.append(
+            AboutMethod(
+                f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}; "
+                f"`rounding: stochastic` keeps it on average{f'. {ORDERED}' if plan.fine else ''}"
+            )
+        )
+    if copies := plan.narrowed_copies:
+        what = f"{len(copies):,} tensor{'s' if len(copies) > 1 else ''} that rules take from agents"
+        found.append(f"{what} are rounded to {dtype}, and what that erases is not counted; {keep}")
+    return found
+
+
+def refuse(plan: MergePlan, warnings: Iterable[str]) -> None:
+    """Make an error of warnings if the plan is strict.
+
+    Raises:
+        WeightsError: the plan is strict, and there are warnings.
+    """
+    problems = dict.fromkeys(warnings)
+    if plan.strict and problems:
+        raise WeightsError(problems)

@@ -1,0 +1,365 @@
+"""The work of a thread: read a block of all inputs, count or merge it, and return the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.engine.operators import Operators, read_rows
+from ramerge.core.engine.result_codec import BlockResult, Results, blank
+from ramerge.core.foundation.dtypes import FLOATS, itemsize
+from ramerge.core.kernels.convert import convert, count_negative, count_non_finite
+from ramerge.core.kernels.formats import FORMATS, Words
+from ramerge.core.kernels.native import notifying_compilation
+from ramerge.core.kernels.piece import Piece, PieceResult, words_of
+from ramerge.core.linalg.devices import Solver
+from ramerge.core.linalg.work import notifying_work
+from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.reader import Files, Reader, Span
+from ramerge.core.tensors.scaled import Scaled, decode_parts, requantize, reread
+
+_NOTHING = np.empty((0, 0), np.uint8)
+
+
+class Sink(Protocol):
+    """Where merged bytes go.
+
+    Attributes:
+        in_order: whether bytes must come nearly in their order, so that workers take neighboring blocks side by side.
+    """
+
+    in_order: bool
+
+    def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
+        """Take bytes of a part of a point's tensor from byte `start` on, from any thread. `data` is reused."""
+        ...
+
+    def advance(self, block: Block) -> None:
+        """Called after each block that is done, now or by an earlier run, in the thread that began the pass."""
+        ...
+
+    def sync(self) -> None:
+        """Bring to the disk what was written; called in other processes that work, before they report it."""
+        ...
+
+    def close(self) -> None:
+        """Called when no more bytes will come. Waiting workers must stop."""
+        ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """How a tensor is merged for one point.
+
+    Attributes:
+        prepared: the method's prepared values for `merge`.
+        on_the_way: the statistic that is counted during merging: what the method reports.
+    """
+
+    prepared: Any
+    on_the_way: Statistic | None
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """The compilation of a kernel has begun, or is `done`."""
+
+    done: bool
+
+
+@dataclass(frozen=True)
+class Solving:
+    """A block's matrix is solved for. What is done so far is worth so many of the block's bytes."""
+
+    block: Block
+    bytes_done: int
+
+
+@dataclass(frozen=True)
+class Warned:
+    """Something that users should know of."""
+
+    text: str
+
+
+Message = Compiling | Solving | Warned
+
+
+@contextmanager
+def worker(plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> Iterator[Worker]:
+    """A worker. `operators` are shared by those of a process.
+
+    `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix.
+    """
+    with notifying_compilation(lambda done: tell(Compiling(done))):
+        yield Worker(plan, files, operators, tell)
+
+
+class Worker:
+    """One thread's memory, and its work on blocks."""
+
+    def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
+        self._plan = plan
+        self._operators = operators
+        self._tell = tell
+        self._arena = Arena(plan.resources.buffer_bytes)
+        self._reader = Reader(files, self._arena)
+
+    def expect(self, batches: Sequence[Batch]) -> None:
+        """Note which blocks come next, to prefetch them."""
+        self._reader.expect(
+            Span([source.tensor for source in self._plan.tensors[block.tensor].sources], block.start, block.stop)
+            for batch in batches
+            for block in batch
+        )
+
+    def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
+        """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
+        tensor = self._plan.tensors[blocks[0].tensor]
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, results) for block in blocks]
+        elements = sum(block.stop - block.start for block in blocks)
+        read = sum(share_of(tensor, block) for block in blocks)
+        return BlockResult(blocks[0], elements, read, counted, wrong=_total(wrong))
+
+    def _count(
+        self,
+        tensor: TensorPlan,
+        piece: Piece,
+        statistics: Sequence[Statistic],
+        counted: Mapping[Statistic, Counts],
+        results: Results,
+    ) -> tuple[int, ...]:
+        """Count a piece; for each source how many of its elements are not finite."""
+        flagged = False
+        for statistic in statistics:
+            after = statistic.after
+            before = results[after, tensor.part(after.scope)] if after is not None else None
+            flagged |= statistic.count(piece, before, counted[statistic])
+        # a difference may overflow although both sides are finite; only the result then shows whether it matters
+        return self._wrong(tensor, piece) if flagged else ()
+
+    def observe(self, block: Block, statistics: Sequence[Statistic], results: Results, task: Task) -> BlockResult:
+        """Merge the block for the first point without writing it, and count inputs and result."""
+        tensor = self._plan.tensors[block.tensor]
+        piece = self._piece(tensor, block)
+        rounding = blank(self._plan)
+        merged, found = self._merge(0, tensor, piece, task, None, rounding[0])
+        if tensor.quantized is not None and merged.counts is not None:
+            with self._arena.scratch():
+                values, old = self._values(tensor, merged)
+                seen = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
+                self._count_stored(tensor, merged, found, seen)
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        wrong = self._count(tensor, piece, statistics, counted, results)
+        return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
+
+    def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> BlockResult:
+        """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied."""
+        tensor = self._plan.tensors[block.tensor]
+        if tensor.action == "compare":
+            return self._compare(tensor, block, sink)
+        piece, read = self._piece(tensor, block), share_of(tensor, block)
+        if tensor.action == "copy":
+            flagged = piece.copy()
+            self._write(tensor, block, piece, PieceResult(flagged), range(len(self._plan.points)), sink)
+            wrong = self._wrong(tensor, piece)
+            return BlockResult(block, piece.elements, read, wrong=wrong if flagged or any(wrong) else None)
+        counted: dict[Statistic, Counts] = {}
+        rounding = blank(self._plan)
+        flagged = False
+        with self._told_of(block):
+            for index, task in enumerate(tasks):
+                counts = None
+                if task.on_the_way is not None and task.on_the_way not in counted:
+                    counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
+                merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
+                flagged |= result.nonfinite
+                self._write(tensor, block, merged, result, (index,), sink)
+        found = self._wrong(tensor, piece) if flagged else None
+        return BlockResult(block, piece.elements, read, counted, rounding, found)
+
+    def _told_of(self, block: Block) -> AbstractContextManager[None]:
+        """While it lasts, tells how much of the work is done that methods state of the block's matrix."""
+        tensor, done = self._plan.tensors[block.tensor], 0.0
+        if not tensor.whole:
+            return nullcontext()
+        agents = len(self._plan.agents)
+        stated = sum(
+            point.method.work(tensor.layer, point.parameters[tensor.rule], agents).operations
+            for point in self._plan.points
+        )
+
+        def tell(operations: float) -> None:
+            nonlocal done
+            done += operations
+            self._tell(Solving(block, int(share_of(tensor, block) * min(done / stated, 1.0))))
+
+        return notifying_work(tell) if stated else nullcontext()
+
+    def _merge(
+        self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
+    ) -> tuple[Piece, PieceResult]:
+        """Merge what was read for a point; the piece as that point has it, and what was found."""
+        point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
+        piece = replace(
+            read,
+            has_base=point.uses_base,
+            operator=self._operator(index, tensor),
+            solver=self._solver(index, tensor),
+            counts=rounding if point.uses_base else None,
+        )
+        found = point.method.merge(piece, task.prepared, counts, allow_nonfinite)
+        for sample in piece.unrounded(found):
+            point.method.merge(sample, task.prepared, None, allow_nonfinite)
+            piece.measure(sample, found)
+        return piece, found
+
+    def _solver(self, index: int, tensor: TensorPlan) -> Solver | None:
+        """Where a point solves for the matrices of a tensor; None for here."""
+        resources, point = self._plan.resources, self._plan.points[index]
+        if resources.device == "cpu" or not tensor.whole:
+            return None
+        needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.agents))
+        if needed > resources.device_bytes:
+            return None
+        return Solver(resources.device, lambda text: self._tell(Warned(text)))
+
+    def _operator(self, index: int, tensor: TensorPlan) -> Any:
+        """Recorded inputs of a tensor as a point's method prepares them; None where there are none."""
+        point = self._plan.points[index]
+        make, parameters = point.method.operator, point.parameters[tensor.rule]
+        if make is None or not tensor.recorded:
+            return None
+        layer = tensor.layer
+        return self._operators.get(
+            (index, tensor.rule, layer.shape[1:], tensor.recorded),
+            lambda: make(layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters),
+        )
+
+    def _write(
+        self,
+        tensor: TensorPlan,
+        block: Block,
+        piece: Piece,
+        found: PieceResult,
+        points: Sequence[int],
+        sink: Sink,
+    ) -> None:
+        if tensor.quantized is not None:
+            with self._arena.scratch():
+                self._write_quantized(tensor, tensor.quantized, block, piece, found, points, sink)
+            return
+        width = itemsize(tensor.dtype)
+        data = piece.out.view(np.uint8)[: piece.elements * width]
+        for point in points:
+            sink.write(point, block.tensor, 0, block.start * width, data)
+
+    def _write_quantized(
+        self,
+        tensor: TensorPlan,
+        stored: Scaled,
+        block: Block,
+        piece: Piece,
+        found: PieceResult,
+        points: Sequence[int],
+        sink: Sink,
+    ) -> None:
+        values, old = self._values(tensor, piece)
+        codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
+        first, _ = stored.grid.scales_of(block.start, block.stop)
+        for point in points:
+            sink.write(point, block.tensor, 0, block.start, codes)
+            sink.write(point, block.tensor, 1, first * itemsize(stored.scales.dtype), scales)
+        if piece.counts is not None:
+            seen = self._arena.take(4 * piece.elements).view(np.float32)
+            decode_parts(stored, block.start, codes, scales, seen)
+            self._count_stored(tensor, piece, found, seen)
+
+    def _values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """The results of a piece of a quantized tensor, and the base's numbers there."""
+        held, kind = self._reader.block(tensor.base), tensor.base.dtype
+        if kind != "F32":
+            narrow, held = held, self._arena.take(4 * piece.elements)
+            convert(kind, narrow, "F32", held, piece.elements)
+        return piece.out.view(np.float32)[: piece.elements], held.view(np.float32)[: piece.elements]
+
+    def _count_stored(self, tensor: TensorPlan, piece: Piece, found: PieceResult, seen: NDArray[np.float32]) -> None:
+        """Count what became of results of which `seen` is read back."""
+        kind = tensor.base.dtype
+        if kind != "F32":  # so that what has the base's codes has the base's value
+            narrow = self._arena.take(itemsize(kind) * piece.elements)
+            convert("F32", seen.view(np.uint8), kind, narrow, piece.elements)
+            convert(kind, narrow, "F32", seen.view(np.uint8), piece.elements)
+        piece.count_stored(seen, found)
+
+    def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:
+        first, *others = self._read(tensor, block)
+        width = itemsize(tensor.dtype)
+        for point in range(len(self._plan.points)):
+            sink.write(point, block.tensor, 0, block.start * width, first[: (block.stop - block.start) * width])
+        unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
+        return BlockResult(block, block.stop - block.start, share_of(tensor, block), unequal=unequal)
+
+    def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
+        elements = block.stop - block.start
+        formats = tuple(source.tensor.dtype for source in tensor.sources)
+        parts = self._read(tensor, block)
+        if tensor.dtype not in FLOATS:
+            # integers that a rule keeps or takes: only their bytes are copied
+            return Piece(
+                tensor.name, tensor.base.shape, block.start, elements, formats, [*parts], formats[0], parts[0], parts[0]
+            )
+        words: list[Words] = [part.view(FORMATS[format].word) for part, format in zip(parts, formats, strict=True)]
+        out_word = np.dtype(FORMATS[tensor.dtype].word)
+        out = self._arena.take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
+        rows = len(tensor.scratch)
+        scratch = self._arena.take(sum(tensor.scratch) * elements).reshape(rows, -1) if rows else _NOTHING
+        return Piece(
+            tensor.name,
+            tensor.base.shape,
+            block.start,
+            elements,
+            formats,
+            words,
+            tensor.dtype,
+            out,
+            scratch,
+            seed=tensor.seed,
+        )
+
+    def _read(self, tensor: TensorPlan, block: Block) -> list[NDArray[np.uint8]]:
+        """The block's bytes in every source, with zeros up to a multiple of 4, so that they fill whole words.
+
+        An agent that does not change the tensor shares the base's bytes.
+
+        Raises:
+            CheckpointError: an input cannot be read.
+        """
+        self._reader.begin(block.start, block.stop)
+        return self._reader.blocks([source.tensor for source in tensor.sources])
+
+    @staticmethod
+    def _wrong(tensor: TensorPlan, piece: Piece) -> tuple[int, ...]:
+        if tensor.dtype not in FLOATS:
+            return (0,) * len(piece.inputs)
+        found = []
+        for source, format, words in zip(tensor.sources, piece.formats, piece.inputs, strict=True):
+            count = count_non_finite(format, words, piece.elements)
+            if source.is_importance:
+                count += count_negative(format, words, piece.elements)
+            found.append(count)
+        return tuple(found)
+
+
+def _total(wrong: Sequence[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """The sums of what is wrong in blocks of a tensor; None if nothing is."""
+    found = [counts for counts in wrong if any(counts)]
+    return tuple(map(sum, zip(*found, strict=True))) if found else None

@@ -1,0 +1,869 @@
+"""A LoRA adapter of PEFT, opened over its base: the tensors of the whole agent.
+
+What the adapter changes is computed from the base in float32 (`tensors.lowrank`), what it replaces is as stored, and
+everything else is the base's own. Sources: `peft.utils.save_and_load`, `peft.tuners.lora.layer` and
+`peft.utils.other` of peft 0.21.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from itertools import permutations
+from typing import Any
+
+from ramerge.core.formats import pickled, safetensors, unread
+from ramerge.core.formats.expert_adapters import ExpertPlace, Projection, places_of, projection_of
+from ramerge.core.formats.files import UNGATHERED, check_files, policy_places
+from ramerge.core.formats.format import ADAPTER, Format, Opening
+from ramerge.core.formats.peft import CONFIG, Settings, model_name, read_settings
+from ramerge.core.formats.views import unwrapped
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, head_of, set_vocabulary, tied_embedding, untied
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
+from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.core.tensors.origins import reshaped, stacked
+from ramerge.core.tensors.prefixes import aligned
+from ramerge.core.tensors.tensor import Tensor
+
+_WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")
+PREFIX = "base_model.model."
+"""In front of the names in an adapter's file."""
+# Which copy of a layer it is. PEFT saves embeddings that were resized and trained three times: as they are, with what
+# they were before, and once more under the wrapper's name.
+_BASE_LAYER, _BEFORE = ".base_layer.", ".original_module."
+_SAVED = re.compile(r"\.modules_to_save(\.default)?(?=\.)")
+# Ranks that are read for any matrix. A larger one is useful only up to the larger side of the matrix.
+_ANY_RANK = 1024
+# Problems of a kind that are listed one by one.
+_MOST_ALIKE = 3
+# What names of models end in that are quantized for training adapters.
+_IN_4_BITS = re.compile(r"-(?:unsloth-)?bnb-4bit$")
+_PART = re.compile(
+    r"(?P<module>.+)\.(?P<part>lora_[A-Za-z_]+|trainable_tokens_delta)(?:\.default)?(?:\.(?P<leaf>weight|bias))?"
+)
+_PARTS = {
+    ("lora_A", "weight"): "A",
+    ("lora_B", "weight"): "B",
+    ("lora_B", "bias"): "bias",
+    ("lora_embedding_A", None): "embedding A",
+    ("lora_embedding_B", None): "embedding B",
+    ("lora_magnitude_vector", None): "magnitudes",
+    ("lora_magnitude_vector", "weight"): "magnitudes",
+    ("trainable_tokens_delta", None): "tokens",
+}
+_PAIRS = (("A", "B"), ("embedding A", "embedding B"))
+# A parameter of all experts, and the tensors that files may have instead for each expert, one below the other.
+_EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
+# Projections that files may have as one tensor, one below the other, or each by itself.
+_ROWS = (
+    ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
+    ("gate_up_proj", ("gate_proj", "up_proj")),
+    ("in_proj_qkv", ("in_proj_q", "in_proj_k", "in_proj_v")),
+)
+# In which order modules of transformers declare them. PEFT wraps the first of them first.
+_DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
+# Architectures whose linear layers are stored as (in, out).
+_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
+
+
+def find(folder: Location) -> Location | None:
+    """The folder of an adapter: this one, or verl's inside of a step or a run. MLX has a `CONFIG` of its own."""
+    inside = (inner for place in policy_places(folder) for inner in (place, place / "lora_adapter"))
+    return next((inner for inner in inside if (inner / CONFIG).exists() and not unread.is_mlx(inner)), None)
+
+
+def open_folder(folder: Location, opening: Opening) -> Contents:
+    """Open an adapter over `opening.base`.
+
+    Raises:
+        CheckpointError: there is no base, or the adapter cannot be read or does not fit it; all problems are listed.
+    """
+    base = opening.needed(folder, "a LoRA adapter")
+    present = [name for name in _WEIGHTS if (folder / name).exists()] or [_WEIGHTS[0]]
+    if not (folder / present[0]).exists() and (several := [path.name for path in folder.glob("adapter_model-*-of-*")]):
+        raise CheckpointError(
+            f"{folder}: the adapter is in several files, such as {quoted(min(several))}, which PEFT does not read "
+            "either; save it in one: model.save_pretrained(OUT, max_shard_size='1TB')"
+        )
+    names = (present[0], CONFIG)
+    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    files = identify(folder / name for name in names)
+    path, problems = folder / present[0], list[str]()
+    stored: Sequence[Tensor] = ()
+    with collected(problems):
+        stored = safetensors.tensors_of(path) if path.suffix == ".safetensors" else pickled.tensors_of(path)
+    if (text := unread.adapter_of_megatron(folder, (tensor.name for tensor in stored))) is not None:
+        raise CheckpointError(text)
+    with collected(problems):
+        settings = read_settings(folder)
+    if problems:
+        raise CheckpointError(problems)
+    agent = _Agent(path, settings, untied(base), _tied(base))
+    agent.add(stored)
+    agent.tie_again(base)
+    if agent.problems:
+        raise CheckpointError(f"{path}: {text}" for text in _gathered(agent.problems))
+    base = agent.base
+    same_names = agent.tensors.keys() == base.tensors.keys()
+    vocabulary = agent.vocabulary
+    config = deepcopy(dict(base.config))
+    if vocabulary is not None:
+        set_vocabulary(config, vocabulary)
+    quantized = base.quantized
+    if quantized is not None and not same_names:
+        quantized = replace(quantized, shards={})
+    return Contents(
+        tensors=agent.tensors,
+        files={**base.files, **files},
+        config=config,
+        metadata_folder=base.metadata_folder,
+        shards=base.shards if same_names else {},
+        notes=(f"{folder} is a LoRA adapter: {agent.told()}", *agent.notes),
+        warnings=tuple(f"{path}: {text}" for text in (*agent.warnings, *_other_base(settings, base))),
+        tokenizers=(*base.tokenizers, folder),
+        quantized=quantized,
+        vocabulary=vocabulary,
+        untied=base.untied,
+    )
+
+
+def _gathered(problems: Sequence[str]) -> list[str]:
+    """The problems; of those that say the same of many modules, the first and how many there are."""
+    alike: dict[str, list[str]] = {}
+    for text in problems:
+        alike.setdefault(re.sub(r"'[^']*'|[0-9]+", "", text), []).append(text)
+    return [
+        text
+        for texts in alike.values()
+        for text in (texts if len(texts) <= _MOST_ALIKE else [f"{texts[0]} (and {len(texts) - 1:,} others alike)"])
+    ]
+
+
+def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
+    """A warning if the adapter names another base. Paths differ between machines, so only last parts are compared."""
+    known = {model_name(str(place)) for place in (base.directory, base.directory.resolve(), base.metadata_folder)}
+    known.add(model_name(str(base.config.get("_name_or_path") or "")))
+    named = _IN_4_BITS.sub("", settings.base_model_name_or_path)
+    if named and not {model_name(named), model_name(settings.base_model_name_or_path)} & known:
+        yield (
+            f"its configuration says that it was trained on {quoted(named)}, and the base is "
+            f"{base.directory}; the shapes fit, but on another model it makes no sense"
+        )
+
+
+def _tied(base: Checkpoint) -> tuple[str, ...]:
+    """The names of output and input embeddings that the base ties; nothing if it does not."""
+    embedding = tied_embedding(base)
+    return (head_of(base, embedding), embedding.name) if embedding is not None else ()
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """The factors of a module: A, of shape (rank * experts, in), and B, of shape (out, rank * experts).
+
+    Stacked, those of a projection of all experts, A is (experts, rank, in), and B (experts, out, rank). One that all
+    experts share is a stack of one.
+    """
+
+    module: str
+    a: Tensor
+    b: Tensor
+    is_embedding: bool
+
+    @property
+    def depth(self) -> int:
+        return self.module.count(".base_layer")
+
+    @property
+    def plain(self) -> str:
+        return self.module.replace(".base_layer", "")
+
+    @property
+    def is_stacked(self) -> bool:
+        return len(self.a.shape) == 3
+
+    def rank(self, experts: int) -> int:
+        return self.a.shape[0] // experts
+
+    def factors(self, experts: int, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor, int]:
+        """Left and right factor from an expert and a row on, and the rank.
+
+        A has the experts one after the other, in B each rank has all experts side by side. Of several experts, or of
+        one whose factors are all there are.
+        """
+        rank, width = self.rank(experts), self.a.shape[1]
+        a = Factor(self.a, index=1, rank=width, expert=rank * width, first=expert * rank * width)
+        b = Factor(self.b, index=rank * experts, rank=experts, expert=1, first=expert)
+        left, right = (a, b) if transposed else (b, a)
+        if row:
+            left = Factor(left.tensor, left.index, left.rank, left.expert, left.first + row * left.index)
+        return left, right, rank
+
+    def of_stack(self, *, transposed: bool, expert: int = 0, row: int = 0) -> tuple[Factor, Factor]:
+        """Left and right factor of a stack, from an expert and a row on; `row` is for those that are not transposed."""
+        (_, rank, width), out = self.a.shape, self.b.shape[1]
+        a_step = rank * width if self.a.shape[0] > 1 else 0
+        b_step = out * rank if self.b.shape[0] > 1 else 0
+        a = Factor(self.a, index=1, rank=width, expert=a_step, first=expert * a_step)
+        b = Factor(self.b, index=rank, rank=1, expert=b_step, first=expert * b_step + row * rank)
+        return (a, b) if transposed else (b, a)
+
+    @property
+    def as_stack(self) -> _Pair:
+        """The same factors as a stack of one, if they are no stack."""
+        if self.is_stacked:
+            return self
+        a, b = (reshaped(factor, (1, *factor.shape)) for factor in (self.a, self.b))
+        return replace(self, a=a, b=b)
+
+
+@dataclass(frozen=True)
+class _AdaptedParameter:
+    """A parameter that PEFT targets by name.
+
+    Attributes:
+        name: of the parameter, as PEFT knows it.
+        shape: (experts, rows, columns), or (rows, columns).
+        parts: the base's tensors that make it up: names with expert and first row; one for all experts at -1.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[tuple[str, int, int], ...]
+
+    @property
+    def experts(self) -> int:
+        return self.shape[0] if len(self.shape) == 3 else 1
+
+    def orientations(self, pair: _Pair) -> set[bool]:
+        """Whether the factors fit as they are (False), and transposed (True)."""
+        (high, wide), (out, width) = self.shape[-2:], (pair.b.shape[0], pair.a.shape[1])
+        if pair.a.shape[0] % self.experts:
+            return set()
+        found = {False} if (out, width) == (high, wide) else set[bool]()
+        return found | ({True} if (width, out) == (high, wide) and len(self.shape) == 3 else set())
+
+
+@dataclass
+class _Agent:
+    """The tensors of base and adapter, as they are put together, and what is wrong with it.
+
+    A tied base has output embeddings of their own here, because PEFT trains them apart.
+    """
+
+    path: Location
+    settings: Settings
+    base: Checkpoint
+    tied: tuple[str, ...]
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    products: int = 0
+    ranks: set[int] = field(default_factory=set)
+    others: int = 0
+    added: list[str] = field(default_factory=list)
+    scaled: set[str] = field(default_factory=set)
+    done: dict[tuple[str, str], str] = field(default_factory=dict)
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+    heights: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tensors = dict(self.base.tensors)
+
+    def told(self) -> str:
+        ranks = sorted(self.ranks)
+        of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
+        kind = "DoRA" if self.settings.use_dora else "LoRA"
+        more = f", {self.others} others replaced" if self.others else ""
+        names = ", ".join(map(quoted, self.added[:10])) + (" and others" if len(self.added) > 10 else "")
+        more += f", {len(self.added)} added that the base does not have: {names}" if self.added else ""
+        return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
+
+    @property
+    def vocabulary(self) -> int | None:
+        for name, tensor in self.base.tensors.items():
+            if name.endswith(EMBEDDINGS) and self.tensors[name].shape[:1] != tensor.shape[:1]:
+                return self.tensors[name].shape[0]
+        return self.base.vocabulary
+
+    @contextmanager
+    def _about(self, what: str) -> Iterator[None]:
+        """Collect a ValueError as what is wrong with a module or a tensor."""
+        try:
+            yield
+        except ValueError as error:
+            self.problems.append(f"{quoted(what)}: {error}")
+
+    def _note(self, kind: str, name: str, what: str) -> None:
+        """Note what is done to a tensor of the base. Raises ValueError if it is done a second time."""
+        if (before := self.done.get((kind, name))) is not None:
+            both = f"as {quoted(before)} and as {quoted(what)}"
+            raise ValueError(f"{kind} {quoted(name)} twice, {both}; only one of them can be meant")
+        self.done[kind, name] = what
+
+    def add(self, stored: Sequence[Tensor]) -> None:
+        modules, others = self._sorted(stored)
+        if _IN_4_BITS.search(self.settings.base_model_name_or_path):
+            self.notes.append(
+                f"{self.path}: was trained on the base in 4 bits (QLoRA); as its trainer's merge in 16 bits does, its "
+                "updates are added to the base as it is"
+            )
+        for key, tensor in sorted(others.items(), key=lambda item: self._is_trained(item[1])):
+            with self._about(key):
+                self._replace(key, tensor)
+        wrapped: dict[str, list[_Pair]] = {}
+        empty = [name for name, parts in modules.items() if self._is_placeholder(name, parts)]
+        modules = {name: parts for name, parts in modules.items() if name not in empty}
+        if empty:
+            names = ", ".join(map(quoted, empty[:3])) + (f" and {len(empty) - 3:,} more" if len(empty) > 3 else "")
+            self.notes.append(f"{self.path}: {names}: placeholders without elements for what the base lacks; skipped")
+        for module, parts in modules.items():
+            plain = module.replace(".base_layer", "")
+            with self._about(module):
+                if (pair := self._pair(module, parts)) is not None:
+                    wrapped.setdefault(plain, []).append(pair)
+                if "tokens" in parts:
+                    self._replace_rows(plain.removesuffix(".token_adapter"), parts["tokens"])
+        self._align(wrapped)
+        experts: dict[Projection, dict[int | None, _Pair]] = {}
+        for module, pairs in wrapped.items():
+            with self._about(module):
+                if targets := self._targets(module):
+                    self._add_to_parameters(module, pairs, targets)
+                    continue
+                of_experts = projection_of(module) if self._named(f"{module}.weight") is None else None
+                for pair in pairs:
+                    if of_experts is not None:
+                        experts.setdefault(of_experts[0], {})[of_experts[1]] = pair
+                    else:
+                        self._add_to_module(pair, modules[pair.module])
+        for projection, found in experts.items():
+            with self._about(f"{projection.stem} ({projection.kind})" if None not in found else found[None].module):
+                self._add_to_experts(projection, found)
+        if not modules and not others:
+            self.problems.append("holds no tensors")
+        for option, keys in self.settings.idle(self.scaled).items():
+            names = ", ".join(map(quoted, keys[:10])) + (" and others" if len(keys) > 10 else "")
+            self.warnings.append(f"{option} in {CONFIG} has {names}, which matches no module that the adapter changes")
+        if self.settings.unread:
+            names = ", ".join(map(quoted, self.settings.unread[:10]))
+            self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
+
+    # --- what the file holds -----------------------------------------------------------------------------------------
+
+    def _sorted(self, stored: Sequence[Tensor]) -> tuple[dict[str, dict[str, Tensor]], dict[str, Tensor]]:
+        """Parts of LoRA by module, and tensors that replace others by their names in the file."""
+        modules: dict[str, dict[str, Tensor]] = {}
+        others: dict[str, Tensor] = {}
+        before = set()
+        for tensor in stored:
+            key = unwrapped(tensor.name).removeprefix(PREFIX)
+            found = _PART.fullmatch(key)
+            if found is None:
+                if _BEFORE in key:
+                    before.add(key.replace(_BEFORE, "."))
+                else:
+                    others[tensor.name] = Tensor(key, tensor.dtype, tensor.shape, tensor.origin)
+                continue
+            with self._about(tensor.name):
+                part = _PARTS.get((found["part"], found["leaf"]))
+                if part is None:
+                    raise ValueError("is of a kind of adapter that is not read")
+                if part in modules.setdefault(found["module"], {}):
+                    raise ValueError("is there twice")
+                if tensor.dtype not in WIDENED:
+                    raise ValueError(f"has dtype {tensor.dtype}, where one of {', '.join(WIDENED)} is read")
+                modules[found["module"]][part] = tensor
+        keys = {tensor.name for tensor in others.values()}
+        again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
+        return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
+
+    def _is_placeholder(self, module: str, parts: Mapping[str, Tensor]) -> bool:
+        """Whether factors without elements are for a module that the base does not have, as a gate of its experts."""
+        plain = module.replace(".base_layer", "")
+        known = bool(self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain))
+        if not known and (found := projection_of(plain)) is not None:
+            known = bool(places_of(found[0], self._named, self.base.tensors))
+        return not known and not any(tensor.elements for tensor in parts.values())
+
+    @staticmethod
+    def _pair(module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
+        """A and B of a module, if it has them. Raises ValueError if one lacks, or their shapes do not fit."""
+        for a, b in _PAIRS:
+            if (a in parts) != (b in parts):
+                raise ValueError(f"has {a if a in parts else b}, but not the other factor")
+            if a in parts:
+                pair = _Pair(module, parts[a], parts[b], is_embedding=a != "A")
+                shapes = f"A has the shape {list(pair.a.shape)}, B {list(pair.b.shape)}"
+                if 0 in (*pair.a.shape, *pair.b.shape) or min(len(pair.a.shape), len(pair.b.shape)) < 2:
+                    raise ValueError(f"{shapes}; {UNGATHERED}")
+                if projection_of(pair.plain) is not None and {len(pair.a.shape), len(pair.b.shape)} == {3}:
+                    if pair.a.shape[1] != pair.b.shape[2]:
+                        raise ValueError(f"{shapes}, which are no factors of a product for each expert")
+                    return pair
+                if len(pair.a.shape) > 2 or len(pair.b.shape) > 2:
+                    raise ValueError(f"{shapes}; adapters of convolutions are not read")
+                if pair.a.shape[0] != pair.b.shape[1]:
+                    raise ValueError(f"{shapes}, which are no factors of a product")
+                return pair
+        return None
+
+    # --- names -------------------------------------------------------------------------------------------------------
+
+    def _named(self, name: str) -> str | None:
+        moved = (new + name[len(old) :] for old, new in self.prefixes.items() if name.startswith(old))
+        return next(
+            (spelled for start in (name, *moved) for spelled in name_aliases(start) if spelled in self.base.tensors),
+            None,
+        )
+
+    def _align(self, wrapped: Mapping[str, Sequence[_Pair]]) -> None:
+        """Find prefixes under which the base has the modules, if these follow from no other convention."""
+        shapes = {
+            f"{module}.weight": (pair.b.shape[0], pair.a.shape[1])
+            for module, (pair, *_) in wrapped.items()
+            if not pair.is_stacked and self._named(f"{module}.weight") is None
+        }
+        self.heights = {module: pair.b.shape[0] for module, (pair, *_) in wrapped.items()}
+        if shapes:
+            self.prefixes = aligned(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
+
+    def tie_again(self, base: Checkpoint) -> None:
+        """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
+        if not self.tied:
+            return
+        head, embedding = (self.tensors[name] for name in self.tied)
+        if head.origin != embedding.origin:
+            start = self.base.tensors[embedding.name].origin
+            changed = " and ".join(quoted(one.name) for one in (embedding, head) if one.origin != start)
+            self.notes.append(
+                f"{self.path}: changes {changed} by itself, although the base ties input and output embeddings: as a "
+                "model of its own it has both, and a config.json that says tie_word_embeddings: false"
+            )
+            if head.shape != embedding.shape:
+                both = f"{quoted(embedding.name)} {list(embedding.shape)} and {quoted(head.name)} {list(head.shape)}"
+                self.problems.append(f"leaves {both} with other numbers of rows; save it with save_embedding_layers")
+            return
+        del self.tensors[head.name]
+        if head.name in base.tensors and embedding.origin == base.tensors[embedding.name].origin:
+            self.tensors = {name: self.tensors.get(name, base.tensors[name]) for name in base.tensors}
+        self.base = base
+
+    def _shared(self, name: str) -> tuple[str, ...]:
+        return self.tied if name in self.tied else (name,)
+
+    def _trained_with(self, name: str) -> tuple[str, ...]:
+        return self._shared(name) if self.settings.ensure_weight_tying else (name,)
+
+    # --- what replaces -----------------------------------------------------------------------------------------------
+
+    def _replace(self, key: str, tensor: Tensor) -> None:
+        plain = _plain(tensor)
+        name = self._named(plain) or plain
+        together = self._trained_with(name) if self._is_trained(tensor) else self._shared(name)
+        if len(together) > 1 and any(("replaces", each) in self.done for each in together):
+            return  # one tensor, which PEFT saves under both names
+        self._note("replaces", name, key)
+        if name in self.base.tensors:
+            self.others += 1
+        else:
+            self.added.append(name)
+        for each in together:
+            self.tensors[each] = Tensor(each, tensor.dtype, tensor.shape, tensor.origin)
+
+    def _is_trained(self, tensor: Tensor) -> bool:
+        """Whether a tensor is a copy that was trained in the base's place, and not the base's own with other rows."""
+        return _BASE_LAYER not in tensor.name and self.settings.saves(_plain(tensor).rpartition(".")[0])
+
+    def _replace_rows(self, module: str, values: Tensor) -> None:
+        rows = self.settings.tokens_of(module)
+        name = self._named(f"{module}.weight")
+        if name is None:
+            raise ValueError("the base has no such tensor, of which tokens have values")
+        if name in self.tied[:1] and not self._has_own_rows():
+            return  # those of the input embeddings
+        tensor = self.tensors[name]
+        if len(rows) != len(set(rows)) or values.shape != (len(rows), *tensor.shape[1:]):
+            raise ValueError(
+                f"the values of tokens have the shape {list(values.shape)}, but trainable_token_indices names "
+                f"{len(set(rows))} rows of {list(tensor.shape)}"
+            )
+        if rows and not (min(rows) >= 0 and max(rows) < tensor.shape[0]):
+            raise ValueError(f"trainable_token_indices names rows that {list(tensor.shape)} does not have")
+        self._check_wide(name)
+        self._note("replaces rows of", name, module)
+        places = sorted(range(len(rows)), key=rows.__getitem__)
+        origin = OtherRows(tensor, tuple(rows[place] for place in places), tuple(places), values)
+        for each in (name,) if self._has_own_rows() else self._shared(name):
+            self.tensors[each] = Tensor(each, "F32", tensor.shape, origin)
+        self.others += 1
+
+    def _has_own_rows(self) -> bool:
+        if not self.tied or not isinstance(self.settings.trainable_token_indices, dict):
+            return False
+        head, embedding = (self.settings.tokens_of(name.removesuffix(".weight")) for name in self.tied)
+        return bool(head) and head != embedding
+
+    # --- what is added -----------------------------------------------------------------------------------------------
+
+    def _check_wide(self, name: str) -> None:
+        dtype = self.tensors[name].dtype
+        if dtype not in WIDENED:
+            raise ValueError(
+                f"changes {quoted(name)}, which is {dtype} in the base; it must be one of {', '.join(WIDENED)}"
+            )
+
+    def _scaling(self, name: str, rank: int) -> float:
+        """Factor of a product. Raises ValueError if the weights have another rank than the one stated."""
+        self.scaled.add(name)
+        if rank != (stated := self.settings.rank(name)):
+            raise ValueError(
+                f"has the rank {rank}, but by r and rank_pattern in {CONFIG} it is {stated}, so its factor, alpha by "
+                "rank, is not known; correct them to what it was trained with"
+            )
+        return self.settings.scaling(name, rank)
+
+    def _put(self, name: str, origin: LowRank) -> None:
+        most = max(_ANY_RANK, *origin.base.shape[-2:])
+        if origin.ranks > most:
+            raise ValueError(
+                f"has the rank {origin.ranks:,} for {quoted(name)} of {list(origin.base.shape)}; "
+                f"more than {most:,} add nothing to such a matrix, and no training makes them with PEFT; is it damaged?"
+            )
+        for each in self._trained_with(name):
+            self.tensors[each] = Tensor(each, "F32", origin.base.shape, origin)
+        self.products += 1
+        self.ranks.add(origin.ranks)
+
+    def _add_to_module(self, pair: _Pair, parts: Mapping[str, Tensor]) -> None:
+        name = self._named(f"{pair.plain}.weight")
+        if name is None and self._add_to_rows(pair):
+            return
+        if self.settings.ensure_weight_tying and name in self.tied[:1]:
+            return  # the same change as that of the input embeddings, which PEFT's merge_and_unload makes twice
+        self._note("changes", name or f"{pair.plain}.weight", pair.module)
+        if name is None:
+            raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
+        tensor = self.tensors[name]
+        transposed = self._is_transposed(pair, tensor)
+        if transposed is None:
+            raise ValueError(
+                f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
+                f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
+            )
+        magnitudes = parts.get("magnitudes")
+        if (magnitudes is not None) != self.settings.use_dora:
+            what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
+            raise ValueError(what)
+        if magnitudes is not None and math.prod(magnitudes.shape) != tensor.shape[1 if transposed else 0]:
+            raise ValueError(f"{list(magnitudes.shape)} magnitudes for {list(tensor.shape)}")
+        self._check_wide(name)
+        left, right, rank = pair.factors(1, transposed=transposed)
+        scaling = self._scaling(pair.plain, rank)
+        self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
+        if "bias" in parts:
+            self._add_to_bias(pair.plain, parts["bias"], scaling)
+
+    def _add_to_rows(self, pair: _Pair) -> bool:
+        """Add a product to the rows of a matrix that holds several projections, or its rows to each of these.
+
+        Returns:
+            Whether the base has such matrices.
+        """
+        stem, _, last = pair.plain.rpartition(".")
+        out = pair.b.shape[0]
+        found: list[tuple[str, int, Region | None]] = []
+        for whole, parts in _ROWS:
+            if last in parts and (name := self._named(f"{stem}.{whole}.weight")) is not None:
+                heights = [self.heights.get(f"{stem}.{part}", out) for part in parts]
+                if self.tensors[name].shape != (sum(heights), pair.a.shape[1]):
+                    return False  # the rows before it are not known
+                found = [(name, 0, Region(sum(heights[: parts.index(last)]), 1, out))]
+            elif last == whole and all(names := [self._named(f"{stem}.{part}.weight") for part in parts]):
+                row = 0
+                for name in filter(None, names):
+                    found.append((name, row, None))
+                    row += self.tensors[name].shape[0]
+                if row != out or any(self.tensors[name].shape[1:] != pair.a.shape[1:] for name, _, _ in found):
+                    return False
+        if found and self.settings.use_dora:
+            raise ValueError("is DoRA of a projection that is one tensor with others in base or adapter; not read")
+        for name, row, region in found:
+            self._check_wide(name)
+            self._note("changes" if region is None else f"changes row {region.first} on of", name, pair.module)
+            left, right, rank = pair.factors(1, transposed=False, row=row)
+            self._put(
+                name, LowRank(self.tensors[name], left, right, rank, self._scaling(pair.plain, rank), region=region)
+            )
+        return bool(found)
+
+    def _is_transposed(self, pair: _Pair, tensor: Tensor) -> bool | None:
+        """Whether the base's weight is that of A and B transposed; None if it has another shape."""
+        out, width = pair.b.shape[0], pair.a.shape[1]
+        if pair.is_embedding:
+            return True if tensor.shape == (width, out) else None
+        fits = [
+            transposed for transposed in (False, True) if tensor.shape == ((width, out) if transposed else (out, width))
+        ]
+        if len(fits) < 2:
+            return fits[0] if fits else None
+        return self.settings.fan_in_fan_out or self.base.config.get("model_type") in _CONV1D
+
+    def _add_to_bias(self, module: str, bias: Tensor, scaling: float) -> None:
+        name = self._named(f"{module}.bias")
+        if name is None or self.tensors[name].shape != bias.shape:
+            what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
+            raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
+        self._check_wide(name)
+        factor = Factor(bias, index=1, rank=bias.elements)
+        self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
+
+    # --- parameters by name ------------------------------------------------------------------------------------------
+
+    def _targets(self, module: str) -> list[str]:
+        found = [name.rpartition(".") for name in self.settings.target_parameters]
+        names = {last for start, _, last in found if f".{module}".endswith(f".{start}" if start else "")}
+        return sorted(names, key=lambda name: (_DECLARED.index(name) if name in _DECLARED else -1, name))
+
+    def _add_to_parameters(self, module: str, pairs: Sequence[_Pair], targets: Sequence[str]) -> None:
+        """Add the pairs of a module to the parameters that it targets.
+
+        Keys do not name the parameter: each one that a module targets is wrapped in another layer, the first inmost.
+        """
+        found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
+        chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
+        shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
+        for pair, parameter in chosen:
+            self._add_to_parameter(pair, parameter, self._side(module, pair, parameter, shown))
+
+    def _side(self, module: str, pair: _Pair, parameter: _AdaptedParameter, shown: set[bool]) -> bool:
+        """Whether the base's parameter is that of A and B transposed. Raises ValueError if nothing tells."""
+        fits = parameter.orientations(pair)
+        if len(fits) > 1:
+            fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
+        if len(fits) > 1:
+            raise ValueError(
+                f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is on "
+                "which side; merge the adapter into its base with PEFT"
+            )
+        return fits.pop()
+
+    def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, _Pair]) -> None:
+        """Add pairs of single experts, or one of all, to a projection of experts."""
+        places = places_of(projection, self._named, self.base.tensors)
+        every = pairs.get(None)
+        shown = every or next(iter(pairs.values()))
+        shapes = f"A {list(shown.a.shape)}, B {list(shown.b.shape)}"
+        if not places:
+            raise ValueError(f"is an adapter of experts ({shapes}), and the base has no such projection of experts")
+        if self.settings.use_dora:
+            raise ValueError(f"is an adapter of experts ({shapes}), and DoRA of experts is not read")
+        if every is not None and len(pairs) > 1:
+            raise ValueError("has factors for all experts, and others for single ones; only one of them can be meant")
+        last = places[-1].expert
+        count = self.base.tensors[places[0].name].shape[0] if last is None else 1 + last
+        if every is not None:
+            self._add_stack(projection, places, count, every.plain, self._stack_of(every, count))
+        elif places[0].expert is None:
+            self._add_stack(projection, places, count, *self._stacked(pairs, count))
+        else:
+            if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
+                raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
+            for expert, pair in pairs.items():
+                here = [replace(place, expert=0) for place in places if place.expert == expert]
+                self._add_stack(projection, here, 1, pair.plain, pair.as_stack)
+
+    def _stack_of(self, pair: _Pair, count: int) -> _Pair:
+        """The stack that a pair of all experts is: its own, or one that all share."""
+        if not pair.is_stacked and pair.a.shape[0] == count * self.settings.rank(pair.plain) and count > 1:
+            raise ValueError(
+                f"A {list(pair.a.shape)}, B {list(pair.b.shape)} have ranks for {count} experts in an order that is "
+                "not said; name the parameter in target_parameters if PEFT wrote them"
+            )
+        stack = pair.as_stack
+        if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
+            shapes = f"A {list(pair.a.shape)}, B {list(pair.b.shape)}"
+            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
+        return stack
+
+    @staticmethod
+    def _stacked(pairs: Mapping[int | None, _Pair], count: int) -> tuple[str, _Pair, tuple[int, ...]]:
+        """The pairs of single experts as a stack, and the place of each expert in it."""
+        numbers = sorted(expert for expert in pairs if expert is not None)
+        if numbers[-1] >= count:
+            raise ValueError(f"changes expert {numbers[-1]}, and the base has {count}")
+        found = [pairs[number] for number in numbers]
+        kinds = {(pair.a.shape, pair.b.shape, pair.a.dtype, pair.b.dtype) for pair in found}
+        if len(kinds) > 1:
+            raise ValueError("has other shapes, ranks or dtypes for some experts, which are one tensor in the base")
+        a, b = (
+            reshaped(stacked("", factors), (len(found), *factors[0].shape))
+            for factors in ([pair.a for pair in found], [pair.b for pair in found])
+        )
+        places = tuple(numbers.index(expert) if expert in pairs else -1 for expert in range(count))
+        return found[0].plain, replace(found[0], a=a, b=b), places
+
+    def _add_stack(
+        self,
+        projection: Projection,
+        places: Sequence[ExpertPlace],
+        count: int,
+        name: str,
+        stack: _Pair,
+        order: tuple[int, ...] = (),
+    ) -> None:
+        (_, rank, width), out = stack.a.shape, stack.b.shape[1]
+        rows = max(place.row + place.shape[0] for place in places) if places[0].expert is not None else out
+        scaling = self._scaling(name, rank)
+        for place in places:
+            turned = False
+            if place.expert is None:
+                turned = self._turned(projection, place, out, width)
+            elif place.shape[1] != width or rows != out:
+                raise ValueError(
+                    f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
+                    f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
+                )
+            self._check_wide(place.name)
+            kind = "changes" if place.half is None else f"changes the {projection.kind} of"
+            self._note(kind, place.name, stack.module)
+            left, right = stack.of_stack(transposed=turned, expert=place.expert or 0, row=place.row)
+            interleaved = interleaves_gates(self.base.config)
+            region = place.region(out, turned=turned, interleaved=interleaved)
+            self._put(
+                place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
+            )
+
+    def _turned(self, projection: Projection, place: ExpertPlace, out: int, width: int) -> bool:
+        """Whether the base has the projection turned. Raises ValueError if it does not fit, or nothing tells."""
+        fits = place.orientations(out, width)
+        if not fits:
+            raise ValueError(
+                f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} for "
+                "each expert; is it an adapter of another model?"
+            )
+        fits = fits if len(fits) == 1 else self._shown_by_base(projection.stem) or fits
+        if len(fits) > 1:
+            raise ValueError(
+                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
+                "which factor is on which side; merge the adapter into its base with its trainer's tools"
+            )
+        return fits.pop()
+
+    def _shown_by_base(self, module: str) -> set[bool]:
+        """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
+        gate = self._parameter(module, "gate_up_proj")
+        width = self.base.config.get("hidden_size")
+        found = {transposed for transposed in (False, True) if gate and gate.shape[1 if transposed else 2] == width}
+        return _only(found)
+
+    @staticmethod
+    def _assigned(group: Sequence[_Pair], found: Sequence[_AdaptedParameter]) -> list[tuple[_Pair, _AdaptedParameter]]:
+        """The pairs of a module with their parameters: in the order of declaration, or as only the shapes allow."""
+        if len(found) < len(group):
+            names = ", ".join(parameter.name for parameter in found) or "none"
+            raise ValueError(
+                f"changes {len(group)} parameters, but of those that target_parameters names the base has {names}"
+            )
+        orders = [
+            list(zip(group, order, strict=True))
+            for order in permutations(found[:6], len(group))
+            if all(parameter.orientations(pair) for pair, parameter in zip(group, order, strict=True))
+        ]
+        declared = [order for order in orders if [parameter for _, parameter in order] == list(found)]
+        if declared and all(parameter.name in _DECLARED for parameter in found):
+            return declared[0]
+        if len(orders) == 1:
+            return orders[0]
+        shapes = "; ".join(f"A {list(pair.a.shape)}, B {list(pair.b.shape)}" for pair in group)
+        known = "; ".join(f"{parameter.name} {list(parameter.shape)}" for parameter in found)
+        why = "fit them in more than one way" if orders else "do not fit them; is it an adapter of another model?"
+        raise ValueError(f"the base has {known}, and the factors ({shapes}) {why}")
+
+    def _parameter(self, module: str, name: str) -> _AdaptedParameter | None:
+        whole = self._named(f"{module}.{name}")
+        if whole is not None:
+            shape = self.base.tensors[whole].shape
+            return _AdaptedParameter(name, shape, ((whole, -1, 0),)) if len(shape) in (2, 3) else None
+        for parts in _EXPERTS.get(name, ()):
+            if len(parts) > 1 and interleaves_gates(self.base.config):
+                continue
+            names = [self._of_expert(module, 0, part) for part in parts]
+            if all(names):
+                return self._of_experts(module, name, parts)
+        return None
+
+    def _of_expert(self, module: str, expert: int, part: str) -> str | None:
+        return self._named(f"{module}.{expert}.{part}.weight")
+
+    def _of_experts(self, module: str, name: str, parts: Sequence[str]) -> _AdaptedParameter | None:
+        found: list[tuple[str, int, int]] = []
+        expert = 0
+        shapes = set()
+        while (first := self._of_expert(module, expert, parts[0])) is not None:
+            names = [first, *(self._of_expert(module, expert, part) for part in parts[1:])]
+            row = 0
+            for tensor in names:
+                if tensor is None or len(self.base.tensors[tensor].shape) != 2:
+                    return None
+                found.append((tensor, expert, row))
+                row += self.base.tensors[tensor].shape[0]
+            shapes.add((row, self.base.tensors[first].shape[1]))
+            expert += 1
+        return _AdaptedParameter(name, (expert, *shapes.pop()), tuple(found)) if len(shapes) == 1 else None
+
+    def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
+        experts = parameter.experts
+        scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
+        for name, expert, row in parameter.parts:
+            self._check_wide(name)
+            self._note("changes", name, pair.module)
+            left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
+            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
+
+
+def module_of(factor: Tensor) -> str | None:
+    """The name of the module that a stored factor of LoRA belongs to, as its trainer has it."""
+    found = _PART.fullmatch(unwrapped(factor.name).removeprefix(PREFIX))
+    return found["module"].replace(".base_layer", "") if found is not None else None
+
+
+def is_stored_transposed(name: str, config: Mapping[str, Any]) -> bool:
+    """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
+    return config.get("model_type") in _CONV1D and not name.endswith(HEADS)
+
+
+def _slice_of(pair: _Pair, tensor: Tensor) -> str | None:
+    """Advice for a pair that is the part of one of several ranks; None if it is whole."""
+    if len(tensor.shape) != 2:
+        return None
+    for stored, whole, same in (
+        (pair.b.shape[0], tensor.shape[0], pair.a.shape[1] == tensor.shape[1]),
+        (pair.a.shape[1], tensor.shape[1], pair.b.shape[0] == tensor.shape[0]),
+    ):
+        if same and stored < whole and whole % stored == 0:
+            return (
+                f"is it an adapter of another model, or what one of {whole // stored} ranks has of it (tensor "
+                "parallel)? In that case save it again with the slices of all ranks gathered"
+            )
+    return None
+
+
+def _plain(tensor: Tensor) -> str:
+    return _SAVED.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))
+
+
+def _only(found: set[bool]) -> set[bool]:
+    return found if len(found) == 1 else set()
+
+
+FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True, priority=70)

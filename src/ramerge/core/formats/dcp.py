@@ -1,0 +1,380 @@
+"""Folders of torch.distributed.checkpoint: `.metadata` and `*.distcp`, or shards in safetensors files.
+
+`.metadata` says where in the whole tensors every piece lies, and where its bytes are, so how the model was parallel
+does not matter. A piece in a `.distcp` file is an archive of torch.save of its own.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.formats.files import check_files
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.sharded import ShardedModel
+from ramerge.core.formats.torchfile.archive import Window, window
+from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
+from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
+from ramerge.core.formats.views import tensor_of, unwrapped
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.jsontext import JsonLimits, parse
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.embeddings import EMBEDDINGS
+from ramerge.core.tensors.header import read_header
+from ramerge.core.tensors.identity import Identity, identify
+from ramerge.core.tensors.origins import PlacedPiece
+from ramerge.core.tensors.paths import climbs_out, is_too_long
+from ramerge.core.tensors.tensor import Stored, Tensor
+from ramerge.core.tensors.text_config import text_configs
+
+METADATA = ".metadata"
+_INNER = ("pytorch_model_fsdp_0", "trainer")  # accelerate's name, prime-rl's
+_MODELS = (("model",), ("state_dict",), ("app", "model"), ("module",), ())
+# Whole keys of a trainer's state. Models have parts such as `progress_head`, which are not meant.
+_NO_MODEL = re.compile(
+    r"(\w+_)?(optim(izer)?s?|(lr_?)?sched(uler)?s?|rng|dataloader)(_states?)?(_dict)?(_\d+)?"
+    r"|_?extra_states?|(train_)?progress|train(er|ing)?_state"
+)
+_SAFETENSORS = re.compile(r"shard-([0-9]{5})-model-([0-9]{5})-of-([0-9]{5})\.safetensors")
+_MOST_ABSENT = 20
+_SHARDING = "DCP_SHARDING_INFO"
+_LIMITS = JsonLimits(size=32_000_000, signs=1_700_000, depth=8)
+
+
+def find(folder: Location) -> Location | None:
+    """The folder itself, or the one inside that trainers give the model, if it holds a distributed checkpoint."""
+    for place in (folder, *(folder / name for name in _INNER)):
+        if place.is_dir() and ((place / METADATA).is_file() or any(place.glob("*.distcp")) or any(_shards(place))):
+            return place
+    return None
+
+
+def _shards(folder: Location) -> Iterator[str]:
+    names = [path.name for path in folder.glob("shard-*.safetensors")]
+    return filter(_SAFETENSORS.fullmatch, sorted(names))
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Read where the pieces of the tensors are, and check that they make up whole tensors.
+
+    Raises:
+        CheckpointError: a file is missing or wrong, pieces overlap or leave holes; all problems are listed.
+    """
+    shards = list(_shards(folder))
+    if shards:
+        found = _in_safetensors(folder, shards, opening)
+        return _with_last_ranks(folder, found.contents(beside_of(folder), opening))
+    with uncollected():
+        metadata = read_metadata(folder)
+        model, notes = _model(folder, metadata)
+        found = in_distcp(folder, metadata, model, opening)
+        found.notes += notes
+    return found.contents(beside_of(folder), opening)
+
+
+def beside_of(folder: Path) -> Path:
+    """The folder with the model's `config.json`, or at least with its tokenizer."""
+    places = [folder, folder / "huggingface", *([folder.parent] if folder.name in _INNER else [])]
+    telling = ("config.json", "tokenizer_config.json", "tokenizer.json")
+    return next((place for name in telling for place in places if (place / name).is_file()), folder)
+
+
+# --- .metadata and *.distcp ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Described:
+    """A tensor as `.metadata` describes it.
+
+    Attributes:
+        key: its name there.
+        path: the keys of the nested dictionaries that it was in.
+        dtype: in safetensors' spelling.
+        shape: the whole tensor's.
+        pieces: offsets and sizes, without those that are empty.
+    """
+
+    key: str
+    path: tuple[str, ...]
+    dtype: str
+    shape: tuple[int, ...]
+    pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class DcpMetadata:
+    """`.metadata`: the tensors, and for name and offsets of each piece its file, first byte and number of bytes."""
+
+    tensors: tuple[Described, ...]
+    places: Mapping[tuple[str, tuple[int, ...]], tuple[str, int, int]]
+
+
+def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
+    """Read `.metadata`. For `modules` see `torchfile.load`.
+
+    Raises:
+        CheckpointError: it is missing, damaged, or does not describe tensors.
+    """
+    path = folder / METADATA
+    if not path.is_file():
+        raise CheckpointError(
+            f"{path}: is missing; it is written last, so the checkpoint is not complete, or it was copied without "
+            "the files whose names begin with a dot"
+        )
+    root = load_plain(path, modules)
+    try:
+        return _metadata(root)
+    except RefusedError as error:
+        raise CheckpointError(f"{path}: refused: {error}") from error
+
+
+def _metadata(root: Any) -> DcpMetadata:
+    described = root.get("state_dict_metadata") if isinstance(root, Stub) else None
+    stored = root.get("storage_data") if isinstance(root, Stub) else None
+    paths = root.get("planner_data") if isinstance(root, Stub) else None
+    if not isinstance(described, dict) or not isinstance(stored, dict):
+        raise RefusedError("it does not describe tensors and their places")
+    tensors = []
+    for key, value in described.items():
+        if not isinstance(key, str) or not isinstance(value, Stub):
+            raise RefusedError("it describes something without a name")
+        if value.path.endswith(".TensorStorageMetadata"):
+            tensors.append(_described(key, value, paths if isinstance(paths, dict) else {}))
+    places = {}
+    for index, info in stored.items():
+        name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
+        if isinstance(name, str) and offset is not None:
+            places[name, numbers(offset, "an offset")] = _place(name, info)
+    return DcpMetadata(tuple(tensors), places)
+
+
+def _described(key: str, value: Stub, paths: Mapping[Any, Any]) -> Described:
+    properties, chunks = value.get("properties"), value.get("chunks")
+    state = properties.state if isinstance(properties, Stub) else None
+    found = state[0] if isinstance(state, tuple) and state else properties.get("dtype") if state else None
+    if not isinstance(found, Name) or found.path not in DTYPES:
+        raise RefusedError(f"tensor {quoted(key)} has no dtype that is known")
+    if not isinstance(chunks, list) or not all(isinstance(chunk, Stub) for chunk in chunks):
+        raise RefusedError(f"tensor {quoted(key)} has no list of pieces")
+    boxes = [(numbers(c.get("offsets"), "offsets"), numbers(c.get("sizes"), "sizes")) for c in chunks]
+    path = paths.get(key)
+    keys = path if isinstance(path, tuple) and path and all(isinstance(part, str) for part in path) else _guessed(key)
+    return Described(
+        key,
+        keys,
+        DTYPES[found.path],
+        numbers(value.get("size"), "a size"),
+        tuple(box for box in boxes if 0 not in box[1]),
+    )
+
+
+def _guessed(key: str) -> tuple[str, ...]:
+    """Where a tensor was, for writers that do not say so. `model.` stays, because names of models begin with it."""
+    for root in _MODELS:
+        prefix = "".join(f"{part}." for part in root)
+        if root not in ((), ("model",)) and key.startswith(prefix):
+            return (*root, key[len(prefix) :])
+    return (key,)
+
+
+def _place(name: str, info: Any) -> tuple[str, int, int]:
+    if not isinstance(info, Stub) or not isinstance(info.state, dict):
+        raise RefusedError(f"tensor {quoted(name)} has no place in a file")
+    if info.get("transform_descriptors"):
+        raise RefusedError(
+            f"tensor {quoted(name)} is stored compressed or encrypted; save it again without extensions of the storage"
+        )
+    path, (offset, length) = info.get("relative_path"), numbers((info.get("offset"), info.get("length")), "a place")
+    if not isinstance(path, str):
+        raise RefusedError(f"the file of tensor {quoted(name)} is a {type(path).__name__}, not a name")
+    if climbs_out(path) or is_too_long(path):
+        raise RefusedError(f"the file {quoted(path)} of tensor {quoted(name)} leads out of the folder")
+    return path, offset, length
+
+
+def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], tuple[str, ...]]:
+    roots: dict[tuple[str, ...], list[Described]] = defaultdict(list)
+    for tensor in metadata.tensors:
+        if not any(map(_NO_MODEL.fullmatch, tensor.path[:-1] or tensor.key.split(".")[:1])):
+            roots[tensor.path[:-1]].append(tensor)
+    root = next((root for root in _MODELS if root in roots), next(iter(roots)) if len(roots) == 1 else None)
+    if root is None:
+        known = ", ".join(quoted(".".join(root)) for root in list(roots)[:20]) or "none"
+        raise CheckpointError(
+            f"{folder}: it is not clear where the model is; keys with tensors: {known}; "
+            "save it under the key 'model': dcp.save({'model': model.state_dict()}, checkpoint_id=...)"
+        )
+    found: dict[str, Described] = {}
+    for tensor in roots[root]:
+        name = unwrapped(tensor.path[-1])
+        if name in found:
+            raise CheckpointError(f"{folder}: holds tensor {quoted(name)} twice")
+        found[name] = tensor
+    return found, tuple(_left_out(folder, metadata, found))
+
+
+def _left_out(folder: Path, metadata: DcpMetadata, model: Mapping[str, Described]) -> Iterator[str]:
+    kept = {tensor.key for tensor in model.values()}
+    if others := [tensor.key for tensor in metadata.tensors if tensor.key not in kept]:
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        yield f"{folder}: left out as the trainer's state: {', '.join(map(quoted, others[:3]))}{more}"
+
+
+def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Described], opening: Opening) -> ShardedModel:
+    """The tensors of `*.distcp` files that are wanted, under the names that are wanted.
+
+    Raises:
+        CheckpointError: a file is missing, or leads out of the folder.
+    """
+    problems: list[str] = []
+    by_file: dict[str, list[tuple[int, int, Described, tuple[int, ...], tuple[int, ...]]]] = defaultdict(list)
+    for tensor in wanted.values():
+        for offsets, sizes in tensor.pieces:
+            if place := metadata.places.get((tensor.key, offsets)):
+                by_file[place[0]].append((*place[1:], tensor, offsets, sizes))
+            else:
+                problems.append(
+                    f"{folder / METADATA}: tensor {quoted(tensor.key)}: its piece at {list(offsets)} is in no file"
+                )
+    check_files(folder, by_file, in_index=True, allow_outside_links=opening.allow_outside_links)
+    found = ShardedModel(folder, identify([folder / METADATA, *(folder / name for name in by_file)]), problems)
+    held: dict[Identity, list[tuple[int, int, str]]] = defaultdict(list)
+    for name, items in by_file.items():
+        held[found.files[folder / name]] += ((begin, nbytes, tensor.key) for begin, nbytes, tensor, *_ in items)
+    if overlapping := [text for places in held.values() for text in _overlapping(places)]:
+        raise CheckpointError([*problems, *(f"{folder / METADATA}: {text}" for text in overlapping)])
+    pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
+    for name, items in by_file.items():
+        with window(folder / name) as file:
+            for begin, nbytes, tensor, offsets, sizes in sorted(items, key=lambda item: item[0]):
+                try:
+                    pieces[tensor.key].append(_piece(file.part(begin, nbytes), tensor, offsets, sizes))
+                except CheckpointError as error:
+                    problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.problems)
+    found.assemble((name, tensor.dtype, tensor.shape, pieces[tensor.key]) for name, tensor in wanted.items())
+    return found
+
+
+def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
+    """Pieces that share bytes of a file. To open one archive for many pieces would take any amount of time."""
+    for (begin, nbytes, name), (after, _, other) in pairwise(sorted(places)):
+        if begin + nbytes > after:
+            yield (
+                f"a piece of tensor {quoted(name)} and one of {quoted(other)} are in the same bytes of a file; no "
+                "writer does that, so it is damaged"
+            )
+
+
+def _piece(file: Window, tensor: Described, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> PlacedPiece:
+    view = load(file)
+    if not isinstance(view, View):
+        raise CheckpointError(f"{file.path}: an item is not a tensor")
+    if (view.dtype, view.shape) != (tensor.dtype, sizes):
+        raise CheckpointError(
+            f"{file.path}: holds {view.dtype} {list(view.shape)} where {METADATA} says {tensor.dtype} {list(sizes)}; "
+            "the files are of different checkpoints"
+        )
+    return PlacedPiece(offsets, tensor_of(tensor.key, view))
+
+
+# --- shards in safetensors files -------------------------------------------------------------------------------------
+
+
+def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> ShardedModel:
+    """Tensors of `HuggingFaceStorageWriter`. No file has their whole shapes, so these are what the pieces reach to."""
+    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    found = ShardedModel(folder, identify(folder / name for name in names))
+    numbered = [tuple(map(int, match.groups())) for name in names if (match := _SAFETENSORS.fullmatch(name))]
+    ranks, parts = {rank for rank, _, _ in numbered}, {part for _, part, _ in numbered}
+    # a rank writes only the parts that it has something of
+    absent = [f"shard-{rank:05}-model-..." for rank in range(1, max(ranks)) if rank not in ranks]
+    absent += [f"shard-...-model-{n:05}-..." for n in range(1, max(of for *_, of in numbered) + 1) if n not in parts]
+    found.problems += [f"{folder / name}: is missing, so the model is not complete" for name in absent[:_MOST_ABSENT]]
+    if len(absent) > _MOST_ABSENT:
+        found.problems.append(f"{folder}: lacks {len(absent) - _MOST_ABSENT:,} more files")
+    if len(totals := sorted({of for *_, of in numbered})) > 1:
+        several = " and ".join(map(str, totals))
+        found.problems.append(
+            f"{folder}: the files are numbered as parts of {several}; remove those of an earlier save"
+        )
+    pieces: dict[str, list[PlacedPiece]] = defaultdict(list)
+    within: dict[int, set[str]] = defaultdict(set)
+    for name, (_, part, _) in zip(names, numbered, strict=True):
+        with collected(found.problems):
+            for tensor, offsets in _saved(folder / name):
+                pieces[tensor.name].append(PlacedPiece(offsets, tensor))
+                within[part].add(tensor.name)
+    most = max(map(len, pieces.values()), default=0)
+    for rank, part in sorted({(rank, part) for rank in ranks for part in parts} - {place[:2] for place in numbered}):
+        if any(_is_cut(pieces[name], most) for name in within[part]):
+            lost = f"shard-{rank:05}-model-{part:05}-of-{totals[-1]:05}.safetensors"
+            found.problems.append(f"{folder / lost}: is missing, so the model is not complete")
+    found.assemble((unwrapped(name), has[0].tensor.dtype, _reached(has), has) for name, has in pieces.items())
+    return found
+
+
+def _is_cut(pieces: Sequence[PlacedPiece], ranks: int) -> bool:
+    """Whether a tensor has pieces of fewer ranks than others although all would get some of it.
+
+    Of n rows, each rank gets ceil(n / ranks), and the last ones nothing only if these are fewer than the ranks.
+    """
+    first = min(pieces, key=lambda piece: piece.offsets)
+    dim = next((dim for piece in pieces for dim, offset in enumerate(piece.offsets) if offset), 0)
+    return len(pieces) < ranks and bool(first.tensor.shape) and first.tensor.shape[dim] >= ranks
+
+
+def _with_last_ranks(folder: Path, found: Contents) -> Contents:
+    """The contents, with a warning if nothing tells whether the last ranks are there: names of files do not."""
+    counts = [text.get("vocab_size") for text in text_configs(found.config)]
+    tokens = next((count for count in counts if type(count) is int), None)
+    embeddings = [tensor for name, tensor in found.tensors.items() if name.endswith(EMBEDDINGS) and tensor.shape]
+    largest = max(embeddings, key=lambda tensor: tensor.shape[0], default=None)
+    if largest is not None and tokens is not None and largest.shape[0] < tokens:
+        raise CheckpointError(
+            f"{folder}: tensor {quoted(largest.name)} has {largest.shape[0]:,} rows, but config.json says a vocabulary "
+            f"of {tokens:,}; files of the last ranks are missing, or config.json is of another model"
+        )
+    is_spread = largest is not None and len({leaf.path for leaf in largest.origin.leaves()}) > 1
+    if largest is not None and largest.shape[0] == tokens and is_spread:
+        return found
+    warning = (
+        f"{folder}: neither the names of its files nor config.json tell how many ranks there were; make sure that the "
+        "files of the last ones are there"
+    )
+    return replace(found, warnings=(*found.warnings, warning))
+
+
+def _reached(pieces: Sequence[PlacedPiece]) -> tuple[int, ...]:
+    ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in pieces]
+    return tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
+
+
+def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
+    header = read_header(path)
+    text = header.metadata.get(_SHARDING)
+    if text is None:
+        raise CheckpointError(f"{path}: its header lacks {_SHARDING}, so it is not known where its pieces belong")
+    try:
+        info = parse(text.encode(), _LIMITS, constants=False)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {_SHARDING} {error}") from error
+    for entry in header.entries:
+        said = info.get(entry.name) if isinstance(info, dict) else None
+        try:
+            offsets = numbers(said.get("saved_offsets") if isinstance(said, dict) else None, "offsets")
+        except RefusedError:
+            offsets = (-1,)
+        if len(offsets) != len(entry.shape) or -1 in offsets:
+            raise CheckpointError(f"{path}: tensor {quoted(entry.name)}: {_SHARDING} has no offsets that fit its shape")
+        origin = Stored(path, entry.begin, entry.end - entry.begin)
+        yield Tensor(entry.name, entry.dtype, entry.shape, origin), offsets
+
+
+FORMAT = Format("dcp", "torch.distributed.checkpoint", find, local(open_folder), priority=30)

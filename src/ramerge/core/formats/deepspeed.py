@@ -1,0 +1,416 @@
+"""Checkpoints of DeepSpeed's ZeRO: the float32 weights that the optimizer keeps, in the partitions of its ranks.
+
+A group of parameters is one long vector, cut into a partition for each rank. In stages 1 and 2 the vector is the
+parameters one after the other; in stage 3 every parameter is cut itself, so a rank has a part of each. What else the
+optimizer's files hold (moments, two thirds of their bytes) is never read. Source: `zero_to_fp32.py` of DeepSpeed.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
+from math import prod
+from pathlib import Path
+from shlex import quote
+from typing import Any, TypeVar
+
+from ramerge.core.formats.files import about_model, check_files, tag_of
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
+from ramerge.core.formats.torchfile.machine import RefusedError, Stub
+from ramerge.core.formats.views import tensor_of, unwrapped, without_ties
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.origins import box_of, reshaped, stacked
+from ramerge.core.tensors.tensor import Tensor
+
+_OPTIMIZER = re.compile(r"(?:bf16_)?zero_pp_rank_(\d{1,6})_mp_rank_(\d{1,6})_optim_states\.pt")
+_MODEL = re.compile(r"(?:zero_pp_rank_(\d{1,6})_)?mp_rank_(\d{1,6})_model_states\.pt")
+_MOST_STEPS = 1e12
+_Read = TypeVar("_Read")
+_PLACES = ("", "_actor")  # OpenRLHF's name
+# Files of models that are parallel in other ways: experts, layers.
+_OTHERS = {
+    re.compile(r"(?:layer_\d+_)?expert_\d+_.*|expp_rank_.*"): "experts",
+    re.compile(r"layer_\d+-model_.*"): "layers (a pipeline)",
+}
+
+
+def find(folder: Location) -> Location | None:
+    """The folder with the parts: the one that is named, or that of the latest step of a run."""
+    for place in (folder / name for name in _PLACES):
+        tag = tag_of(place / "latest")
+        for step in (place, *([place / tag] if tag else [])):
+            if any(any(step.glob(f"*_{kind}_states.pt")) for kind in ("model", "optim")):
+                return step
+    return None
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Find every parameter in the partitions of all ranks.
+
+    Raises:
+        CheckpointError: the file of a rank is missing, partitions are not of the same model or too short, or the model
+            is parallel in ways that are not read; all problems are listed.
+    """
+    try:
+        return _opened(folder, opening)
+    except RefusedError as error:
+        raise CheckpointError(f"{folder}: {error}; DeepSpeed converts it: {_command(folder)}") from error
+
+
+def _opened(folder: Path, opening: Opening) -> Contents:
+    optimizer, model = _files(folder)
+    names = [*optimizer, *model]
+    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
+    identities = identify(folder / name for name in names)
+    with uncollected():
+        parts = _of_all(_part, (folder / name for name in optimizer))
+        _check_world(parts, model)
+        states = _of_all(partial(_model_state, stage=parts[0].stage), (folder / name for name in model))
+        tensors = _tensors(parts, states)
+    kept, ties = without_ties(tensors.values(), about.config)
+    note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {len(parts)} ranks"
+    return Contents(
+        kept,
+        {**identities, **about.files},
+        about.config,
+        about.metadata_folder,
+        notes=(note, *about.notes, *ties),
+    )
+
+
+def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
+    found, problems = list[_Read](), list[str]()
+    for path in paths:
+        with collected(problems):
+            found.append(read(path))
+    if problems:
+        raise CheckpointError(problems)
+    return found
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def _files(folder: Path) -> tuple[list[str], list[str]]:
+    """The files of the optimizer's ranks, and those of the model's."""
+    found = sorted(path.name for path in folder.glob("*_states.pt"))
+    for pattern, what in _OTHERS.items():
+        if name := next(filter(pattern.fullmatch, found), None):
+            raise RefusedError(f"holds {quoted(name)}: {what} were spread over ranks, which is not read")
+    optimizer = {(int(m[1]), int(m[2])): m[0] for name in found if (m := _OPTIMIZER.fullmatch(name))}
+    model = {(int(m[1] or 0), int(m[2])): m[0] for name in found if (m := _MODEL.fullmatch(name))}
+    if any(parallel for _, parallel in (*optimizer, *model)):
+        raise RefusedError(
+            "holds files of several mp_ranks: the model was cut by tensor parallelism, which is not read"
+        )
+    if not optimizer:
+        raise CheckpointError(
+            f"{folder}: holds no *_optim_states.pt, in which the float32 weights are; copy them from all machines"
+        )
+    missing = [
+        f"{folder}: has no {what} file of rank {rank}, so the model is not complete; copy it from the machine that ran "
+        "this rank"
+        for what, ranks in (("*_optim_states.pt", optimizer), ("*_model_states.pt", model))
+        for rank in sorted(set(range(max((rank for rank, _ in ranks), default=0))) - {rank for rank, _ in ranks})
+    ]
+    if (0, 0) not in model:
+        missing.append(f"{folder}: has no mp_rank_00_model_states.pt, which says what the partitions hold")
+    if missing:
+        raise CheckpointError(missing)
+    return [optimizer[place] for place in sorted(optimizer)], [model[place] for place in sorted(model)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Contents of an optimizer's file.
+
+    Attributes:
+        path: the file.
+        stage: of ZeRO.
+        ranks: how many partitions there are.
+        groups: this rank's partition of each group of parameters, of one dimension.
+        paddings: for each group, the elements that lie behind each parameter; empty if the file does not say.
+        step: how many steps the optimizer has taken; None if the file does not say.
+    """
+
+    path: Path
+    stage: int
+    ranks: int
+    groups: tuple[Tensor, ...]
+    paddings: tuple[tuple[int, ...], ...] = ()
+    step: float | None = None
+
+
+def _part(path: Path) -> _Part:
+    state = _dictionary(path).get("optimizer_state_dict")
+    state = state if isinstance(state, dict) else {}
+    stage, ranks = state.get("zero_stage"), state.get("partition_count")
+    if isinstance(stage, Stub):  # an enumeration
+        stage = stage.args[0] if len(stage.args) == 1 else None
+    if isinstance(ranks, list):  # one for each group
+        ranks = max(ranks) if ranks and len({type(count) for count in ranks}) == 1 else None
+    views = state.get("fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups")
+    if stage not in (1, 2, 3) or type(ranks) is not int or not isinstance(views, list):
+        raise CheckpointError(f"{path}: holds no float32 weights of ZeRO's stage 1, 2 or 3")
+    if not all(isinstance(view, View) and view.dtype == "F32" and len(view.shape) == 1 for view in views):
+        raise CheckpointError(f"{path}: its partitions of groups are not float32 vectors")
+    paddings = state.get("param_alignment_paddings") or []
+    if not isinstance(paddings, list) or not all(isinstance(row, list) for row in paddings):
+        raise CheckpointError(f"{path}: its param_alignment_paddings are no lists")
+    if any(type(one) is not int or one < 0 for one in chain(*paddings)):
+        raise CheckpointError(f"{path}: its param_alignment_paddings are not counts")
+    groups = tuple(tensor_of("", view) for view in views)
+    return _Part(path, stage, ranks, groups, tuple(map(tuple, paddings)), _step_of(state))
+
+
+def _step_of(state: Any) -> float | None:
+    """How many steps an optimizer has taken: of Adam a number for each group, or a tensor of one for each parameter."""
+    for key in ("base_optimizer_state", "optimizer_state_dict"):
+        inner = state.get(key)
+        parts = (inner.get("state"), inner.get("param_groups")) if isinstance(inner, dict) else ()
+        for one in chain.from_iterable(_values(part) for part in parts):
+            step = one.get("step") if isinstance(one, dict) else None
+            if isinstance(step, View) and (step.dtype, prod(step.shape)) == ("F32", 1):
+                with step.storage.path.open("rb") as file:
+                    file.seek(step.storage.offset + 4 * step.start)
+                    (step,) = struct.unpack("<f", file.read(4).ljust(4, b"\0"))
+            if isinstance(step, int | float) and abs(step) < _MOST_STEPS:
+                return step
+    return None
+
+
+def _values(found: Any) -> Iterable[Any]:
+    return found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
+
+
+def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
+    first, problems = parts[0], list[str]()
+    problems += [
+        f"{part.path}: is one of {part.ranks} partitions, but there are files of {len(parts)} ranks; copy those that "
+        "are missing, or remove those that are left from an earlier run"
+        for part in parts
+        if part.ranks != len(parts)
+    ]
+    problems += [
+        f"{part.path}: is of ZeRO-{part.stage} with {len(part.groups)} groups, but {first.path.name} of "
+        f"ZeRO-{first.stage} with {len(first.groups)}; the files are of different runs"
+        for part in parts
+        if (part.stage, len(part.groups), part.paddings) != (first.stage, len(first.groups), first.paddings)
+    ]
+    steps = {part.step: part.path.name for part in parts if part.step is not None}
+    if len(steps) > 1:
+        said = ", ".join(f"{step:g} in {name}" for step, name in steps.items())
+        problems.append(f"{first.path.parent}: the ranks are of different steps ({said}); copy all files of one step")
+    if first.stage == 3 and len(model) != len(parts):
+        problems.append(
+            f"{first.path.parent}: holds {len(parts)} files *_optim_states.pt, but {len(model)} files "
+            "*_model_states.pt; copy those that are missing"
+        )
+    if problems:
+        raise CheckpointError(problems)
+
+
+@dataclass(frozen=True)
+class _State:
+    """Contents of a model's file.
+
+    Attributes:
+        path: the file.
+        groups: names and shapes of the parameters of each group, in order.
+        frozen: names and shapes of the parameters that were not trained.
+        fragments: what this rank has of these.
+        whole: tensors that the partitions do not hold, and this file does: buffers, in stages 1 and 2 also frozen ones.
+        shared: names of parameters that are another parameter too.
+    """
+
+    path: Path
+    groups: tuple[dict[str, tuple[int, ...]], ...]
+    frozen: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    fragments: dict[str, View] = field(default_factory=dict)
+    whole: dict[str, View] = field(default_factory=dict)
+    shared: dict[str, str] = field(default_factory=dict)
+
+
+def _model_state(path: Path, stage: int) -> _State:
+    state = _dictionary(path)
+    if state.get("autoep_layers") or state.get("ds_autoep_layers"):
+        raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")
+    groups, module, buffers = (state.get(key) for key in ("param_shapes", "module", "buffer_names"))
+    if not isinstance(groups, list) or not isinstance(module, dict) or not isinstance(buffers, list | None):
+        raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
+    try:
+        shapes = tuple(map(_shapes, groups))
+        shared = {name: one for name, one in _named(state.get("shared_params")).items() if isinstance(one, str)}
+        held = {name: view for name, view in _named(module).items() if isinstance(view, View)}
+        if stage == 3:  # parameters have no elements here
+            frozen = _shapes(state.get("frozen_param_shapes"))
+            fragments = _views(state.get("frozen_param_fragments"))
+            whole = {name: view for name, view in held.items() if name in (buffers or ())}
+            return _State(path, shapes, frozen, fragments, whole, shared)
+    except RefusedError as error:
+        raise CheckpointError(f"{path}: refused: {error}") from error
+    trained = {name for group in shapes for name in group}
+    twins = {view: name for name, view in held.items() if name in trained}  # older versions list no shared ones
+    shared |= {name: twins[view] for name, view in held.items() if name not in trained and view in twins}
+    whole = {name: view for name, view in held.items() if name not in trained and name not in shared}
+    return _State(path, shapes, whole=whole, shared=shared)
+
+
+def _dictionary(path: Path) -> dict[str, Any]:
+    state = load_file(path, modules=("deepspeed",))
+    if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
+        raise CheckpointError(f"{path}: must hold a dictionary, as DeepSpeed saves it")
+    return state
+
+
+def _named(found: Any) -> dict[str, Any]:
+    found = {} if found is None else found
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
+        raise RefusedError("it does not name its parameters")
+    return found
+
+
+def _shapes(found: Any) -> dict[str, tuple[int, ...]]:
+    return {name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _named(found).items()}
+
+
+def _views(found: Any) -> dict[str, View]:
+    if not all(isinstance(view, View) for view in _named(found).values()):
+        raise RefusedError("a frozen parameter is not a tensor")
+    return _named(found)
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+def _tensors(parts: Sequence[_Part], states: Sequence[_State]) -> dict[str, Tensor]:
+    first = states[0]
+    whole = chain(
+        ((name, tensor_of("", view)) for name, view in first.whole.items()),
+        _frozen(states),
+        _of_stage_3(parts, first) if parts[0].stage == 3 else _of_stage_2(parts, first),
+    )
+    found: dict[str, Tensor] = {}
+    problems = []
+    for name, tensor in whole:
+        if unwrapped(name) in found:
+            problems.append(f"{first.path}: holds tensor {quoted(name)} twice")
+        found[unwrapped(name)] = replace(tensor, name=unwrapped(name))
+    for name, other in first.shared.items():
+        if (twin := found.get(unwrapped(other))) is not None:
+            found[unwrapped(name)] = replace(twin, name=unwrapped(name))
+    if problems:
+        raise CheckpointError(problems)
+    return found
+
+
+def _cut(flat: Tensor, offset: int, elements: int) -> Tensor:
+    return box_of(flat, (offset,), (elements,))
+
+
+def _joined(tensors: Sequence[Tensor]) -> Tensor:
+    """One vector of several, without pieces of pieces."""
+    filled = [tensor for tensor in tensors if tensor.elements] or tensors[:1]
+    return stacked("", filled) if len(filled) > 1 else filled[0]
+
+
+def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
+    """Parameters of which each lies in one run, over the end of a partition too. The last one may be shorter."""
+    _check_groups(parts, state)
+    paddings = parts[0].paddings or tuple((0,) * len(group) for group in state.groups)
+    for number, (group, behind) in enumerate(zip(state.groups, paddings, strict=True)):
+        flat = _joined([part.groups[number] for part in parts])
+        needed = sum(map(prod, group.values())) + sum(behind)
+        unit = 2 * len(parts)
+        if needed > flat.elements or -(-needed // unit) != -(-flat.elements // unit):
+            raise _unequal(state, f"group {number}", needed, flat.elements)
+        offset = 0
+        for (name, shape), gap in zip(group.items(), behind, strict=True):
+            yield name, reshaped(_cut(flat, offset, prod(shape)), shape)
+            offset += prod(shape) + gap
+
+
+def _check_groups(parts: Sequence[_Part], state: _State) -> None:
+    counts = (len(state.groups), len(parts[0].groups), len(parts[0].paddings or state.groups))
+    sizes = [tuple(map(len, rows)) for rows in (state.groups, parts[0].paddings or state.groups)]
+    if len(set(counts)) > 1 or sizes[0] != sizes[1]:
+        raise CheckpointError(
+            f"{state.path}: says {len(state.groups)} groups of {list(sizes[0])} parameters, but "
+            f"{parts[0].path.name} has {len(parts[0].groups)} with paddings of {list(sizes[1])}; the files are of "
+            "different runs"
+        )
+
+
+def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
+    """Parameters of which each is cut for all ranks. A rank's parts lie one after the other, through all groups."""
+    flats = [_joined(part.groups) for part in parts if part.groups]
+    shapes = {name: shape for group in state.groups for name, shape in group.items()}
+    needed = sum(-(-prod(shape) // len(parts)) for shape in shapes.values())
+    for part, flat in zip(parts, flats, strict=False):
+        if flat.elements != needed:
+            raise _unequal(state, part.path.name, needed, flat.elements)
+    if len(flats) < len(parts):
+        raise CheckpointError(f"{state.path.parent}: the partitions are empty")
+    offset = 0
+    for name, shape in shapes.items():
+        share = -(-prod(shape) // len(parts))
+        yield name, reshaped(_spread([_cut(flat, offset, share) for flat in flats], prod(shape)), shape)
+        offset += share
+
+
+def _unequal(state: _State, what: str, needed: int, present: int) -> CheckpointError:
+    return CheckpointError(
+        f"{state.path}: its parameters take {needed:,} elements of {what}, which has {present:,}; the files are of "
+        "different runs, or one is damaged"
+    )
+
+
+def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
+    """A vector of so many elements, of which each rank has an equal share, and the last ones padding."""
+    share = shares[0].elements
+    return _joined([_cut(one, 0, max(0, min(share, elements - rank * share))) for rank, one in enumerate(shares)])
+
+
+def _frozen(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
+    """Parameters that were not trained, which stage 3 spreads over the files of all ranks."""
+    for name, shape in states[0].frozen.items():
+        shares = [_flat(state, name) for state in states]
+        expected = -(-prod(shape) // len(states))
+        for state, share in zip(states, shares, strict=True):
+            if share.elements != expected or share.dtype != shares[0].dtype:
+                raise CheckpointError(
+                    f"{state.path}: has {share.elements:,} elements in {share.dtype} of the frozen parameter "
+                    f"{quoted(name)}, not {expected:,} in {shares[0].dtype}"
+                )
+        yield name, reshaped(_spread(shares, prod(shape)), shape)
+
+
+def _flat(state: _State, name: str) -> Tensor:
+    if name not in state.fragments:
+        raise CheckpointError(f"{state.path}: lacks the frozen parameter {quoted(name)}")
+    tensor = tensor_of(name, state.fragments[name])
+    return reshaped(tensor, (tensor.elements,))
+
+
+def _command(folder: Path) -> str:
+    """The command that converts a folder. DeepSpeed puts its script into every checkpoint."""
+    is_root = (folder / "zero_to_fp32.py").is_file()
+    root, tag = (folder, "") if is_root else (folder.parent, f" --tag {quote(folder.name)}")
+    script, out = quote(str(root / "zero_to_fp32.py")), quote(f"{root}-fp32")
+    return (
+        f"python {script} {quote(str(root))} {out}{tag} --safe_serialization, which keeps float32; "
+        f"then copy config.json and the tokenizer to {out}"
+    )
+
+
+FORMAT = Format("deepspeed", "ZeRO partitions of DeepSpeed", find, local(open_folder), priority=20)

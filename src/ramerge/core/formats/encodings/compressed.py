@@ -1,0 +1,120 @@
+"""Checkpoints of compressed-tensors (https://github.com/vllm-project/compressed-tensors), where codes are floats.
+
+`float-quantized`, `naive-quantized`, `mxfp8-quantized`: float8 `weight`, and `weight_scale` for a tensor, a channel, a
+group or a block. `nvfp4-pack-quantized`: pairs of e2m1 codes in `weight_packed`, low nibble first, e4m3 scales for 16
+codes, and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-quantized`: the same with exponents for
+32 codes. Which modules are quantized shows from their tensors. The configuration says only how large groups are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.foundation.text import quoted
+from ramerge.core.kernels.dequantize import Grid
+from ramerge.core.tensors.tensor import Tensor
+
+_FORMATS = (
+    "dense",
+    "float-quantized",
+    "naive-quantized",
+    "mixed-precision",
+    "nvfp4-pack-quantized",
+    "mxfp4-pack-quantized",
+    "mxfp8-quantized",
+)
+_PACKED = ".weight_packed"
+
+
+def decode(decoding: Decoding) -> None:
+    """See `Encoding`."""
+    config = decoding.config
+    decoding.problems += [f"config.json: {text}" for text in _refused(config)]
+    if decoding.problems:
+        return
+    schemes = list(_schemes(config))
+    for name, tensor in decoding.stored.items():
+        if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
+            decoding.scaled(name, tensor, f"{name}_scale", _grids(tensor.shape, schemes))
+        elif name.endswith(_PACKED) and tensor.dtype == "U8":
+            _packed(decoding, name.removesuffix("_packed"), tensor, schemes)
+        else:
+            continue
+        own = name.removesuffix("_packed")
+        for suffix in ("_zero_point", "_g_idx"):
+            if f"{own}{suffix}" in decoding.stored:
+                decoding.problem(tensor, f"has {quoted(own + suffix)}; only symmetric weights are supported")
+
+
+def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: list[Mapping[str, Any]]) -> None:
+    if not tensor.shape:
+        decoding.problem(tensor, "must have dimensions")
+        return
+    shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
+    has_global = f"{own}_global_scale" in decoding.stored
+    sizes = [size for scheme in schemes if (size := _size(scheme.get("group_size")))]
+    grids = [block(shape, 1, size) for size in (*sizes, 16 if has_global else 32)]
+    scales = decoding.stored.get(f"{own}_scale")
+    divided = has_global or (scales is not None and scales.dtype == "F8_E4M3")
+    divisor = f"{own}_global_scale" if divided else None
+    decoding.put(own, tensor, "E2M1", shape, f"{own}_scale", grids, divisor=divisor)
+
+
+def _grids(shape: tuple[int, ...], schemes: list[Mapping[str, Any]]) -> list[Grid]:
+    return list(dict.fromkeys(grid for scheme in schemes for grid in _grids_of(shape, scheme)))
+
+
+def _grids_of(shape: tuple[int, ...], scheme: Mapping[str, Any]) -> Iterator[Grid]:
+    strategy, structure, size = scheme.get("strategy"), scheme.get("block_structure"), _size(scheme.get("group_size"))
+    if strategy == "tensor":
+        yield whole(shape)
+    elif strategy == "channel":
+        yield row(shape)
+    elif strategy in ("group", "tensor_group") and size:
+        yield block(shape, 1, size)
+    elif strategy == "block" and isinstance(structure, list) and len(structure) == 2 and all(map(_size, structure)):
+        yield block(shape, *structure)
+
+
+def _size(value: Any) -> int:
+    return value if type(value) is int and value > 0 else 0
+
+
+def _schemes(config: Config) -> Iterator[Mapping[str, Any]]:
+    groups = config.get("config_groups")
+    for group in groups.values() if isinstance(groups, Mapping) else ():
+        weights = group.get("weights") if isinstance(group, Mapping) else None
+        if isinstance(weights, Mapping):
+            yield weights
+
+
+def _refused(config: Config) -> Iterator[str]:
+    groups = config.get("config_groups")
+    if not isinstance(groups, Mapping) or not groups:
+        yield "config_groups must say how weights are quantized"
+        return
+    named = [group.get("format") for group in groups.values() if isinstance(group, Mapping)]
+    for format in (config.get("format"), *named):
+        if format is not None and format not in _FORMATS:
+            yield f"weights in the format {quoted(format)} cannot be merged; known are {', '.join(_FORMATS)}"
+    for scheme in _schemes(config):
+        kind, bits = scheme.get("type"), scheme.get("num_bits")
+        if kind != "float" or bits not in (4, 8):
+            yield f"weights of type {quoted(kind)} with {quoted(bits)} bits cannot be merged, only floats of 8 and 4"
+        if scheme.get("symmetric") is False:
+            yield "weights with zero points (symmetric: false) cannot be merged"
+    if config.get("transform_config"):
+        yield "transform_config: weights that are rotated cannot be merged"
+    sparsity = config.get("sparsity_config")
+    if isinstance(sparsity, Mapping) and sparsity.get("format") not in (None, "dense"):
+        yield f"sparsity_config: weights in the format {quoted(sparsity['format'])} cannot be merged"
+
+
+def _title(config: Config) -> str:
+    found = [f"{scheme.get('num_bits')} bits, scales of a {scheme.get('strategy')}" for scheme in _schemes(config)]
+    return f"compressed-tensors, {'; '.join(dict.fromkeys(map(str, found)))}"
+
+
+ENCODING = Encoding("compressed-tensors", _title, decode)

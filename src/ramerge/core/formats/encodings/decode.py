@@ -1,0 +1,164 @@
+"""Makes of a folder of codes and scales the tensors of the model without quantization. Reads no weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from shlex import quote
+from typing import Any
+
+from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding
+from ramerge.core.formats.encodings.registry import ENCODINGS
+from ramerge.core.formats.files import read_json
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_dtype
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import brief, quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents, Quantized
+from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.text_config import map_text, text_configs
+
+KEYS = ("quantization_config", "compression_config")
+"""Keys of `config.json` that declare a quantization."""
+
+OF_MODELOPT = "hf_quant_config.json"
+"""Where ModelOpt declares a quantization, too."""
+
+ADVICE = "merge the unquantized checkpoints and quantize the result"
+# Endings of names that only quantized checkpoints have: codes that are not decoded, and scales.
+_PACKED = re.compile(r"\.(qweight|qzeros|g_idx|absmax|quant_map|weight_packed|SCB)$")
+_SCALES = re.compile(r"(_scale_inv|\bweight_scale|\bweight_global_scale|_blocks|_scales)$")
+# Of activations, caches and outputs: no weights of the model, but a part of the quantized checkpoint.
+_OF_ACTIVATIONS = re.compile(
+    r"\.(input|activation|output|q|k|v|kv)_(scale|global_scale|zero_point)(_ub)?$|_proj_(input|activation)_scale$"
+)
+
+
+def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Quantization in a configuration, or in that of its text model; None if it says nothing."""
+    stated = (part.get(key) for part in text_configs(config) for key in KEYS)
+    return next((found for found in stated if isinstance(found, Mapping)), None)
+
+
+def method_of(quantization: Mapping[str, Any]) -> str:
+    """The name of a declared quantization, such as `gptq` or `fp8`."""
+    method = brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
+    return "modelopt" if method.startswith("modelopt_") else method
+
+
+def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration that does not declare a quantization."""
+    return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
+
+
+def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Contents, Quantized | None]:
+    """The contents as those of the model without quantization, and how they are stored; None if they are not quantized.
+
+    Args:
+        directory: for messages.
+        contents: what the folder holds.
+        ignore: whether the configuration may declare a quantization that the tensors do not have, or that is not known.
+
+    Raises:
+        CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
+            do not fit; all problems are listed.
+    """
+    if not ignore and (packed_by_mlx := _packed_by_mlx(contents.tensors)):
+        command = f"mlx_lm.convert --hf-path {quote(str(directory))} --mlx-path OUT --dequantize"
+        raise CheckpointError(
+            f"{directory}: is quantized by MLX ({quoted(packed_by_mlx)} and others), which cannot be merged; {ADVICE}, "
+            f"or if there are no others, dequantize it, which leaves its rounding: {command}"
+        )
+    found = _declared(contents)
+    method = method_of(found) if found is not None else ""
+    encoding = next((each for each in ENCODINGS if each.method == method), None)
+    if found is None or encoding is None:
+        packed = sorted({match[1] for name in contents.tensors if (match := _PACKED.search(name))})
+        if (found is not None or packed) and not ignore:
+            what = method or f"tensors named {', '.join(packed)}"
+            raise CheckpointError(f"{directory}: quantized weights ({what}) cannot be merged; {ADVICE}")
+        return contents, None
+    decoding = Decoding(contents.tensors, found, stated_dtype(contents.config) or "BF16")
+    encoding.decode(decoding)
+    if not decoding.problems and not decoding.tensors:
+        if ignore:
+            return contents, None
+        text = f"config.json declares quantized weights ({method}), but no tensor is; remove the declaration from it"
+        decoding.problems.append(text)
+    _check_rest(decoding)
+    if decoding.problems:
+        raise CheckpointError(
+            f"{directory}: {text}" if text.startswith("config.json") else text for text in decoding.problems
+        )
+    return _decoded(contents, decoding, encoding, found)
+
+
+def _declared(contents: Contents) -> Mapping[str, Any] | None:
+    """The statement about quantization of a folder. Older exports of ModelOpt have a file of its own for it."""
+    found = declared(contents.config)
+    if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
+        path = contents.metadata_folder / OF_MODELOPT
+        found = read_json(path) if path.exists() else None
+    inner = found.get("quantization") if found is not None else None
+    return {"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else found
+
+
+def _packed_by_mlx(tensors: Mapping[str, Tensor]) -> str | None:
+    """A matrix in codes of MLX, if there is one: words of 32 bits, with scales next to them."""
+    words = (name for name, tensor in tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
+    return next((name for name in words if f"{name.removesuffix('weight')}scales" in tensors), None)
+
+
+def _check_rest(decoding: Decoding) -> None:
+    left = [name for name in decoding.stored if name not in decoding.tensors and name not in decoding.hidden]
+    for tensor in decoding.tensors.values():
+        if tensor.name in decoding.stored and tensor.name not in decoding.tensors:
+            decoding.problem(decoding.stored[tensor.name], "is stored both quantized and as it is")
+    if decoding.problems:
+        return
+    for name in left:
+        if _SCALES.search(name) or _PACKED.search(name):
+            decoding.problem(decoding.stored[name], "belongs to no quantized tensor that is known")
+
+
+def _decoded(
+    contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, Any]
+) -> tuple[Contents, Quantized]:
+    extras = {
+        name: tensor
+        for name, tensor in decoding.stored.items()
+        if name not in decoding.hidden and _OF_ACTIVATIONS.search(name)
+    }
+    dropped = decoding.hidden | extras.keys()
+
+    def names(stored: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(decoding.tensors.get(name, decoding.stored[name]).name for name in stored if name not in dropped)
+
+    shards = {shard: names(stored) for shard, stored in contents.shards.items()}
+    kept = [decoding.tensors.get(name, tensor) for name, tensor in contents.tensors.items() if name not in dropped]
+    title = brief(encoding.title(config), 200)
+    note = f"{len(decoding.tensors):,} quantized tensors ({title}) are dequantized as they are read, in float32"
+    if extras:
+        note += (
+            f"; {len(extras):,} scales of activations and caches, such as {quoted(next(iter(extras)))}, are not merged"
+        )
+    made = replace(
+        contents,
+        tensors={tensor.name: tensor for tensor in kept},
+        shards={shard: held for shard, held in shards.items() if held},
+        config=without_declaration(contents.config),
+        notes=(*contents.notes, note),
+    )
+    names_of_decoded = frozenset(tensor.name for tensor in decoding.tensors.values())
+    return made, Quantized(title, names_of_decoded, decoding.dtype, extras, contents.shards)
+
+
+def stated_dtype(config: Mapping[str, Any]) -> str | None:
+    """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
+    for part in text_configs(config):
+        for key in ("dtype", "torch_dtype"):
+            name = full_dtype(part.get(key))
+            if isinstance(name, str) and name in FROM_FULL_NAME:
+                return FROM_FULL_NAME[name]
+    return None

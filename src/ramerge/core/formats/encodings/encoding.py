@@ -1,0 +1,195 @@
+"""Protocol of an encoding: how to recognize it, and how to make of codes and scales the tensors of the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from ramerge.core.foundation.text import quoted
+from ramerge.core.kernels.dequantize import Grid
+from ramerge.core.tensors.scaled import Scaled
+from ramerge.core.tensors.tensor import Tensor
+
+Tensors = Mapping[str, Tensor]
+Config = Mapping[str, Any]
+
+FLOAT8 = ("F8_E4M3", "F8_E5M2")
+# What dtypes of scales hold; a byte without further type is an exponent.
+_SCALE_FORMATS = {"F32": "F32", "BF16": "BF16", "F8_E8M0": "F8_E8M0", "U8": "F8_E8M0"}
+
+
+@dataclass
+class Decoding:
+    """The tensors of a model, while an encoding makes them.
+
+    Attributes:
+        stored: the stored tensors by name.
+        config: what `config.json` says about the quantization.
+        dtype: of the model before it was quantized.
+        tensors: by the name of the stored tensor in whose place it stands: the tensor of the model.
+        hidden: names of stored tensors that are no tensors of the model: scales, and what is for activations.
+        problems: what is wrong.
+    """
+
+    stored: Tensors
+    config: Config
+    dtype: str
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    hidden: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+
+    def problem(self, tensor: Tensor, text: str) -> None:
+        """Note what is wrong with a tensor."""
+        self.problems.append(f"{tensor.path}: tensor {quoted(tensor.name)}: {text}")
+
+    def scaled(
+        self, name: str, codes: Tensor, scales: str, grids: Sequence[Grid], *, factor: str | None = None
+    ) -> None:
+        """Put the decoded tensor `name` in the place of its codes, one byte a code; see `put`."""
+        self.put(name, codes, codes.dtype, codes.shape, scales, grids, factor=factor)
+
+    def put(
+        self,
+        name: str,
+        codes: Tensor,
+        format: str,
+        shape: tuple[int, ...],
+        scales: str,
+        grids: Sequence[Grid],
+        *,
+        factor: str | None = None,
+        divisor: str | None = None,
+    ) -> Tensor | None:
+        """Put a decoded tensor in the place of its codes.
+
+        Args:
+            name: of the decoded tensor.
+            codes: the codes.
+            format: their format.
+            shape: of the decoded tensor.
+            scales: name of the scales.
+            grids: where scales may belong; the only one whose scales have the stored shape is taken.
+            factor: name of the number, or numbers of each matrix, by which scales are multiplied.
+            divisor: name of the number by which scales are divided.
+
+        Returns:
+            The tensor; None if something is wrong, which is then noted.
+        """
+        second = factor or divisor
+        self.hidden |= {scales, *([second] if second else [])}
+        stored = self.stored.get(scales)
+        if stored is None:
+            self.problem(codes, f"has no scales: {quoted(scales)} is missing")
+            return None
+        # e4m3 scales are only those of groups that have a second scale
+        scale_format = "F8_E4M3" if second and stored.dtype == "F8_E4M3" else _SCALE_FORMATS.get(stored.dtype)
+        if scale_format is None:
+            known = "F8_E4M3" if second else ", ".join(_SCALE_FORMATS)
+            self.problem(stored, f"scales of dtype {stored.dtype} are not known; known are {known}")
+            return None
+        if 0 in shape:
+            self.problem(codes, f"has no elements: {list(shape)}")
+            return None
+        grid = self._grid(stored, shape, tuple(grids))
+        matrices = math.prod(shape[:-2]) if factor else 1
+        by = self._second(codes, second, (1, matrices))
+        if grid is None or (second is not None and by is None):
+            return None
+        powers = self.config.get("scale_fmt") == "ue8m0"
+        origin = Scaled(
+            codes,
+            format,
+            stored,
+            scale_format,
+            grid,
+            by if factor else None,
+            by if divisor else None,
+            self.dtype,
+            powers,
+        )
+        decoded = Tensor(name, "F32", shape, origin)
+        self.tensors[codes.name] = decoded
+        return decoded
+
+    def _grid(self, scales: Tensor, shape: tuple[int, ...], grids: tuple[Grid, ...]) -> Grid | None:
+        """Where scales belong in weights of a shape; None if that is not clear, which is then noted."""
+        fitting = _fitting(scales.shape, shape, grids)
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            blocks = " or ".join(f"{grid.block_rows} x {grid.block_columns}" for grid in fitting)
+            self.problem(
+                scales,
+                f"scales of shape {list(scales.shape)} may be those of blocks of {blocks} in weights of {list(shape)}; "
+                "store them with one dimension for each of the weights'",
+            )
+            return None
+        wanted = " or ".join(dict.fromkeys(str(list(_grid_shape(shape, grid))) for grid in grids)) or "another shape"
+        text = f"scales of shape {list(scales.shape)} do not fit weights of {list(shape)}, which take {wanted}"
+        self.problem(scales, text)
+        return None
+
+    def _second(self, codes: Tensor, name: str | None, counts: tuple[int, int]) -> Tensor | None:
+        found = self.stored.get(name) if name is not None else None
+        if name is not None and found is None:
+            self.problem(codes, f"has no global scale: {quoted(name)} is missing")
+        elif found is not None and (found.dtype != "F32" or found.elements not in counts):
+            many = f", or {counts[1]} for as many matrices," if counts[1] > 1 else ""
+            shown = f"{found.dtype} {list(found.shape)}"
+            self.problem(found, f"the global scale must be one number of F32{many}, not {shown}")
+            return None
+        return found
+
+
+def block(shape: Sequence[int], rows: int, columns: int) -> Grid:
+    """A grid of scales for blocks of `rows` by `columns`."""
+    *_, height, width = (1, 1, *shape)
+    return Grid(max(height, 1), max(width, 1), min(rows, max(height, 1)), min(columns, max(width, 1)))
+
+
+def whole(shape: Sequence[int]) -> Grid:
+    """A grid of one scale for a tensor, or for each matrix of a stack."""
+    return block(shape, 1 << 62, 1 << 62)
+
+
+def row(shape: Sequence[int]) -> Grid:
+    """A grid of one scale for each row, which is an output channel."""
+    return block(shape, 1, 1 << 62)
+
+
+def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
+    return (*shape[:-2], grid.down, grid.across)
+
+
+@lru_cache(1024)  # a large model has thousands of tensors of each shape
+def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
+    """The grids whose scales have this shape, or that have it without dimensions of one if none has it."""
+    fitting = list(dict.fromkeys(grid for grid in grids if _fits(scales, shape, grid)))
+    return [grid for grid in fitting if tuple(scales) == _grid_shape(shape, grid)] or fitting
+
+
+def _fits(scales: Sequence[int], shape: Sequence[int], grid: Grid) -> bool:
+    """Whether scales of a shape are those of a grid. Dimensions of one may be left out."""
+    stack = math.prod(shape[:-2])
+    if math.prod(scales) != stack * grid.down * grid.across:
+        return False
+    wanted = [extent for extent in _grid_shape(shape, grid) if extent != 1]
+    return [extent for extent in scales if extent != 1] == wanted
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """A way in which weights are quantized.
+
+    Attributes:
+        method: what `quant_method` in `config.json` says.
+        title: human-readable, for a configuration.
+        decode: fills a `Decoding`.
+    """
+
+    method: str
+    title: Callable[[Config], str]
+    decode: Callable[[Decoding], None]

@@ -1,0 +1,50 @@
+"""float8 as DeepSeek and Qwen write it: `weight` and `weight_scale_inv`, a scale for each block of 128 x 128.
+
+https://github.com/deepseek-ai/DeepSeek-V3, `inference/kernel.py` (`weight_dequant`): codes times scales, in float32.
+Blocks at the lower and right edge may be smaller. Without `weight_block_size` there is one scale a tensor or a row.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.kernels.dequantize import Grid
+
+_SUFFIXES = ("_scale_inv", "_scale")
+
+
+def size_of_blocks(config: Config) -> tuple[int, int] | None:
+    """Rows and columns of a block; None if the configuration states none, or nonsense."""
+    found = config.get("weight_block_size")
+    if isinstance(found, list) and len(found) == 2 and all(type(extent) is int and extent > 0 for extent in found):
+        return found[0], found[1]
+    return None
+
+
+def decode(decoding: Decoding) -> None:
+    """See `Encoding`."""
+    size = size_of_blocks(decoding.config)
+    if decoding.config.get("weight_block_size") is not None and size is None:
+        decoding.problems.append("config.json: weight_block_size must be two whole numbers above 0")
+        return
+    for name, tensor in decoding.stored.items():
+        if tensor.dtype in FLOAT8:
+            names = [name + suffix for suffix in _SUFFIXES]
+            scales = next((each for each in names if each in decoding.stored), names[0])
+            decoding.scaled(name, tensor, scales, _grids(tensor.shape, size))
+        elif tensor.dtype == "I8" and name.endswith(".weight") and name + "_scale_inv" in decoding.stored:
+            decoding.problem(tensor, "weights of 4 bits next to float8 (expert_dtype: fp4) are not supported")
+
+
+@lru_cache(1024)  # a large model has thousands of tensors of each shape
+def _grids(shape: tuple[int, ...], size: tuple[int, int] | None) -> tuple[Grid, ...]:
+    return *([block(shape, *size)] if size else []), whole(shape), row(shape)
+
+
+def _title(config: Config) -> str:
+    size = size_of_blocks(config)
+    return f"float8, scales of {size[0]} x {size[1]} blocks" if size else "float8"
+
+
+ENCODING = Encoding("fp8", _title, decode)

@@ -1,0 +1,74 @@
+"""Checkpoints of NVIDIA's ModelOpt (`modelopt.torch.export` of nvidia-modelopt).
+
+`weight` and `weight_scale`, or of experts in one tensor `gate_up_proj` and `gate_up_proj_weight_scale`:
+
+    NVFP4   pairs of e2m1 codes, low nibble first, e4m3 scales for 16 codes, each times the float32 `weight_scale_2`
+    MXFP4   the same with exponents for 32 codes, and no second scale
+    FP8     e4m3 codes with float32 scales of the tensor, of its rows, or of blocks; MXFP8 with exponents for 32 codes
+
+Recipes mix them with weights that are not quantized, so the tensors themselves say what they are, not the recipe.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.foundation.text import quoted
+from ramerge.core.tensors.tensor import Tensor
+
+# Weights that are divided by the scales of their inputs, or that are integers.
+_REFUSED = ("AWQ", "INT4", "INT8", "SQ", "SVDQUANT")
+_SMOOTHED = "pre_quant_scale"
+_BLOCK = 128
+
+
+def decode(decoding: Decoding) -> None:
+    """See `Encoding`."""
+    algorithm = str(decoding.config.get("quant_algo"))
+    smoothed = next((name for name in decoding.stored if name.endswith(_SMOOTHED)), None)
+    if smoothed or any(part in _REFUSED for part in algorithm.upper().split("_")):
+        why = f"({quoted(smoothed)} and others)" if smoothed else "(integers, or weights smoothed by their inputs)"
+        decoding.problems.append(f"config.json: quant_algo {quoted(algorithm)} {why} cannot be merged")
+        return
+    for name, tensor in decoding.stored.items():
+        scales = f"{name}_scale" if name.endswith("weight") else f"{name}_weight_scale"
+        if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
+            inverted = f"{name}_scale_inv"
+            _float8(decoding, name, tensor, inverted if inverted in decoding.stored else scales)
+        elif tensor.dtype == "U8" and scales in decoding.stored:
+            _float4(decoding, name, tensor, scales)
+        elif tensor.is_float and _is_excluded(name, decoding.config):
+            # left over where a module was quantized for calibration only
+            decoding.hidden |= {scales, f"{scales}_2"} & decoding.stored.keys()
+
+
+def _float8(decoding: Decoding, name: str, tensor: Tensor, scales: str) -> None:
+    shape = tensor.shape
+    decoding.scaled(name, tensor, scales, [whole(shape), row(shape), block(shape, _BLOCK, _BLOCK), block(shape, 1, 32)])
+
+
+def _float4(decoding: Decoding, name: str, tensor: Tensor, scales: str) -> None:
+    if not tensor.shape:
+        decoding.problem(tensor, "must have dimensions")
+        return
+    shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
+    if decoding.stored[scales].dtype == "U8":
+        decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 32)])
+    else:
+        decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 16)], factor=f"{scales}_2")
+
+
+def _is_excluded(name: str, config: Config) -> bool:
+    """Whether the recipe leaves out the module of a weight."""
+    patterns = [config.get(key) for key in ("ignore", "exclude_modules")]
+    module = name.removesuffix(".weight")
+    named = [pattern for part in patterns if isinstance(part, list) for pattern in part if isinstance(pattern, str)]
+    return any(fnmatchcase(module, pattern) for pattern in named if len(pattern) < 200)
+
+
+def _title(config: Config) -> str:
+    return f"ModelOpt, {config.get('quant_algo', 'quantized')}"
+
+
+ENCODING = Encoding("modelopt", _title, decode)

@@ -1,0 +1,34 @@
+"""MXFP4 as gpt-oss has it: pairs of e2m1 codes in `X_blocks`, and exponents in `X_scales`, one for 32 codes.
+
+transformers, `integrations/mxfp4.py` (`convert_moe_packed_tensors`): ldexp(value, exponent - 127), low nibble first,
+and the result with its last two dimensions swapped, which is how the model has `X`: (experts, in, out).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ramerge.core.formats.encodings.encoding import Decoding, Encoding, block
+from ramerge.core.tensors.origins import Transposed
+
+_GROUP, _BYTES = 32, 16
+
+
+def decode(decoding: Decoding) -> None:
+    """See `Encoding`."""
+    for name, tensor in decoding.stored.items():
+        if name.endswith("_blocks") and tensor.dtype == "U8":
+            own = name.removesuffix("_blocks")
+            if len(tensor.shape) != 4 or tensor.shape[-1] != _BYTES:
+                decoding.problem(tensor, f"must have four dimensions, the last of {_BYTES}, not {list(tensor.shape)}")
+                decoding.hidden.add(f"{own}_scales")
+                continue
+            experts, out, groups, _ = tensor.shape
+            shape = (experts, out, groups * _GROUP)
+            made = decoding.put(own, tensor, "E2M1", shape, f"{own}_scales", [block(shape, 1, _GROUP)])
+            if made is not None:
+                turned = (experts, groups * _GROUP, out)
+                decoding.tensors[name] = replace(made, shape=turned, origin=Transposed(made))
+
+
+ENCODING = Encoding("mxfp4", lambda _: "MXFP4", decode)

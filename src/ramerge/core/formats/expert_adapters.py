@@ -1,0 +1,142 @@
+"""Names and arrangements of adapters on experts, and where in a base they belong.
+
+Trainers adapt each expert by itself (`experts.3.up_proj`, `experts.up_projs.3`) or all together (`experts.w3`), and a
+base has each projection of each expert, all experts of a projection, or gate and up of all experts as one tensor.
+Sources: PEFT 0.21, `tinker_cookbook.weights`, SkyRL, Megatron-Bridge, unsloth.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from ramerge.core.tensors.lowrank import Region
+from ramerge.core.tensors.tensor import Tensor
+
+_KINDS = {
+    "gate_proj": "gate",
+    "w1": "gate",
+    "up_proj": "up",
+    "w3": "up",
+    "down_proj": "down",
+    "w2": "down",
+    "gate_up_proj": "gate_up",
+}
+_PROJECTION = "|".join(_KINDS)
+_MODULE = re.compile(
+    rf"(?P<stem>(?:.*\.)?experts)\.(?:(?P<one>\d{{1,6}})\.(?P<part>{_PROJECTION})|(?P<all>{_PROJECTION})"
+    r"|(?P<list>gate_up_proj|gate_proj|up_proj|down_proj)s\.(?P<number>\d{1,6}))"
+)
+# What a tensor of all experts, and those of each, are called.
+_WHOLE = {"gate_up": ("gate_up_proj",), "gate": ("gate_proj",), "up": ("up_proj",), "down": ("down_proj",)}
+_EACH = {
+    "gate_up": (("gate_proj", "up_proj"), ("w1", "w3")),
+    "gate": (("gate_proj",), ("w1",)),
+    "up": (("up_proj",), ("w3",)),
+    "down": (("down_proj",), ("w2",)),
+}
+
+
+class Projection(NamedTuple):
+    """A projection of experts that a module of an adapter changes.
+
+    Attributes:
+        stem: the name of the module of all experts.
+        kind: gate, up, down, or gate_up.
+        is_short: whether it is called w1, w2 or w3, of which w1 is up where experts have no gate.
+    """
+
+    stem: str
+    kind: str
+    is_short: bool
+
+
+def projection_of(module: str) -> tuple[Projection, int | None] | None:
+    """The projection that a module changes, and its expert, or None for all; None if it is not a module of experts."""
+    found = _MODULE.fullmatch(module)
+    if found is None:
+        return None
+    part = found["part"] or found["list"] or found["all"]
+    number = found["one"] or found["number"]
+    return Projection(found["stem"], _KINDS[part], part.startswith("w")), int(number) if number else None
+
+
+@dataclass(frozen=True)
+class ExpertPlace:
+    """Where in a base a projection is.
+
+    Attributes:
+        name: of the base's tensor.
+        expert: whose it is; None for all experts in one tensor.
+        shape: of one expert's matrix in this tensor.
+        row: the row of the projection with which it begins.
+        half: which half of the matrix the projection is, 0 or 1; None if it is all of it.
+    """
+
+    name: str
+    expert: int | None
+    shape: tuple[int, ...]
+    row: int = 0
+    half: int | None = None
+
+    def region(self, out: int, *, turned: bool, interleaved: bool) -> Region | None:
+        """The rows, or if the matrix is turned, the columns, of a projection with `out` rows."""
+        if self.half is None:
+            return None
+        first, step = (self.half, 2) if interleaved else (self.half * out, 1)
+        return Region(first, step, out, is_columns=turned)
+
+    def orientations(self, out: int, width: int) -> set[bool]:
+        """Whether a projection of this shape fits as it is (False), and turned (True)."""
+        out *= 1 if self.half is None else 2
+        return {turned for turned in (False, True) if self.shape == ((width, out) if turned else (out, width))}
+
+
+def places_of(
+    projection: Projection, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
+) -> list[ExpertPlace]:
+    """Where a projection is in the base; nothing if it is not there.
+
+    Args:
+        projection: what is looked for.
+        named: gives the base's name of a tensor, or None.
+        tensors: those of the base.
+    """
+    stem, kind, is_short = projection
+    found = list(_places(stem, kind, named, tensors))
+    if is_short and kind in ("gate", "up") and not list(_places(stem, "gate", named, tensors)):
+        return list(_places(stem, "up", named, tensors)) if kind == "gate" else []
+    return found
+
+
+def _places(
+    stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
+) -> Iterator[ExpertPlace]:
+    for part in _WHOLE[kind]:
+        if (name := named(f"{stem}.{part}")) is not None and len(shape := tensors[name].shape) == 3:
+            yield ExpertPlace(name, None, shape[1:])
+            return
+    if kind in ("gate", "up") and (name := named(f"{stem}.gate_up_proj")) is not None:
+        if len(shape := tensors[name].shape) == 3:
+            yield ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))
+        return
+    for parts in _EACH[kind]:
+        if named(f"{stem}.0.{parts[0]}.weight") is not None:
+            yield from _of_each(stem, parts, named, tensors)
+            return
+
+
+def _of_each(
+    stem: str, parts: tuple[str, ...], named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
+) -> Iterator[ExpertPlace]:
+    expert = 0
+    while (first := named(f"{stem}.{expert}.{parts[0]}.weight")) is not None:
+        row = 0
+        for name in (first, *(named(f"{stem}.{expert}.{part}.weight") for part in parts[1:])):
+            if name is None or len(tensors[name].shape) != 2:
+                return
+            yield ExpertPlace(name, expert, tensors[name].shape, row)
+            row += tensors[name].shape[0]
+        expert += 1

@@ -1,0 +1,229 @@
+"""Helpers that formats share: files that must be there and stay in their folder, indices, and config.json."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.formats.format import Opening
+from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
+from ramerge.core.foundation.jsontext import JsonLimits, read
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.identity import Identity, identify
+from ramerge.core.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
+from ramerge.core.tensors.tensor import Tensor
+
+UNGATHERED = (
+    "it was saved without gathering what ZeRO-3 or FSDP had spread; save it again, gathered (DeepSpeed: "
+    "stage3_gather_16bit_weights_on_model_save, FSDP: FULL_STATE_DICT)"
+)
+"""Why weights of a model or an adapter have no elements."""
+
+# Enough for a configuration, or an index of 150,000 tensors.
+_LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
+_MOST_FILES = 10_000
+_REQUESTS = 16
+_MINUTES = 30
+# Where trainers put the policy inside of a run, and the latest step: verl's name, SkyRL's.
+_ROLES = ("actor", "policy")
+_LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
+
+
+def read_json(path: Location) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: the file cannot be read, is too large, not JSON, or not an object; see `jsontext`.
+    """
+    try:
+        with readable(path):
+            return read(path, _LIMITS)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
+
+
+def read_config(folder: Location) -> dict[str, Any]:
+    """The folder's `config.json`; empty if there is none.
+
+    Raises:
+        CheckpointError: as for `read_json`.
+    """
+    path = folder / "config.json"
+    return read_json(path) if path.exists() else {}
+
+
+def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str, ...]:
+    """A warning if the files of a model's parts were written at very different times. Nothing else tells steps."""
+    times = sorted(identity.modified_ns for identity in identities)
+    if not times or times[-1] - times[0] <= _MINUTES * 60 * 10**9:
+        return ()
+    return (
+        f"{folder}: between the first and the last file that was written are more than {_MINUTES} minutes; make sure "
+        "that all are of one step",
+    )
+
+
+def tag_of(path: Location) -> str | None:
+    """Latest step by a trainer's small file; None if there is no such file, or it says no plain name."""
+    if not path.is_file():  # a pipe would never end
+        return None
+    try:
+        with path.open("rb") as file:
+            text = file.read(256).decode("ascii", "replace").strip()
+    except OSError:
+        return None
+    return text if re.fullmatch(r"\w[\w .-]*", text) else None
+
+
+def policy_places(folder: Location) -> list[Location]:
+    """Folders that may hold the policy: the one that is named, the latest step of a run, and the policy in each."""
+    steps = [folder / f"global_step_{step}" for name in _LATEST if (step := tag_of(folder / name)) is not None]
+    return [inner for place in (folder, *steps) for inner in (place, *(place / role for role in _ROLES))]
+
+
+@dataclass(frozen=True)
+class About:
+    """Configuration of a model whose trainer does not write a `config.json` next to its weights.
+
+    Attributes:
+        config: `config.json`; empty if there is none.
+        metadata_folder: its folder, which has the tokenizer too.
+        files: the identity of `config.json`, if it was read here.
+        notes: where it is from.
+    """
+
+    config: Mapping[str, Any]
+    metadata_folder: Location
+    files: Mapping[Location, Identity]
+    notes: tuple[str, ...] = ()
+
+
+def about_model(folder: Location, places: Iterable[Location], opening: Opening) -> About:
+    """The `config.json` of the first of the places that has one, otherwise the base's.
+
+    Raises:
+        CheckpointError: as for `read_json`, and if it links to a file outside of its folder.
+    """
+    for place in places:
+        if (place / "config.json").is_file():
+            check_files(place, ["config.json"], in_index=False, allow_outside_links=opening.allow_outside_links)
+            files = identify([place / "config.json"])
+            return About(read_config(place), place, files)
+    if opening.base is None:
+        return About({}, folder, {})
+    metadata_folder = opening.base.metadata_folder
+    note = f"{folder}: there is no config.json; that of the base ({metadata_folder}) is used, and its tokenizer"
+    return About(opening.base.config, metadata_folder, {}, (note,))
+
+
+def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
+    """The weight files that an index names, sorted, and its map of tensors to files.
+
+    Raises:
+        CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
+    """
+    return weight_files(path, read_json(path).get("weight_map"), suffix)
+
+
+def weight_files(path: Location, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+    """The files that an index's map of tensors names, sorted, and the map.
+
+    Args:
+        path: of the index, for messages.
+        weight_map: the map.
+        suffix: of the files.
+
+    Raises:
+        CheckpointError: it is no such map, names files outside of the folder, or files without this suffix.
+    """
+    if (
+        not isinstance(weight_map, dict)
+        or not weight_map
+        or not all(isinstance(name, str) for name in weight_map.values())
+    ):
+        raise CheckpointError(f"{path}: weight_map must map tensor names to file names")
+    files = list(dict.fromkeys(weight_map.values()))
+    if len(files) > _MOST_FILES:
+        raise CheckpointError(f"{path}: names {len(files):,} files; a checkpoint has at most {_MOST_FILES:,}")
+    for wrong, what in ((climbs_out, "leads out of the checkpoint's folder"), (is_too_long, "is too long")):
+        if any(map(wrong, files)):
+            raise CheckpointError(f"{path}: the shard path {quoted(name)} {what}" for name in files if wrong(name))
+    others = [name for name in files if not name.endswith(suffix)]
+    if others:
+        raise CheckpointError(f"{path}: shard {quoted(name)} is not a {suffix} file" for name in others)
+    return sorted(files), weight_map
+
+
+def opened_each(
+    paths: Sequence[Location], tensors_of: Callable[[Location], list[Tensor]]
+) -> Iterable[list[Tensor] | CheckpointError]:
+    """The tensors of each file, or what is wrong with it, in order; side by side if requests take the time.
+
+    Args:
+        paths: the files.
+        tensors_of: the tensors of a file.
+    """
+
+    def opened(path: Location) -> list[Tensor] | CheckpointError:
+        try:
+            return tensors_of(path)
+        except CheckpointError as error:
+            return error
+
+    if any(isinstance(path, Remote) for path in paths):
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return list(pool.map(opened, paths))
+    return map(opened, paths)
+
+
+def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow_outside_links: bool) -> None:
+    """Refuse weight files that are missing, and links that lead out of the folder.
+
+    Raises:
+        CheckpointError: all such files are listed.
+    """
+    files = list(names)
+    problems = [
+        f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
+    ]
+    if not allow_outside_links:
+        problems += [
+            linked_out(folder / name) for name in (*files, "config.json") if leads_outside(folder / name, folder)
+        ]
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _absence(path: Location, in_index: bool) -> str:
+    if isinstance(path, Path) and os.path.lexists(path):
+        return "is not a regular file" if path.exists() else "is a broken link"
+    return "the index names this file, but it is missing" if in_index else "is missing"
+
+
+def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Where an index and the files disagree.
+
+    Args:
+        folder: for messages.
+        listed: the index's map of tensors to files.
+        shards: the files, each with the names of the tensors that it holds.
+    """
+    actual = {name: shard for shard, names in shards.items() for name in names}
+    problems = []
+    for name, shard in listed.items():
+        if name not in actual:
+            problems.append(f"{folder / shard}: the index says it holds {quoted(name)}, but it does not")
+        elif actual[name] != shard:
+            problems.append(f"{folder}: the index says {quoted(name)} is in {shard}, but it is in {actual[name]}")
+    problems += [
+        f"{folder / shard}: holds {quoted(name)}, which the index does not list"
+        for name, shard in actual.items()
+        if name not in listed
+    ]
+    return problems

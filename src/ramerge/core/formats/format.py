@@ -1,0 +1,84 @@
+"""Protocol of a format: how to recognize a folder that is written in it, and how to open such a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+
+ADAPTER = "adapter"
+"""The name of the format of LoRA adapters, of which plans say more."""
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Context that a format may need to open a folder.
+
+    Attributes:
+        allow_outside_links: whether files may be links that lead out of the folder.
+        base: the model that an adapter or a delta changes, where one is known.
+    """
+
+    allow_outside_links: bool = False
+    base: Checkpoint | None = None
+
+    def needed(self, folder: Location, what: str, model: str = "the model") -> Checkpoint:
+        """The base of a folder that holds changes.
+
+        Args:
+            folder: that folder.
+            what: it is, such as `a delta`.
+            model: what the base must be, human-readable.
+
+        Raises:
+            CheckpointError: none is known.
+        """
+        if self.base is None:
+            raise CheckpointError(
+                f"{folder}: is {what} and needs its base model: give {model} as the base (--base MODEL), or write "
+                f"MODEL+{folder}"
+            )
+        return self.base
+
+
+def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Location, Opening], Contents]:
+    """A way to open folders that are on this machine, which refuses others."""
+
+    def opened(folder: Location, opening: Opening) -> Contents:
+        if isinstance(folder, Remote):
+            raise CheckpointError(
+                f"{folder}: holds files of a kind that is read on this machine only (remote: safetensors files, "
+                "adapters and deltas in them); copy the folder here, or convert it first (ramerge convert)"
+            )
+        return open_folder(folder, opening)
+
+    return opened
+
+
+@dataclass(frozen=True)
+class Format:
+    """A way in which checkpoints are stored.
+
+    Attributes:
+        name: in recipes' records and messages.
+        title: human-readable.
+        find: the folder that holds the weights, given the folder that a user names: that folder itself, or one inside
+            of it; None if it is not of this format. Looks at names of files only.
+        open: reads headers, not weights. It raises CheckpointError with all problems.
+        needs_base: whether it holds changes of a model, and can so be added to one.
+        priority: a folder is tried in the format of the highest priority first; formats of equal priority must not know
+            the same folders.
+        interface: the version of the interface that a plug-in's format is written for; see `ramerge.plugins`.
+    """
+
+    name: str
+    title: str
+    find: Callable[[Location], Location | None]
+    open: Callable[[Location, Opening], Contents]
+    needs_base: bool = False
+    priority: int = 0
+    interface: int | None = None

@@ -1,0 +1,192 @@
+"""Shards of FSDP, one file for each rank, as verl and SkyRL save them: `model_world_size_4_rank_0.pt` and so on.
+
+Only the model's files are opened, never those of the optimizer and of the trainer's state. Every rank says where its
+shards lie in the whole tensors, so nothing depends on the order of files or names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.formats.files import check_files, policy_places, read_json
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.sharded import ShardedModel, ShardedPart, part_of
+from ramerge.core.formats.torchfile.load import View, load_file, uncollected
+from ramerge.core.formats.torchfile.machine import RefusedError
+from ramerge.core.formats.views import tensor_of, unwrapped
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.origins import PlacedPiece
+from ramerge.core.tensors.paths import leads_outside
+
+_FILE = re.compile(r"model_world_size_([1-9][0-9]{0,5})_rank_(0|[1-9][0-9]{0,5})\.pt")
+_CONFIG = "fsdp_config.json"
+_MOST_STEPS = 10**12
+_LORA = re.compile(r"\.(base_layer|lora_[AB]|lora_embedding_[AB]|lora_magnitude_vector)\b")
+
+
+def find(folder: Location) -> Location | None:
+    """The folder with the shards: the one that is named, its `actor`, or that of the latest step of a run."""
+    return next((place for place in policy_places(folder) if place.is_dir() and _shards(place)), None)
+
+
+def _shards(folder: Location) -> dict[tuple[int, int], str]:
+    matches = (_FILE.fullmatch(path.name) for path in folder.glob("model_world_size_*_rank_*.pt"))
+    found = {(int(m[1]), int(m[2])): m[0] for m in matches if m}
+    return dict(sorted(found.items()))
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Read what every rank says of its shards, and check that they make up whole tensors.
+
+    Raises:
+        CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.
+    """
+    files = _of_one_world(folder)
+    metadata_folder = folder / "huggingface" if (folder / "huggingface").is_dir() else folder
+    names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
+    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
+    found = ShardedModel(folder, identify(folder / name for name in names))
+    found.notes = (f"{folder}: shards of {len(files)} ranks",)
+    found.problems += _other_steps(folder, len(files))
+    gathered: dict[str, _Gathered] = {}
+    with uncollected():
+        for rank, name in enumerate(files):
+            with collected(found.problems):
+                _gather(folder / name, rank, gathered)
+        if not found.problems:
+            found.problems += _of_a_whole_model(folder, gathered, len(files))
+        with collected(found.problems):
+            found.assemble((name, o.first.dtype, o.first.shape, _pieces(o, name)) for name, o in gathered.items())
+    return found.contents(metadata_folder, opening)
+
+
+def _of_one_world(folder: Path) -> list[str]:
+    found = _shards(folder)
+    sizes = sorted({size for size, _ in found})
+    if (folder / _CONFIG).is_file():
+        said = read_json(folder / _CONFIG).get("world_size")
+        if said not in sizes:
+            raise CheckpointError(
+                f"{folder / _CONFIG}: says {quoted(said)} ranks, but the shards are of {' and '.join(map(str, sizes))}"
+            )
+    if len(sizes) > 1:
+        raise CheckpointError(
+            f"{folder}: holds shards of {' and '.join(map(str, sizes))} ranks; "
+            "remove those that are left from an earlier run"
+        )
+    (size,) = sizes
+    ranks = {rank for _, rank in found}
+    if extra := sorted(ranks - set(range(size))):
+        raise CheckpointError(f"{folder / found[size, extra[0]]}: there is no rank {extra[0]} of {size}")
+    if missing := sorted(set(range(size)) - ranks):
+        raise CheckpointError(
+            f"{folder / f'model_world_size_{size}_rank_{rank}.pt'}: is missing, so the model is not complete; "
+            "copy it from the machine that ran this rank"
+            for rank in missing
+        )
+    return [found[size, rank] for rank in range(size)]
+
+
+def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
+    found: dict[int, list[int]] = {}
+    for rank in range(ranks):
+        path = folder / f"extra_state_world_size_{ranks}_rank_{rank}.pt"
+        if not path.is_file() or leads_outside(path, folder):
+            continue
+        try:
+            state = load_file(path, modules=("numpy", "_codecs", "random"))
+        except CheckpointError:
+            continue  # only weights must be read
+        if (step := _step_of(state)) is not None:
+            found.setdefault(step, []).append(rank)
+    if len(found) > 1:
+        steps = ", ".join(f"{step} for rank {ranks[0]}" for step, ranks in found.items())
+        yield f"{folder}: the ranks are of different steps (extra_state says {steps}); copy all files of one step"
+
+
+def _step_of(state: Any) -> int | None:
+    """How many steps the learning rate's schedule has taken, or what a trainer says the step is."""
+    if not isinstance(state, dict):
+        return None
+    schedule = state.get("lr_scheduler")
+    said = schedule.get("last_epoch") if isinstance(schedule, dict) else None
+    steps = (said, state.get("global_step"), state.get("step"))
+    return next((step for step in steps if type(step) is int and abs(step) < _MOST_STEPS), None)
+
+
+@dataclass
+class _Gathered:
+    """A tensor, as the ranks that were read describe it.
+
+    `boxes` maps place and shape of every piece to it and to the rank that it is from.
+    """
+
+    first: ShardedPart
+    ranks: int = 0
+    boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[View, int]] = field(default_factory=dict)
+
+
+def _gather(path: Path, rank: int, gathered: dict[str, _Gathered]) -> None:
+    state = load_file(path)
+    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+        raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
+    problems = []
+    for name, value in state.items():
+        try:
+            _add(gathered, unwrapped(name), part_of(value), rank)
+        except RefusedError as error:
+            problems.append(f"{path}: tensor {quoted(name)}: {error}")
+    if problems:
+        raise CheckpointError(problems)
+
+
+def _add(gathered: dict[str, _Gathered], name: str, part: ShardedPart, rank: int) -> None:
+    known = gathered.setdefault(name, _Gathered(part))
+    known.ranks += 1
+    first = known.first
+    if (part.shape, part.dtype) != (first.shape, first.dtype):
+        raise RefusedError(
+            f"is {part.dtype} {list(part.shape)} here, but {first.dtype} {list(first.shape)} in another rank's file; "
+            "the files are of different models"
+        )
+    for offsets, view in part.boxes:
+        twin, other = known.boxes.setdefault((offsets, view.shape), (view, rank))
+        if _differ(view, twin):
+            raise RefusedError(
+                f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should be "
+                "the same; the files may be of different steps"
+            )
+
+
+def _differ(left: View, right: View) -> bool:
+    """Whether checksums tell that two tensors are not the same. Nothing is read for it."""
+    both = (left, right)
+    whole = all(view.start == 0 and view.nbytes == view.storage.nbytes and view.storage.checksum for view in both)
+    return whole and left.strides == right.strides and left.storage.checksum != right.storage.checksum
+
+
+def _of_a_whole_model(folder: Path, gathered: Mapping[str, _Gathered], ranks: int) -> Iterator[str]:
+    """Problem of tensors that are those of an adapter, or not those of all ranks."""
+    adapter = folder / "lora_adapter"
+    if any(map(_LORA.search, gathered)):
+        found = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
+        yield f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {found} as the agent instead"
+    for name, one in gathered.items():
+        if one.ranks != ranks:
+            what = f"only {one.ranks} of {ranks} ranks have it; the files are of different models"
+            yield f"{folder}: tensor {quoted(name)}: {what}"
+
+
+def _pieces(one: _Gathered, name: str) -> list[PlacedPiece]:
+    return [PlacedPiece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in one.boxes.items()]
+
+
+FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, local(open_folder), priority=50)

@@ -1,0 +1,346 @@
+"""Distributed checkpoints of Megatron (`torch_dist`), as slime and verl write them.
+
+The bytes are those of torch.distributed.checkpoint; how the model was parallel does not matter. Names and layouts are
+Megatron's: q, k and v in one matrix, group by group; gate and up in one; layers and experts often stacked along
+dimensions in front; embeddings padded. A table of names says what becomes of each tensor, and `config.json` gives the
+sizes. Sources: `sharded_state_dict` in Megatron-LM's core, `megatron_to_hf` in slime, Megatron-Bridge.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+from ramerge.core.formats import dcp, unread
+from ramerge.core.formats.files import about_model, tag_of
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.torchfile.load import uncollected
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.origins import reshaped, rows_of, stacked
+from ramerge.core.tensors.tensor import Tensor
+
+_PLACES = ("", "dist_ckpt", "model/dist_ckpt", "actor/dist_ckpt", "actor/model/dist_ckpt")
+# Architectures whose layers are what the table says. Others have the same names for other things.
+_MODELS = ("llama", "qwen2", "qwen3", "qwen2_moe", "qwen3_moe")
+_NO_MODEL = re.compile(r"(^|\.)(optimizer|chained_\d+|rng_state|rerun_state_machine_state)\b|_extra_state")
+
+
+# --- the table of names ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of the model by `config.json`: counts of layers, experts, heads, groups of heads; sizes."""
+
+    layers: int
+    experts: int
+    heads: int
+    groups: int
+    head: int
+    vocabulary: int
+
+    @staticmethod
+    def of(config: Mapping[str, Any]) -> Sizes:
+        """Read a configuration.
+
+        Raises:
+            ValueError: the architecture is not one that is read, or a number is missing.
+        """
+        kind = config.get("model_type")
+        if kind not in _MODELS:
+            raise ValueError(f"is of a {quoted(kind)} model; those of Megatron that are read are {', '.join(_MODELS)}")
+        heads = _number(config, "num_attention_heads")
+        groups = _number(config, "num_key_value_heads", default=heads)
+        if heads % groups:
+            raise ValueError(f"says {heads} heads in {groups} groups, which is no whole number of heads in each")
+        return Sizes(
+            layers=_number(config, "num_hidden_layers"),
+            experts=_number(config, "num_experts", "num_local_experts") if kind.endswith("_moe") else 0,
+            heads=heads,
+            groups=groups,
+            head=_number(config, "head_dim", default=_number(config, "hidden_size") // heads),
+            vocabulary=_number(config, "vocab_size"),
+        )
+
+
+def _number(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
+    value = next((config[key] for key in keys if config.get(key) is not None), default)
+    if type(value) is not int or not 0 < value < 1 << 31:
+        raise ValueError(f"has no usable {' or '.join(keys)} ({quoted(value)})")
+    return value
+
+
+_Split = Callable[[Tensor, Sizes], list[Tensor]]
+"""Megatron's tensor to those of the model. Raises ValueError if it does not have the shape that sizes say."""
+
+
+def _whole(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
+    return [tensor]
+
+
+def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
+    """Gate and up."""
+    half, rest = divmod(tensor.shape[0] if tensor.shape else 1, 2)
+    if rest:
+        raise ValueError(f"should be gate and up, one below the other, but has shape {list(tensor.shape)}")
+    return [rows_of(tensor, 0, half), rows_of(tensor, half, 2 * half)]
+
+
+def _groups(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
+    """Queries, keys and values. In each group, the rows of its queries come first, then a key's, then a value's."""
+    queries = sizes.heads // sizes.groups
+    height = (queries + 2) * sizes.head
+    if not tensor.shape or tensor.shape[0] != sizes.groups * height:
+        raise ValueError(
+            f"should have {sizes.groups} groups of {queries} + 2 heads of {sizes.head} rows, but has shape "
+            f"{list(tensor.shape)}; config.json may be of another model, or its attention has gates, which is not read"
+        )
+    ends = [0, queries * sizes.head, (queries + 1) * sizes.head, height]
+    parts = []
+    for begin, end in pairwise(ends):
+        starts = range(0, sizes.groups * height, height)
+        parts.append(stacked(tensor.name, [rows_of(tensor, start + begin, start + end) for start in starts]))
+    return parts
+
+
+def _tokens(tensor: Tensor, sizes: Sizes) -> list[Tensor]:
+    """Embeddings without the rows that Megatron adds so that all ranks have as many."""
+    if not tensor.shape or tensor.shape[0] < sizes.vocabulary:
+        raise ValueError(
+            f"has shape {list(tensor.shape)}, but config.json says a vocabulary of {sizes.vocabulary:,}; it is of "
+            "another model"
+        )
+    return [rows_of(tensor, 0, sizes.vocabulary)]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """Target of a tensor of Megatron.
+
+    Attributes:
+        parts: names in files of transformers, with `{layer}` and `{expert}`.
+        split: how.
+    """
+
+    parts: tuple[str, ...]
+    split: _Split = _whole
+
+
+_LAYER = "model.layers.{layer}."
+_ATTENTION = f"{_LAYER}self_attn."
+_EXPERT = f"{_LAYER}mlp.experts.{{expert}}."
+_SHARED = f"{_LAYER}mlp.shared_expert."
+
+
+def _mlp(stem: str, prefix: str) -> dict[str, _Row]:
+    """Two linear layers, the first of which is gate and up. With `singleton_local_shards` these are two tensors."""
+    found: dict[str, _Row] = {}
+    for kind in ("weight", "bias"):
+        gate, up, down = (f"{prefix}{name}_proj.{kind}" for name in ("gate", "up", "down"))
+        found |= {
+            f"{stem}linear_fc1.{kind}": _Row((gate, up), _halves),
+            f"{stem}linear_fc1.{kind}_w": _Row((gate,)),
+            f"{stem}linear_fc1.{kind}_v": _Row((up,)),
+            f"{stem}linear_fc2.{kind}": _Row((down,)),
+        }
+    return found
+
+
+_OUTSIDE = {
+    "embedding.word_embeddings.weight": _Row(("model.embed_tokens.weight",), _tokens),
+    "decoder.final_layernorm.weight": _Row(("model.norm.weight",)),
+    "output_layer.weight": _Row(("lm_head.weight",), _tokens),
+}
+# Norms are named after the layer that Transformer Engine fuses them with, or after what they stand before.
+_IN_A_LAYER = {
+    "input_layernorm.weight": _Row((f"{_LAYER}input_layernorm.weight",)),
+    "self_attention.linear_qkv.layer_norm_weight": _Row((f"{_LAYER}input_layernorm.weight",)),
+    "pre_mlp_layernorm.weight": _Row((f"{_LAYER}post_attention_layernorm.weight",)),
+    "mlp.linear_fc1.layer_norm_weight": _Row((f"{_LAYER}post_attention_layernorm.weight",)),
+    **{
+        f"self_attention.linear_qkv.{kind}": _Row(tuple(f"{_ATTENTION}{part}_proj.{kind}" for part in "qkv"), _groups)
+        for kind in ("weight", "bias")
+    },
+    "self_attention.linear_proj.weight": _Row((f"{_ATTENTION}o_proj.weight",)),
+    "self_attention.linear_proj.bias": _Row((f"{_ATTENTION}o_proj.bias",)),
+    "self_attention.q_layernorm.weight": _Row((f"{_ATTENTION}q_norm.weight",)),
+    "self_attention.k_layernorm.weight": _Row((f"{_ATTENTION}k_norm.weight",)),
+    **_mlp("mlp.", f"{_LAYER}mlp."),
+    "mlp.router.weight": _Row((f"{_LAYER}mlp.gate.weight",)),
+    "mlp.shared_experts.gate_weight": _Row((f"{_LAYER}mlp.shared_expert_gate.weight",)),
+    **_mlp("mlp.shared_experts.", _SHARED),
+}
+_OF_AN_EXPERT = _mlp("", _EXPERT)
+
+_IN_LAYERS = re.compile(r"decoder\.layers\.(?:(?P<layer>\d{1,6})\.)?(?P<rest>.+)")
+_IN_EXPERTS = re.compile(r"mlp\.experts\.experts\.(?:(?P<expert>\d{1,6})\.)?(?P<rest>.+)")
+
+
+@dataclass(frozen=True)
+class _Known:
+    """A tensor of Megatron that the table knows.
+
+    Attributes:
+        row: what becomes of it.
+        layer, expert: the one that its name says; None if it has no such part.
+        stacked: what it holds all of, along its first dimensions: `layer`, `expert`, both or neither.
+    """
+
+    row: _Row
+    layer: int | None = None
+    expert: int | None = None
+    stacked: tuple[str, ...] = ()
+
+
+def _known(key: str) -> _Known | None:
+    if key in _OUTSIDE:
+        return _Known(_OUTSIDE[key])
+    if (found := _IN_LAYERS.fullmatch(key)) is None:
+        return None
+    layer, rest = found["layer"], found["rest"]
+    over = () if layer else ("layer",)
+    number = int(layer) if layer else None
+    if rest in _IN_A_LAYER:
+        return _Known(_IN_A_LAYER[rest], number, None, over)
+    if (found := _IN_EXPERTS.fullmatch(rest)) is None or found["rest"] not in _OF_AN_EXPERT:
+        return None
+    expert = found["expert"]
+    over = over if expert else (*over, "expert")
+    return _Known(_OF_AN_EXPERT[found["rest"]], number, int(expert) if expert else None, over)
+
+
+def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
+    """The model's tensors that a tensor of Megatron holds."""
+    if known.stacked:
+        kind, *others = known.stacked
+        count = sizes.layers if kind == "layer" else sizes.experts
+        if not tensor.shape or tensor.shape[0] != count:
+            raise ValueError(f"should hold {count} {kind}s, as config.json says, but has shape {list(tensor.shape)}")
+        inner = tensor.shape[1:]
+        for number in range(count):
+            one = reshaped(rows_of(tensor, number, number + 1), inner)
+            this = replace(known, stacked=tuple(others))
+            this = replace(this, layer=number) if kind == "layer" else replace(this, expert=number)
+            yield from _named(one, this, sizes)
+        return
+    for numbered, count, kind in ((known.layer, sizes.layers, "layer"), (known.expert, sizes.experts, "expert")):
+        if numbered is not None and numbered >= count:
+            raise ValueError(f"is of {kind} {numbered}, but config.json says {count} {kind}s")
+    parts = known.row.split(tensor, sizes)
+    for template, part in zip(known.row.parts, parts, strict=True):
+        name = template.format(layer=known.layer, expert=known.expert)
+        yield replace(part, name=name)
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def find(folder: Location) -> Location | None:
+    """Where Megatron's distributed checkpoint is: the folder itself, one inside, or that of a run's latest step."""
+    latest = tag_of(folder / "latest_checkpointed_iteration.txt") or ""
+    steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
+    places = (folder / step / place for step in ("", *steps) for place in _PLACES)
+    numbered: Iterator[Location] = folder.glob("iter_*")
+    return next(filter(_is_torch_dist, (*places, *sorted(numbered, key=str)[-1:])), None)
+
+
+def _is_torch_dist(folder: Location) -> bool:
+    """Whether Megatron wrote a distributed checkpoint: it has one file more than those of torch."""
+    return (folder / "metadata.json").is_file() and ((folder / dcp.METADATA).is_file() or any(folder.glob("*.distcp")))
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Find the model's tensors in those of Megatron.
+
+    Raises:
+        CheckpointError: no `config.json` is known, tensors have other names or shapes than the table and it say, or
+            files are missing or wrong; all problems are listed.
+    """
+    inner = [place / "huggingface" for place in (folder, *folder.parents[:2])]
+    about = about_model(folder, (folder, *inner, folder.parent), opening)
+    if not about.config:
+        raise CheckpointError(
+            f"{folder}: is a checkpoint of Megatron, which cannot be read without the model's config.json, and there "
+            "is none; put config.json and the tokenizer of the model that was trained there, or give that model as the "
+            "base"
+        )
+    with uncollected():
+        metadata = dcp.read_metadata(folder, modules=("megatron",))
+        wanted = {tensor.key: tensor for tensor in metadata.tensors if not _NO_MODEL.search(tensor.key)}
+        sizes, known = _understood(folder, about.metadata_folder, about.config, wanted)
+        found = dcp.in_distcp(folder, metadata, wanted, opening)
+        tensors: dict[str, Tensor] = {}
+        for tensor in found.tensors:
+            try:
+                for part in _named(tensor, known[tensor.name], sizes):
+                    if part.name in tensors:
+                        raise ValueError(f"is {quoted(part.name)}, which another tensor is too")
+                    tensors[part.name] = part
+            except ValueError as error:
+                found.problems.append(f"{folder}: tensor {quoted(tensor.name)}: {error}")
+        found.problems += [] if found.problems else _absent(folder, tensors, sizes)
+    if found.problems:
+        raise CheckpointError(found.problems)
+    ordered = {name: tensors[name] for name in sorted(tensors, key=_numbered)}
+    return Contents(ordered, {**found.files, **about.files}, about.config, about.metadata_folder, notes=about.notes)
+
+
+def _understood(
+    folder: Path, metadata_folder: Location, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
+) -> tuple[Sizes, dict[str, _Known]]:
+    problems = []
+    try:
+        sizes = Sizes.of(config)
+    except ValueError as error:
+        problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_command(folder)}")
+    found = {key: _known(key) for key in wanted}
+    if others := [key for key, known in found.items() if known is None]:
+        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
+        problems.append(
+            unread.adapter_of_megatron(folder, others)
+            or f"{folder}: holds tensors whose layout is not known: {', '.join(map(quoted, others[:3]))}{more}; "
+            f"convert it: {_command(folder)}"
+        )
+    if not problems and not found:
+        problems.append(f"{folder}: holds no tensors of a model; give the folder that has them")
+    if problems:
+        raise CheckpointError(problems)
+    return sizes, {key: known for key, known in found.items() if known is not None}
+
+
+def _absent(folder: Path, tensors: Mapping[str, Tensor], sizes: Sizes) -> Iterator[str]:
+    names = [name for layer in range(sizes.layers) for name in (f"model.layers.{layer}.self_attn.q_proj.weight",)]
+    for name in ("model.embed_tokens.weight", "model.norm.weight", *names):
+        if name not in tensors:
+            yield f"{folder}: holds nothing that becomes {quoted(name)}, so the model is not complete"
+
+
+def _numbered(name: str) -> list[str | int]:
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _command(folder: Path) -> str:
+    actor = next((place for place in (folder, *folder.parents[:3]) if (place / "huggingface").is_dir()), None)
+    actor = actor or next((place for place in folder.parents[:3] if (place / "model" / "huggingface").is_dir()), None)
+    if actor is not None:
+        return (
+            f"python -m verl.model_merger merge --backend megatron --local_dir {quote(str(actor))} "
+            f"--target_dir {quote(f'{folder}-hf')}"
+        )
+    return (
+        f"python tools/convert_torch_dist_to_hf.py --input-dir {quote(str(folder))} --output-dir "
+        f"{quote(f'{folder}-hf')} --origin-hf-dir BASE --vocab-size N, in slime's repository; BASE is the model that "
+        "training began with, and N the vocab_size of its config.json"
+    )
+
+
+# before dcp, whose files it has
+FORMAT = Format("megatron", "torch_dist of Megatron", find, local(open_folder), priority=40)

@@ -1,0 +1,172 @@
+"""From a folder to its tensors, whatever its format."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from ramerge.core.formats import unread
+from ramerge.core.formats.encodings.decode import decode
+from ramerge.core.formats.format import ADAPTER, Opening
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.formats.stacks import undone
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.files import no_such_folder
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.paths import common_folder, leads_outside, linked_out
+
+# Planning takes a kilobyte of memory for each tensor.
+_MOST_TENSORS = 250_000
+# Files in the steps of a training run.
+_STEPS = ("global_step_*/*/model_world_size_*_rank_0.pt", "global_step*/*mp_rank_00_model_states.pt")
+
+
+def open_checkpoint(
+    directory: Location,
+    *,
+    base: Checkpoint | None = None,
+    allow_outside_links: bool = False,
+    ignore_quantization: bool = False,
+) -> Checkpoint:
+    """Read the headers of a model's files. Reads no weights.
+
+    Args:
+        directory: the folder, in any format of `formats.registry`.
+        base: the model that an adapter or a delta changes.
+        allow_outside_links: whether files may be links that lead out of the folder.
+        ignore_quantization: whether `config.json` may declare a quantization that the tensors do not have, or that is
+            not known.
+
+    Raises:
+        CheckpointError: there is no such folder, it holds no weights, they are quantized in a way that is not known, or
+            a file is wrong; all problems are listed.
+    """
+    if not directory.is_dir():
+        raise CheckpointError(not_a_directory(directory))
+    if isinstance(directory, Path) and not os.access(directory, os.R_OK | os.X_OK):
+        raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
+    for format in by_priority():
+        if (folder := format.find(directory)) is not None:
+            inside = partial(_check_link, directory, allowed=allow_outside_links)
+            inside(folder)
+            contents = format.open(folder, Opening(allow_outside_links, base))
+            if base is None or contents.metadata_folder != base.metadata_folder:
+                inside(contents.metadata_folder)
+            break
+    else:
+        raise CheckpointError(_no_weights(directory))
+    if len(contents.tensors) > _MOST_TENSORS:
+        raise CheckpointError(f"{directory}: holds more than {_MOST_TENSORS:,} tensors, more than any model has")
+    contents, quantized = decode(directory, contents, ignore=ignore_quantization)
+    return Checkpoint(
+        **vars(replace(contents, quantized=quantized or contents.quantized)),
+        directory=directory,
+        format=format.name,
+        title=f"{format.title}, {quantized.title}" if quantized is not None else format.title,
+        needs_base=format.needs_base,
+    )
+
+
+def open_stacked(
+    folders: Sequence[Location],
+    *,
+    base: Checkpoint | None = None,
+    only_deltas: bool = False,
+    allow_outside_links: bool = False,
+    ignore_quantization: bool = False,
+) -> Checkpoint:
+    """Open a model with what is added to it: each folder over what is below it, the first one over `base`.
+
+    Args:
+        folders: a model, adapters and deltas; the first may be any of these if there is a base, the others no model.
+        base: the model that the first folder changes, if it does not hold a model itself.
+        only_deltas: whether anything else than deltas is refused.
+        allow_outside_links, ignore_quantization: as for `open_checkpoint`.
+
+    Raises:
+        CheckpointError: a folder cannot be opened, is no delta where only these are asked for, is a model itself where
+            something is added to one, or is an adapter that undoes what adapters before it have changed.
+    """
+    options = {"allow_outside_links": allow_outside_links, "ignore_quantization": ignore_quantization}
+    opened = base
+    # the base is not opened again, so that what is not changed is known to be the base's
+    again = base is not None and len(folders) > 1 and folders[0].resolve() == base.directory.resolve()
+    notes: list[str] = []
+    warnings: list[str] = []
+    plain: Checkpoint | None = None  # without the adapters that are below the next folder
+    for place, folder in enumerate(folders[again:], int(again)):
+        below = opened
+        opened = open_checkpoint(folder, base=below, **options)
+        if only_deltas and opened.delta is None:
+            raise CheckpointError(f"{folder}: is no delta, but {opened.title}")
+        if place and not opened.needs_base:
+            text = "is a whole model; only adapters and deltas can be added to another one"
+            raise CheckpointError(f"{folder}: {text}")
+        if opened.format != ADAPTER or below is None:
+            plain = None
+        elif plain is None:
+            plain = below
+        elif names := undone(plain, below, opened):
+            raise CheckpointError(_undoes(folder, names))
+        notes += opened.notes
+        warnings += opened.warnings
+    assert opened is not None
+    return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
+
+
+def _undoes(folder: Location, names: Sequence[str]) -> str:
+    which = ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+    return (
+        f"{folder}: replaces rows or all of {which}, which an adapter before it has changed, so that change would be "
+        "lost. If it was trained on the model with the other adapter, write that model first (ramerge convert "
+        f"MODEL+ADAPTER OUT) and give OUT+{folder}"
+    )
+
+
+def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
+    """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
+    if allowed or isinstance(directory, Remote) or isinstance(found, Remote):
+        return
+    if leads_outside(found, common_folder(directory, found)):
+        raise CheckpointError(linked_out(found))
+
+
+def not_a_directory(directory: Location) -> str:
+    """Message about a model that is not a folder."""
+    if directory.suffix == ".gguf":
+        return (
+            f"{directory}: GGUF files are quantized and cannot be merged; "
+            "merge the original safetensors checkpoints and convert the result"
+        )
+    if directory.is_file():
+        return f"{directory}: is a file; give the folder that holds config.json and the weights"
+    if isinstance(directory, Remote):
+        return f"{directory}: there is nothing under this name"
+    return no_such_folder(directory)
+
+
+def _no_weights(directory: Location) -> str:
+    if list(directory.glob("*.gguf")):
+        return (
+            f"{directory}: holds GGUF files only, which are quantized and cannot be merged; "
+            "merge the original safetensors checkpoints and convert the result"
+        )
+    if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):
+        return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
+    if text := unread.advice(directory):
+        return f"{directory}: {text}"
+    if isinstance(directory, Path) and not any(directory.iterdir()):
+        return f"{directory}: is an empty folder; give the folder that holds config.json and the weights"
+    inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
+    hint = f"; there are some in {directory / inner[0]}" if inner else ""
+    known = ", ".join(dict.fromkeys(format.title for format in by_priority()))
+    return f"{directory}: holds no weights in a format that is known ({known}){hint}"
+
+
+def _age(path: Location) -> float:
+    return path.version().modified_ns / 1e9 if isinstance(path, Remote) else path.stat().st_mtime

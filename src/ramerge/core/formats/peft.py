@@ -1,0 +1,286 @@
+"""Configuration of a LoRA adapter by PEFT's `adapter_config.json`, checked.
+
+Sources: `LoraConfig`, `LoraLayer.update_layer` and `get_pattern_key` of peft 0.21. Targets are taken from the weights
+and not from here: PEFT writes what it has trained, whatever patterns chose it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field, StringConstraints, ValidationError
+
+from ramerge.core.formats.files import read_json
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+
+CONFIG = "adapter_config.json"
+
+# Initializations after which the base is as it was, and the update is B A alone.
+_PLAIN = ("gaussian", "eva", "orthogonal", "mica", "true", "false")
+# Initializations that take something out of the base, or quantize it. PEFT can convert the first four when it saves.
+_CONVERTIBLE = ("pissa", "corda", "olora", "lora_ga")
+_CHANGE_BASE = (*_CONVERTIBLE, "loftq")
+# Options with which the update is not B A, or depends on the input.
+_REFUSED = {
+    "use_qalora": "pools its inputs",
+    "kasa_config": "cuts singular values off the base, and has a diagonal between B and A",
+    "monteclora_config": "samples its weights",
+    "use_bdlora": "has block-diagonal factors",
+    "alora_invocation_tokens": "works from certain tokens on, so it is no change of the weights",
+    "velora_config": "has other factors",
+    "arrow_config": "chooses between adapters for each token, so it is no change of the weights",
+    "layer_replication": "has more layers than the base",
+}
+# What has no effect here: how it was trained, or which modules were chosen, which the weights show.
+_KNOWN = frozenset(
+    [
+        "auto_mapping",
+        "bias",
+        "corda_config",
+        "eva_config",
+        "exclude_modules",
+        "inference_mode",
+        "init_lora_weights",
+        "layers_pattern",
+        "layers_to_transform",
+        "loftq_config",
+        "lora_bias",
+        "lora_dropout",
+        "lora_ga_config",
+        "megatron_config",
+        "megatron_core",
+        "peft_type",
+        "qalora_group_size",
+        "revision",
+        "runtime_config",
+        "target_modules",
+        "task_type",
+    ]
+)
+# What a trainer writes next to its adapters, with the alpha that it trained with (verl).
+_TRAINED = "lora_train_meta.json"
+
+_LITERAL = re.compile(r"\^?[\w.-]+")
+_MOST_PATTERNS = 50
+_LONGEST = 300
+
+
+_Text = Annotated[str, StringConstraints(min_length=1)]
+_Number = Annotated[float, Field(gt=-1e30, lt=1e30)]
+_Rank = Annotated[int, Field(gt=0, lt=1 << 31)]
+# Longer names have no patterns: no model has them.
+_LONGEST_NAME = 1000
+
+
+class Settings(BaseModel, frozen=True, strict=True, extra="allow"):
+    """Settings of a LoRA adapter, by PEFT's names. Targets follow from the weights."""
+
+    r: _Rank = 8
+    rank_pattern: dict[str, _Rank] = {}
+    lora_alpha: _Number
+    alpha_pattern: dict[str, _Number] = {}
+    use_rslora: bool = False
+    use_dora: bool = False
+    ensure_weight_tying: bool = False
+    fan_in_fan_out: bool = False
+    target_parameters: list[str] = []
+    modules_to_save: list[_Text] = []
+    trainable_token_indices: list[int] | dict[str, list[int]] = []
+    base_model_name_or_path: str = ""
+    peft_version: str = ""
+
+    def rank(self, name: str) -> int:
+        """The rank of a module, or of a parameter."""
+        return next((self.rank_pattern[key] for key in self._ranks.matching(name)), self.r)
+
+    def scaling(self, name: str, rank: int) -> float:
+        """Factor of the product of a module, or of a parameter."""
+        alpha = next((self.alpha_pattern[key] for key in self._alphas.matching(name)), self.lora_alpha)
+        return alpha / math.sqrt(rank) if self.use_rslora else alpha / rank
+
+    def idle(self, names: Iterable[str]) -> dict[str, list[str]]:
+        """The keys of patterns that match none of these names, by the option that has them."""
+        known = list(names)
+        found = {"alpha_pattern": self._alphas.idle(known), "rank_pattern": self._ranks.idle(known)}
+        return {option: keys for option, keys in found.items() if keys}
+
+    @cached_property
+    def _ranks(self) -> _Patterns:
+        return _Patterns(self.rank_pattern)
+
+    @cached_property
+    def _alphas(self) -> _Patterns:
+        return _Patterns(self.alpha_pattern)
+
+    def saves(self, module: str) -> bool:
+        """Whether a module was trained as a whole."""
+        return module.endswith(tuple(self.modules_to_save))
+
+    def tokens_of(self, module: str) -> Sequence[int]:
+        """The rows of a module that are replaced."""
+        if isinstance(self.trainable_token_indices, list):
+            return self.trainable_token_indices
+        found = [rows for name, rows in self.trainable_token_indices.items() if f".{module}".endswith(f".{name}")]
+        return found[0] if found else ()
+
+    @property
+    def is_older(self) -> bool:
+        """Whether a version of PEFT wrote it that took the second dimension of experts for the input."""
+        found = re.match(r"(\d{1,4})\.(\d{1,4})", self.peft_version)
+        return found is not None and (int(found[1]), int(found[2])) < (0, 19)
+
+    @property
+    def unread(self) -> list[str]:
+        """Options that are set, and that are not known here."""
+        return sorted(key for key, value in (self.model_extra or {}).items() if value and key not in _KNOWN)
+
+
+def read_settings(folder: Location) -> Settings:
+    """Read an adapter's configuration.
+
+    Raises:
+        CheckpointError: it cannot be read, or it says what cannot be computed; all problems are listed.
+    """
+    path = folder / CONFIG
+    config = read_json(path)
+    kind = config.get("peft_type")
+    if kind != "LORA":
+        what = f"is an adapter of the type {quoted(kind)}" if kind else "does not say of which type the adapter is"
+        raise CheckpointError(f"{path}: {what}; only LORA is read; merge it into its base with PEFT (merge_and_unload)")
+    problems = _refused(config)
+    try:
+        settings = Settings.model_validate({key: value for key, value in config.items() if value is not None})
+        problems += _wrong_patterns(settings, folder)
+    except ValidationError as error:
+        keys = dict.fromkeys(str(item["loc"][0]) for item in error.errors(include_url=False))
+        problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
+    if problems:
+        raise CheckpointError(f"{path}: {text}" for text in problems)
+    return settings
+
+
+_MUST = {
+    "r": "be a rank, such as 16",
+    "rank_pattern": "map patterns of module names to ranks",
+    "lora_alpha": "be a number",
+    "alpha_pattern": "map patterns of module names to numbers",
+    "target_parameters": "be a list of names",
+    "modules_to_save": "be a list of names",
+    "trainable_token_indices": "be a list of token numbers, or map modules to such lists",
+    "base_model_name_or_path": "be a name",
+    "peft_version": "be a version, such as 0.21.0",
+}
+
+
+def _refused(config: Mapping[str, Any]) -> list[str]:
+    problems = [
+        f"{key} is set: such an adapter {why}; merge it into its base with PEFT (merge_and_unload), if PEFT can"
+        for key, why in _REFUSED.items()
+        if config.get(key)
+    ]
+    stated = config.get("init_lora_weights", True)
+    start = str(stated).lower()
+    if start.startswith(_CHANGE_BASE):
+        convert = (
+            "save it with model.save_pretrained(OUT, path_initial_model_for_weight_conversion=INITIAL), which converts "
+            "it, or "
+            if start.startswith(_CONVERTIBLE)
+            else ""
+        )
+        problems.append(
+            f"init_lora_weights is {quoted(stated)}, which changes the base before training, so the adapter does not "
+            f"fit the base as it was published: {convert}give the changed base as the base, and set "
+            "init_lora_weights to true in this file"
+        )
+    elif start not in _PLAIN:
+        problems.append(
+            f"init_lora_weights is {quoted(stated)}, which is not known; if it leaves the base as it is, set it to true"
+        )
+    return problems
+
+
+def _wrong_patterns(settings: Settings, folder: Location) -> Iterator[str]:
+    if not settings.lora_alpha:
+        yield _no_alpha(folder)
+    if not all(settings.alpha_pattern.values()):
+        yield "alpha_pattern must map patterns of module names to numbers that are not 0"
+    for option, patterns in (("alpha_pattern", settings.alpha_pattern), ("rank_pattern", settings.rank_pattern)):
+        regular = [pattern for pattern in patterns if not _LITERAL.fullmatch(pattern)]
+        for pattern in regular:
+            if not _is_quick(pattern):
+                what = "is not a regular expression that is matched quickly"
+                yield f"{option}: {quoted(pattern)} {what}; write the names out"
+        if len(regular) > _MOST_PATTERNS:
+            yield f"{option}: has more than {_MOST_PATTERNS} regular expressions; write the names out"
+
+
+def _no_alpha(folder: Location) -> str:
+    """verl's merger wrote 0 up to version 0.7.0, and later where the trainer had not kept the alpha."""
+    text = (
+        "lora_alpha is 0, which makes the adapter change nothing. The merger of verl writes 0 where it does not know "
+        "the alpha: set lora_alpha to that of the training (actor_rollout_ref.model.lora_alpha)"
+    )
+    for place in (folder, folder.parent):
+        try:
+            alpha = read_json(place / _TRAINED).get("lora_alpha")
+        except CheckpointError:
+            continue
+        if isinstance(alpha, int | float) and alpha:
+            return f"{text}; {place / _TRAINED} says {alpha:g}"
+    return f"{text}, or take the folder lora_adapter that verl writes next to the checkpoint"
+
+
+def _is_quick(pattern: str) -> bool:
+    """Whether a regular expression from a file can be matched without taking long.
+
+    What is repeated may not itself be a group, and at most two parts may be repeated.
+    """
+    if len(pattern) > _LONGEST or re.search(r"\)[*+?{]|\\[1-9]|\(\?", pattern):
+        return False
+    if len(re.findall(r"(?<!\\)[*+?{]", pattern)) > 2:
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+class _Patterns:
+    """Patterns of module names. As PEFT takes them, one matches a name, or its end after a dot."""
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        numbered = {pattern: number for number, pattern in enumerate(patterns)}
+        self._literal = {pattern: number for pattern, number in numbered.items() if _LITERAL.fullmatch(pattern)}
+        self._regular = {pattern: number for pattern, number in numbered.items() if pattern not in self._literal}
+
+    def matching(self, name: str) -> list[str]:
+        """The patterns that match a name, in the order in which they were given: PEFT takes the first."""
+        if len(name) > _LONGEST_NAME or not (self._literal or self._regular):
+            return []
+        parts = name.split(".")
+        ends = (f"^{name}", *(".".join(parts[place:]) for place in range(len(parts))))
+        found = {end: self._literal[end] for end in ends if end in self._literal}
+        if len(name) <= _LONGEST:
+            found |= {
+                pattern: number for pattern, number in self._regular.items() if re.match(rf"(.*\.)?({pattern})$", name)
+            }
+        return sorted(found, key=found.__getitem__)
+
+    def idle(self, names: Iterable[str]) -> list[str]:
+        """The patterns that match none of the names."""
+        used = {pattern for name in names for pattern in self.matching(name)}
+        return [pattern for pattern in (*self._literal, *self._regular) if pattern not in used]
+
+
+def model_name(place: str) -> str:
+    """The last part of a model's name or path, in small letters; that of the model in a path of the hub's cache."""
+    parts = [part for part in re.split(r"[/\\]", place) if part]
+    cached = [part for part in parts if part.startswith("models--")]
+    return (cached[0].rpartition("--")[2] if cached else parts[-1] if parts else "").lower()

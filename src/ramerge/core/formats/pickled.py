@@ -1,0 +1,70 @@
+"""`pytorch_model.bin`, one or several: dictionaries of tensors that `torch.save` wrote."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.series import Naming, open_files
+from ramerge.core.formats.torchfile.load import View, load_file
+from ramerge.core.formats.views import tensor_of, without_ties
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.tensor import Tensor
+
+NAMING = Naming("pytorch_model.bin", "pytorch_model.bin.index.json", "pytorch_model-*-of-*.bin")
+
+
+def find(folder: Location) -> Location | None:
+    """The folder itself if it holds pickled weights."""
+    return folder if NAMING.is_in(folder) else None
+
+
+def open_folder(folder: Path, opening: Opening) -> Contents:
+    """Find the tensors.
+
+    Raises:
+        CheckpointError: a file is missing or wrong; all problems are listed.
+    """
+    found = open_files(folder, NAMING, tensors_of, opening)
+    kept, ties = without_ties(found.tensors.values(), found.config)
+    layout = {_renamed(file): tuple(name for name in held if name in kept) for file, held in found.shards.items()}
+    shards = {file: held for file, held in layout.items() if held}
+    return replace(found, tensors=kept, shards=shards, notes=(*found.notes, *ties))
+
+
+def tensors_of(path: Location) -> list[Tensor]:
+    """The tensors of a file, in the order in which they were saved.
+
+    Raises:
+        CheckpointError: it does not hold a dictionary of tensors; see `torchfile.load`.
+    """
+    if isinstance(path, Remote):
+        raise CheckpointError(f"{path}: a file of torch.save is read on this machine only; copy it here, or convert it")
+    state = load_file(path)
+    if not isinstance(state, dict) or not all(
+        isinstance(name, str) and isinstance(value, View) for name, value in state.items()
+    ):
+        keys = [quoted(key) for key in list(state)[:3] if isinstance(key, str)] if isinstance(state, dict) else []
+        raise CheckpointError(
+            f"{path}: must hold a dictionary of tensors, and has {', '.join(keys) or 'no names'}; save "
+            "model.state_dict() with save_pretrained"
+        )
+    problems: list[str] = []
+    tensors = []
+    for name, view in state.items():
+        with collected(problems):
+            tensors.append(tensor_of(name, view))
+    if problems:
+        raise CheckpointError(problems)
+    return tensors
+
+
+def _renamed(shard: str) -> str:
+    return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"
+
+
+FORMAT = Format("bin", "pytorch_model.bin", find, local(open_folder), priority=60)

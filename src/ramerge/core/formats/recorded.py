@@ -1,0 +1,85 @@
+"""Recorded inputs of linear layers: a folder of safetensors files, and `inputs.json`, which says whose inputs they are.
+
+    {"inputs": {"model.layers.0.self_attn.q_proj.weight": ["rows.0", "weights"], ...}, "transposed": [...], ...}
+
+Each weight is mapped to a tensor of rows, shape (tokens, width), and to one of how much each row counts, shape
+(tokens,). Weights that see the same inputs, as q, k and v do, share their rows. Expert 3 of a tensor that stacks those
+of all experts is `NAME[3]`. `transposed` lists the weights that are stored as (in, out): `NAME` for all experts of a
+tensor. `ramerge calibrate` writes them.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ramerge.core.formats.files import read_json
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.location import Location
+
+PLACES = "inputs.json"
+_EXPERT = re.compile(r"(.+)\[(0|[1-9]\d{0,8})\]")
+
+
+class Place(NamedTuple):
+    """Where the recorded inputs of a weight are.
+
+    Attributes:
+        rows: name of the tensor with its rows.
+        weights: name of the tensor with how much each of them counts.
+        transposed: whether the weight is stored as (in, out).
+    """
+
+    rows: str
+    weights: str
+    transposed: bool = False
+
+
+def name_of(tensor: str, expert: int) -> str:
+    """Name of an expert's matrix in a tensor that stacks those of all experts."""
+    return f"{tensor}[{expert}]"
+
+
+def expert_of(name: str) -> tuple[str, int] | None:
+    """The tensor that holds an expert's matrix, and its place in it; None for other names."""
+    found = _EXPERT.fullmatch(name)
+    return (found[1], int(found[2])) if found else None
+
+
+def read_places(folder: Location) -> dict[str, Place]:
+    """For each weight where its recorded inputs are.
+
+    Raises:
+        CheckpointError: there is no such file, or it is wrong.
+    """
+    path = folder / PLACES
+    if not path.exists():
+        raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
+    content = read_json(path)
+    places, transposed = content.get("inputs"), content.get("transposed", [])
+    if not isinstance(places, dict) or not all(map(_is_pair, places.values())):
+        raise CheckpointError(
+            f"{path}: inputs must map each weight to two names of tensors; run `ramerge calibrate` again"
+        )
+    if not isinstance(transposed, list) or not all(isinstance(name, str) for name in transposed):
+        raise CheckpointError(f"{path}: transposed must list names of weights; run `ramerge calibrate` again")
+    stored = frozenset(transposed)
+    return {
+        weight: Place(rows, weights, (expert_of(weight) or (weight,))[0] in stored)
+        for weight, (rows, weights) in places.items()
+    }
+
+
+def read_model(folder: Location) -> str | None:
+    """The digest of the model that inputs were recorded of (`engine.recorded`); None if the folder does not state it.
+
+    Raises:
+        CheckpointError: as for `read_places`.
+    """
+    path = folder / PLACES
+    model = read_json(path).get("model") if path.exists() else None
+    return model if isinstance(model, str) else None
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(name, str) for name in value)

@@ -1,0 +1,249 @@
+"""Which of a folder's files are the model's: one file, the files of an index, or all, whose numbers say how many."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import islice
+from typing import TypeVar
+
+from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_index
+from ramerge.core.formats.format import Opening
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.tensor import Tensor
+
+_OF = re.compile(r"(\d{1,9})-of-(\d{1,9})")
+_NUMBER = re.compile(r"\d{1,9}")
+_MOST_NAMED = 3
+_MOST_TWICE = 100
+Held = TypeVar("Held")
+
+
+@dataclass(frozen=True)
+class Naming:
+    """How a format names the files of a model's weights.
+
+    Attributes:
+        one_file: the name of a single file.
+        index: the name of the index of several files.
+        several: a pattern of the names of several.
+        others: patterns of names among these that do not hold a model's tensors as they are.
+        again: a pattern of files that hold the model once more if there are others.
+    """
+
+    one_file: str
+    index: str
+    several: str
+    others: tuple[str, ...] = ()
+    again: str = ""
+
+    def found(self, folder: Location) -> list[str]:
+        """The names of all files of weights in a folder, sorted."""
+        names = sorted(path.name for path in folder.glob(self.several))
+        kept = [name for name in names if not any(fnmatch(name, pattern) for pattern in self.others)]
+        return [name for name in kept if not fnmatch(name, self.again)] or kept
+
+    def is_in(self, folder: Location) -> bool:
+        """Whether a folder has such files. Looks at names only."""
+        return any((folder / name).exists() for name in (self.one_file, self.index)) or bool(self.found(folder))
+
+
+@dataclass(frozen=True)
+class WeightFiles:
+    """The files of a model.
+
+    Attributes:
+        names: of the files.
+        listed: the index's map of tensors to files; None without an index.
+        notes: which files are not read.
+        warnings: which files look like another model.
+    """
+
+    names: list[str]
+    listed: Mapping[str, str] | None
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+def weight_files(folder: Location, naming: Naming) -> WeightFiles:
+    """Choose the files of a model, as transformers does, and check that they are complete.
+
+    Raises:
+        CheckpointError: names say that there are more files than are there, or than the index names; or the index is
+            wrong. All problems are listed.
+    """
+    found, listed = naming.found(folder), None
+    if (folder / naming.one_file).exists():
+        names = [naming.one_file]
+    elif (folder / naming.index).exists():
+        names, listed = read_index(folder / naming.index, naming.several.rpartition("*")[2])
+    else:
+        names = found
+    if problems := list(_incomplete(folder, naming, names, found, in_index=listed is not None)):
+        raise CheckpointError(problems)
+    left = [name for name in found if name not in names]
+    numbered = [name for name in left if _OF.search(name)]
+    others = [name for name in left if name not in numbered]
+    notes = (f"{folder}: {_some(others)}: not read: the model is in {_some(names)}",) if others else ()
+    return WeightFiles(names, listed, notes, tuple(_two_models(folder, naming, names, numbered)))
+
+
+def open_files(
+    folder: Location, naming: Naming, tensors_of: Callable[[Location], list[Tensor]], opening: Opening
+) -> Contents:
+    """The tensors of one file or several, each with all of its tensors.
+
+    Args:
+        folder: the folder.
+        naming: how its files are named.
+        tensors_of: the tensors of a file.
+        opening: whether links may lead outside.
+
+    Raises:
+        CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
+    """
+    chosen = weight_files(folder, naming)
+    files, listed = chosen.names, chosen.listed
+    identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
+    check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
+    identities |= identify(folder / name for name in files)
+    tensors: dict[str, Tensor] = {}
+    shards: dict[str, tuple[str, ...]] = {}
+    problems: list[str] = []
+    for name, found in zip(files, opened_each([folder / name for name in files], tensors_of), strict=True):
+        if isinstance(found, CheckpointError):
+            problems.extend(found.problems)
+            continue
+        twice = [tensor.name for tensor in found if tensor.name in tensors]
+        problems += [
+            f"{folder / name}: tensor {quoted(each)} is also in {tensors[each].path.name}"
+            for each in twice[:_MOST_TWICE]
+        ]
+        if len(twice) > _MOST_TWICE:  # further files would take minutes to say the same
+            problems.append(f"{folder / name}: {len(twice) - _MOST_TWICE:,} more of its tensors are in other files too")
+            break
+        shards[name] = tuple(tensor.name for tensor in found)
+        tensors.update({tensor.name: tensor for tensor in found})
+    if listed is not None and not problems:
+        problems += check_index(folder, listed, shards)
+    with collected(problems):
+        config = read_config(folder)
+    if problems:
+        raise CheckpointError(problems)
+    return Contents(tensors, identities, config, folder, shards, chosen.notes, chosen.warnings)
+
+
+def _incomplete(
+    folder: Location, naming: Naming, names: Sequence[str], found: Sequence[str], *, in_index: bool
+) -> Iterator[str]:
+    """Say which files of numbered series are not among those that are read, or are numbered in another way."""
+    for absent, count in gaps(names, counted_only=in_index):
+        some = _some(absent, count)
+        if not in_index:
+            yield (
+                f"{folder}: lacks {some}, as the numbers in the names of its files say, so the model is not complete; "
+                "copy what is missing, or save the model again"
+            )
+        elif any(name in found for name in absent):
+            yield (
+                f"{folder / naming.index}: does not name {some}, but such files are there, so it is not the index of "
+                "these files; remove it to read all of them, or save the model again"
+            )
+        else:
+            yield (
+                f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
+                "model is not complete; copy what is missing with its index, or save the model again"
+            )
+    for name in names:
+        if (counted := _OF.search(name)) and int(counted[1]) > int(counted[2]):
+            yield f"{folder / name}: there is no file {int(counted[1])} of {int(counted[2])}; remove what is left over"
+    for stem, totals in _totals(names).items():
+        if len(totals) > 1:
+            several = " and ".join(map(str, sorted(totals)))
+            yield (
+                f"{folder}: the files {quoted(stem)} are numbered as parts of {several}; remove those that are left "
+                "from an earlier save"
+            )
+
+
+def _two_models(folder: Location, naming: Naming, names: Sequence[str], left: Sequence[str]) -> Iterator[str]:
+    """A warning about files that are not read and look like a model, which programs may read in place of the others."""
+    if names == [naming.one_file] and (folder / naming.index).exists():
+        try:
+            listed, _ = read_index(folder / naming.index, naming.several.rpartition("*")[2])
+        except CheckpointError:
+            listed = []
+        if listed != names:
+            yield (
+                f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
+                "which names other files, as vLLM reads them; remove what is left from an earlier save"
+            )
+            return
+    if left:
+        state = "not complete" if any(gaps(left)) else "complete by themselves"
+        yield (
+            f"{folder}: {_some(names)} make up the model that is read; {_some(left)}, which are {state}, are not read; "
+            "remove what is left from an earlier save"
+        )
+
+
+def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[list[str], int]]:
+    """For each series of numbered names with gaps, the first names that are missing, and how many are.
+
+    Args:
+        names: of files, such as `model-00001-of-00003.safetensors`, or `part0.safetensors`.
+        counted_only: whether numbers without a total say nothing, as where an index says which files there are.
+
+    Example:
+        >>> list(gaps(["model-1-of-3.bin", "model-3-of-3.bin"]))
+        [(['model-2-of-3.bin'], 1)]
+    """
+    series: dict[tuple[str, str, int | None], dict[int, int]] = defaultdict(dict)
+    for name in names:
+        counted = _OF.search(name)
+        total = int(counted[2]) if counted else None
+        spans = [counted.span(1)] if counted else [] if counted_only else [one.span() for one in _NUMBER.finditer(name)]
+        for start, end in spans:
+            series[name[:start], name[end:], total][int(name[start:end])] = end - start
+    for (before, after, total), present in series.items():
+        if total is None and len(present) == 1:
+            continue  # a version, or the size of the model
+        first = min(1, *present)
+        last = max(present) if total is None else first + total - 1
+        count = last + 1 - first - sum(number <= last for number in present)
+        width = min(present.values())
+        absent = (f"{before}{n:0{width}}{after}" for n in range(first, last + 1) if n not in present)
+        if count > 0:
+            yield list(islice(absent, _MOST_NAMED)), count
+
+
+def numbered(files: Sequence[Held]) -> dict[str, Held]:
+    """Files under the names that transformers gives to safetensors files: one, or a series."""
+    if len(files) == 1:
+        return {"model.safetensors": files[0]}
+    return {f"model-{number:05}-of-{len(files):05}.safetensors": file for number, file in enumerate(files, 1)}
+
+
+def renumbered(files: Mapping[str, Held]) -> Mapping[str, Held]:
+    """Files by name, numbered from the start if their numbers have gaps because some of them were left out."""
+    return numbered(list(files.values())) if any(gaps(files, counted_only=True)) else files
+
+
+def _totals(names: Iterable[str]) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = defaultdict(set)
+    for name in names:
+        if counted := _OF.search(name):
+            found[f"{name[: counted.start()]}*{name[counted.end() :]}"].add(int(counted[2]))
+    return found
+
+
+def _some(names: Sequence[str], count: int | None = None) -> str:
+    more = (len(names) if count is None else count) - min(len(names), _MOST_NAMED)
+    return ", ".join(map(quoted, names[:_MOST_NAMED])) + (f" and {more:,} more" if more else "")

@@ -1,0 +1,188 @@
+"""Helpers of formats whose tensors are in pieces: how a model is put together, and the parts that ranks save.
+
+A part is torch's DTensor or ShardedTensor, as a stub, or a plain tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.formats.files import about_model, written_apart
+from ramerge.core.formats.format import Opening
+from ramerge.core.formats.torchfile.load import DTYPES, SHARDED_TENSOR, View, numbers
+from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
+from ramerge.core.formats.views import without_ties
+from ramerge.core.foundation.errors import CheckpointError, collected
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Contents
+from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.origins import Box, Pieces, PlacedPiece, is_covered
+from ramerge.core.tensors.tensor import Tensor
+
+
+@dataclass
+class ShardedModel:
+    """A model whose tensors are in pieces, while it is put together from these files, and what is wrong with it."""
+
+    folder: Path
+    files: dict[Location, Identity]
+    problems: list[str] = field(default_factory=list)
+    tensors: list[Tensor] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
+
+    def assemble(self, parts: Iterable[tuple[str, str, tuple[int, ...], Sequence[PlacedPiece]]]) -> None:
+        """Make tensors (name, dtype, shape) from their pieces, unless something is wrong already."""
+        for name, dtype, shape, pieces in parts if not self.problems else ():
+            try:
+                self.tensors.append(_assembled(name, dtype, shape, pieces))
+            except ValueError as error:
+                self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
+
+    def contents(self, metadata_folder: Path, opening: Opening) -> Contents:
+        """Result of a format, with `config.json` of another folder.
+
+        Raises:
+            CheckpointError: there are problems; all of them are listed.
+        """
+        with collected(self.problems):
+            about = about_model(metadata_folder, [metadata_folder], replace(opening, base=None))
+        if self.problems:
+            raise CheckpointError(self.problems)
+        kept, ties = without_ties(self.tensors, about.config)
+        files, notes = {**self.files, **about.files}, (*self.notes, *ties)
+        warnings = written_apart(self.folder, self.files.values())
+        return Contents(kept, files, about.config, metadata_folder, notes=notes, warnings=warnings)
+
+
+def _assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[PlacedPiece]) -> Tensor:
+    others = sorted({piece.tensor.dtype for piece in pieces} - {dtype})
+    if others:
+        raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
+    boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
+    if wrong := is_covered(shape, boxes):
+        raise ValueError(wrong)
+    filled = tuple(piece for piece in pieces if piece.tensor.elements)
+    if len(filled) == 1 and filled[0].tensor.shape == shape:
+        return Tensor(name, dtype, shape, filled[0].tensor.origin)
+    if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
+        raise ValueError("is sharded along several inner dimensions, which is not read")
+    # without names, so that the origins of tied tensors are equal
+    parts = tuple(PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+    return Tensor(name, dtype, shape, Pieces(parts))
+
+
+@dataclass(frozen=True)
+class ShardedPart:
+    """Part of a tensor that one rank holds.
+
+    Attributes:
+        shape: the whole tensor's.
+        dtype: the whole tensor's.
+        boxes: pieces of the tensor, each with its offset in every dimension; none if the rank has nothing of it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    boxes: tuple[tuple[tuple[int, ...], View], ...]
+
+
+def part_of(value: Any) -> ShardedPart:
+    """Entry of a rank's state dict.
+
+    Raises:
+        RefusedError: it is not a tensor, or is sharded in a way that is not read.
+    """
+    if isinstance(value, View):
+        return ShardedPart(value.shape, value.dtype, (((0,) * len(value.shape), value),))
+    if isinstance(value, Stub) and value.path.endswith(".DTensor"):
+        return _of_dtensor(value)
+    if isinstance(value, Stub) and value.path == SHARDED_TENSOR:
+        return _of_sharded_tensor(value)
+    raise RefusedError(f"is a {type(value).__name__}, not a tensor")
+
+
+def _of_dtensor(stub: Stub) -> ShardedPart:
+    local, mesh = stub.get("_local_tensor"), stub.get("_spec", "mesh")
+    meta, placements = stub.get("_spec", "tensor_meta"), stub.get("_spec", "placements")
+    if not (
+        isinstance(local, View)
+        and isinstance(mesh, Stub)
+        and isinstance(meta, Stub)
+        and len(meta.args) == 3
+        and isinstance(meta.args[2], Name)
+        and isinstance(placements, tuple | list)
+    ):
+        raise RefusedError("is a DTensor that says nothing of its shards")
+    shape, dtype = numbers(meta.args[0], "a shape"), DTYPES.get(meta.args[2].path, "unknown")
+    coordinate = mesh.get("_coordinate_on_dim")
+    if coordinate is None:
+        return ShardedPart(shape, dtype, ())  # a rank outside of the mesh
+    ranks, place = _ranks(mesh), numbers(coordinate, "a place in the mesh")
+    if not len(ranks) == len(place) == len(placements) or any(i >= n for i, n in zip(place, ranks, strict=True)):
+        raise RefusedError(f"has {len(placements)} placements at {list(place)} in a mesh of {list(ranks)} ranks")
+    offsets, sizes = [0] * len(shape), list(shape)
+    for index, count, placement in zip(place, ranks, placements, strict=True):
+        if (dim := _dimension(placement, len(shape))) is not None:
+            # as torch.chunk: equal parts, then a shorter one, then empty ones
+            step = -(-sizes[dim] // count)
+            begin = min(index * step, sizes[dim])
+            offsets[dim] += begin
+            sizes[dim] = min(step, sizes[dim] - begin)
+    if tuple(sizes) != local.shape and not (0 in sizes and 0 in local.shape):
+        raise RefusedError(f"should have a shard of {sizes} at {offsets} of {list(shape)}, but has {list(local.shape)}")
+    return ShardedPart(shape, dtype, ((tuple(offsets), local),) if prod(local.shape) else ())
+
+
+def _dimension(placement: Any, dimensions: int) -> int | None:
+    kind = placement.path.rpartition(".")[2] if isinstance(placement, Stub) else "nothing"
+    if kind == "Replicate":
+        return None
+    if kind != "Shard" or not isinstance(placement, Stub):
+        raise RefusedError(
+            f"has the placement {kind}; only Shard and Replicate are read, so save the model without tensor parallelism"
+        )
+    dim = placement.get("dim") if placement.state is not None else placement.args[0] if placement.args else None
+    if type(dim) is not int or not -dimensions <= dim < dimensions:
+        raise RefusedError("is sharded along a dimension that it does not have")
+    return dim % dimensions
+
+
+def _ranks(mesh: Stub) -> tuple[int, ...]:
+    """The shape of a mesh: as the tensor of ranks up to torch 2.8, later as a layout, with or without axes."""
+    tensor, layout = mesh.get("mesh"), mesh.get("_layout")
+    if isinstance(tensor, View):
+        return tensor.shape
+    if isinstance(layout, Stub):
+        axes = layout.get("axes")
+        extents = [axis.get("shape") for axis in axes] if isinstance(axes, tuple) else layout.get("shape")
+        if isinstance(extents, int):
+            extents = (extents,)
+        if isinstance(extents, tuple | list):
+            return tuple(prod(numbers(extent if type(extent) is tuple else (extent,), "a mesh")) for extent in extents)
+    raise RefusedError("is a DTensor whose mesh has no shape")
+
+
+def _of_sharded_tensor(stub: Stub) -> ShardedPart:
+    state = stub.state if isinstance(stub.state, tuple) and len(stub.state) >= 2 else ((), None)
+    shards, metadata = state[:2]
+    properties = metadata.get("tensor_properties") if isinstance(metadata, Stub) else None
+    if not isinstance(shards, list) or not isinstance(properties, Stub) or not isinstance(properties.state, tuple):
+        raise RefusedError("is a ShardedTensor that says nothing of its shards")
+    shape = numbers(metadata.get("size"), "a shape")
+    dtype = next((DTYPES[p.path] for p in properties.state if isinstance(p, Name) and p.path in DTYPES), "unknown")
+    boxes = []
+    for shard in shards:
+        view = shard.get("tensor") if isinstance(shard, Stub) else None
+        box = shard.get("metadata") if isinstance(shard, Stub) else None
+        if not isinstance(view, View) or not isinstance(box, Stub):
+            raise RefusedError("has a shard that is not a tensor")
+        offsets, sizes = numbers(box.get("shard_offsets"), "offsets"), numbers(box.get("shard_sizes"), "sizes")
+        if sizes != view.shape:
+            raise RefusedError(f"should have a shard of {list(sizes)} at {list(offsets)}, but has {list(view.shape)}")
+        boxes.append((offsets, view))
+    return ShardedPart(shape, dtype, tuple(boxes))

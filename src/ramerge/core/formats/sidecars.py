@@ -1,0 +1,310 @@
+"""The files next to the weights: configuration, tokenizer, chat template and the rest."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from ramerge.core.formats.encodings.decode import KEYS, without_declaration
+from ramerge.core.formats.files import read_json
+from ramerge.core.formats.series import gaps
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.errors import CheckpointError, collected, readable
+from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location, Remote, relative
+from ramerge.core.tensors.embeddings import set_vocabulary, untie
+from ramerge.core.tensors.paths import leads_outside, linked_out
+
+# Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
+_WEIGHTS = (
+    "*.safetensors",
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.gguf",
+    "*.h5",
+    "*.msgpack",
+    "*.onnx",
+    "*.onnx_data",
+    "*.pkl",
+    "*.distcp",
+    "*.npz",
+    "*.npy",
+    "*.nemo",
+    "*.pdparams",
+)
+
+# Indices, and files of a trainer and of ramerge: they do not belong to the merged model, and go without saying.
+_NOT_COMPANIONS = (
+    "*.index.json",
+    "*.log",
+    "events.out.*",
+    "zero_to_fp32.py",
+    "latest",
+    "latest_*",
+    "README.md",
+    "ramerge.json",
+    "ramerge.yaml",
+    "trainer_state.json",
+    "training_args.bin",
+    "optim*.pt",
+    "optim*.bin",
+    "scheduler*.pt",
+    "extra_state*.pt",
+    "rng_state*.pth",
+    "random_states*.pkl",
+    "*.distcp",
+    "*_states.pt",
+    ".*",
+)
+
+# What says how to read weights in other files than those that are read: an adapter's, or Mistral's own.
+_OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "consolidated*"}
+
+# Of sentence-transformers: the modules that make up a model, and their folders.
+_MODULES = "modules.json"
+_MODULE_LIMITS = JsonLimits(size=1_000_000, signs=50_000, depth=8)
+
+_LFS_POINTER = b"version https://git-lfs"
+_LARGEST_POINTER = 1024
+
+# Folders of other models and of a trainer's state inside of a model's folder.
+_NOT_COMPANION_FOLDERS = (
+    "checkpoint-*",
+    "global_step*",
+    "iter_*",
+    "lora_adapter",
+    "optimizer*",
+    "pytorch_model_fsdp*",
+    "runs",
+    "wandb",
+)
+
+# Names that only files have; a folder of such a name stands where a file should be.
+_NAMES_OF_FILES = ("*.json", "*.jinja", "*.tiktoken", "*.txt", "tokenizer.model")
+
+# The files that `companions: AGENT` takes from that agent, not from the base.
+_TOKENIZER_FILES = (
+    "tokenizer*",
+    "*.tiktoken",
+    "vocab.*",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "chat_templates/*",
+    "additional_chat_templates/*",
+    "generation_config.json",
+)
+
+# Those of them without which there is no tokenizer.
+_VOCABULARIES = ("tokenizer.json", "*.model", "*.tiktoken", "vocab.*", "tekken.json")
+
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+
+
+def companion_files(
+    base: Sequence[Location], tokenizer_from: Sequence[Location] = (), *, allow_outside_links: bool = False
+) -> dict[str, Location]:
+    """Relative name to source of every file to copy.
+
+    Args:
+        base: the base checkpoint, then folders whose tokenizer files come instead of its own, such as adapters.
+        tokenizer_from: the same of the checkpoint that gives tokenizer, chat template and generation config; empty for
+            the base.
+        allow_outside_links: follow links that lead out of a checkpoint.
+
+    Raises:
+        CheckpointError: a link leads out of its checkpoint, what should be a file is none or a pointer of Git LFS, or a
+            module lacks files of its weights.
+    """
+    chosen = _Sorted.of(base[0]).kept
+    if tokenizer_from:
+        chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
+    for folder in tokenizer_from or base[1:]:
+        chosen |= {name: path for name, path in _Sorted.of(folder).kept.items() if _is_tokenizer(name)}
+    outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in (*base, *tokenizer_from))]
+    if outside and not allow_outside_links:
+        raise CheckpointError(map(linked_out, outside))
+    return chosen
+
+
+def left_out(directory: Location, read: Container[Location]) -> list[str]:
+    """Files of a model's folder that are neither merged nor copied, by relative name; folders end with a slash.
+
+    Args:
+        directory: the folder.
+        read: the files whose weights are read.
+    """
+    found = _Sorted.of(directory)
+    return [name for name in found.left if directory / name not in read]
+
+
+def modules_with_weights(companions: Iterable[str]) -> list[str]:
+    """The folders of modules whose weights are among files of these names."""
+    return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
+
+
+@dataclass
+class _Sorted:
+    """The files in a folder: those to copy, by relative name, and the names of those that are left out."""
+
+    kept: dict[str, Location] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def of(directory: Location) -> _Sorted:
+        """Sort them.
+
+        Raises:
+            CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks
+                files of its weights.
+        """
+        paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
+        paths = {name: paths[name] for name in sorted(paths, key=str) if not _is_foreign(name)}
+        modules = _modules_of(directory)
+        weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
+        others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
+        own = {name for name in weights if name.parts[0] in modules}
+        problems = [
+            f"{directory}: lacks {quoted(absent[0])}, so the module {PurePosixPath(absent[0]).parent} is not complete; "
+            "download it again"
+            for absent, _ in gaps(sorted(map(str, own)), counted_only=True)
+        ]
+        found = _Sorted()
+        for name, path in paths.items():
+            if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
+                if f"{apart}/" not in found.left:
+                    found.left.append(f"{apart}/")
+            elif name in weights - own or _is_of_other_weights(name, weights):
+                found.left.append(name.as_posix())
+            else:
+                with collected(problems):
+                    found._sort(name, path, is_needed=name.parts[0] in modules)
+        if problems:
+            raise CheckpointError(problems)
+        return found
+
+    def _sort(self, name: PurePosixPath, path: Location, *, is_needed: bool) -> None:
+        if path.is_symlink() and not path.exists():
+            raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")
+        if not path.is_file():
+            if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
+                raise CheckpointError(f"{path}: is not a regular file; put the file in its place, or remove it")
+        elif isinstance(path, Path) and not os.access(path, os.R_OK):
+            raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
+        elif not _is_pointer(path):
+            self.kept[name.as_posix()] = path
+        elif is_needed or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(name.as_posix()):
+            raise CheckpointError(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
+        else:
+            self.left.append(name.as_posix())
+
+
+def _fits(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatch(name, pattern) for pattern in patterns)
+
+
+def _is_foreign(name: PurePosixPath) -> bool:
+    hidden = any(part.startswith(".") for part in name.parts)
+    inside = any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
+    return hidden or inside or _fits(name.name, _NOT_COMPANIONS)
+
+
+def _is_of_other_weights(name: PurePosixPath, weights: Iterable[PurePosixPath]) -> bool:
+    """Whether a file belongs to weights that are there, and that are not the model's as it is read."""
+    if (pattern := _OF_OTHER_WEIGHTS.get(name.as_posix())) is None:
+        return False
+    theirs = [fnmatch(each.name, pattern) for each in weights if len(each.parts) == 1]
+    return any(theirs) and not all(theirs)
+
+
+def _modules_of(directory: Location) -> set[str]:
+    """The names of the folders of a model's modules, besides the one that is merged; none if it does not say."""
+    path = directory / _MODULES
+    if not path.is_file():
+        return set()
+    try:
+        with readable(path), path.open("rb") as file:
+            stated = parse(file.read(_MODULE_LIMITS.size + 1), _MODULE_LIMITS)
+    except (ValueError, CheckpointError):
+        return set()
+    places = [one.get("path") for one in stated if isinstance(one, dict)] if isinstance(stated, list) else [None]
+    return {place for place in places if isinstance(place, str) and re.fullmatch(r"\w[\w.-]*", place)}
+
+
+def _is_pointer(path: Location) -> bool:
+    """Whether a file is what Git has in place of a large one. Only small files are read."""
+    size = path.version().nbytes if isinstance(path, Remote) else path.stat().st_size
+    if not len(_LFS_POINTER) < size < _LARGEST_POINTER:
+        return False
+    with readable(path), path.open("rb") as file:
+        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
+
+
+def _is_tokenizer(name: str) -> bool:
+    return _fits(name, _TOKENIZER_FILES)
+
+
+def has_tokenizer(names: Iterable[str]) -> bool:
+    """Whether a tokenizer is among files of these names."""
+    return any(fnmatch(name, pattern) for name in names for pattern in _VOCABULARIES)
+
+
+def companions_of(
+    files: Mapping[str, Location],
+    dtype: str | None,
+    *,
+    dequantized: bool = False,
+    vocabulary: int | None = None,
+    apart: bool = False,
+) -> Iterator[tuple[str, Location | str]]:
+    """The output's companions, by relative name: the file to copy byte for byte, or a text.
+
+    `config.json` is changed only where it states something else than the output has.
+
+    Args:
+        files: relative name to source.
+        dtype: safetensors' name of the dtype to state; None to keep what the base states.
+        dequantized: whether the output has no quantization although the configuration declares one.
+        vocabulary: the number of tokens to state; None if the output keeps the base's.
+        apart: whether input and output embeddings are two tensors although the configuration may tie them.
+    """
+    for name, source in files.items():
+        changed = name == "config.json" and _changed(read_json(source), dtype, dequantized, vocabulary, apart)
+        yield name, changed or source
+
+
+def _changed(
+    config: dict[str, Any], dtype: str | None, dequantized: bool, vocabulary: int | None, apart: bool
+) -> str | None:
+    """A configuration that states what the output has; None if it does so already."""
+    before = deepcopy(config)
+    if dequantized:
+        config = without_declaration(config)
+    if dtype is not None and not _set_dtype(config, full_name(dtype)):
+        config["torch_dtype"] = full_name(dtype)
+    if vocabulary is not None:
+        set_vocabulary(config, vocabulary)
+    if apart:
+        untie(config)
+    return dumped(config, constants=True) if config != before else None
+
+
+def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
+    stated = False
+    for key, value in config.items():
+        if key in _DTYPE_KEYS and isinstance(value, str):
+            config[key] = dtype
+            stated = True
+        elif isinstance(value, dict) and key not in KEYS:
+            stated |= _set_dtype(value, dtype)
+    return stated

@@ -1,0 +1,278 @@
+"""Contents of a file of `torch.save`: plain values, in which a tensor says where its elements are.
+
+The names that a pickle may use are listed here, with what is made of them. The classes of torch.distributed that
+describe shards become stubs (`machine.Stub`), which hold what the pickle says of them.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.formats.torchfile.archive import Archive, Window, broken, window
+from ramerge.core.formats.torchfile.machine import Machine, Name, RefusedError, Stub
+from ramerge.core.foundation.dtypes import TORCH_NAMES, itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+
+# 200,000 tensors of DTensor's kind
+_MOST_PICKLE_BYTES = 64_000_000
+_MOST_DIMENSIONS = 16
+_MOST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class TorchStorage:
+    """Stored elements that one or more tensors share: bytes of a file. Tensors may use less of it.
+
+    `checksum` is their CRC-32, or 0 if the writer did not compute it.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+    checksum: int
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor: how its elements lie in a storage. `start` and `strides` count elements.
+
+    It lies inside of its storage, and no number is negative.
+    """
+
+    storage: TorchStorage
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return prod(self.shape) * itemsize(self.dtype)
+
+
+DTYPES = {f"torch.{name}": dtype for dtype, name in TORCH_NAMES.items()}
+"""Names of dtypes in pickles, and those in safetensors."""
+
+_STORAGES = {
+    "torch.DoubleStorage": "F64",
+    "torch.FloatStorage": "F32",
+    "torch.HalfStorage": "F16",
+    "torch.BFloat16Storage": "BF16",
+    "torch.LongStorage": "I64",
+    "torch.IntStorage": "I32",
+    "torch.ShortStorage": "I16",
+    "torch.CharStorage": "I8",
+    "torch.ByteStorage": "U8",
+    "torch.BoolStorage": "BOOL",
+    "torch.ComplexFloatStorage": "C64",
+}
+_UNTYPED = "torch.storage.UntypedStorage"
+
+SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
+# Of a package, every class may be named: objects of it become stubs, and these do nothing. torch moves its classes
+# between modules. Parts of paths are not joined: a path of a path of a path would be as long as memory.
+_PACKAGES = ("torch.distributed", "pathlib")
+_CLASSES = ("torch.device", "torch.Tensor", "torch.nn.parameter.Parameter", "torch.serialization._get_layout")
+
+_Make = Callable[[Name, tuple[Any, ...]], Any]
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Without Python's search for cycles, which would visit all objects of many files over and over: half of the time.
+
+    Nothing that is made of a file has cycles, unless the file is an attack, and those are found afterwards.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def load(file: Window, modules: Collection[str] = ()) -> Any:
+    """The value in an archive of torch.save.
+
+    Args:
+        file: the archive.
+        modules: further packages of which every class becomes a stub.
+
+    Raises:
+        CheckpointError: it is not such an archive, is damaged, or its pickle asks for anything but tensors, plain
+            values, and the classes that describe shards.
+    """
+    archive = Archive(file)
+    if archive.read("byteorder", most=16) not in (None, b"little"):
+        raise CheckpointError(
+            f"{file.path}: was written on a machine with another byte order; save it again on this one"
+        )
+    data = archive.read("data.pkl", most=_MOST_PICKLE_BYTES)
+    if data is None:
+        raise broken(file.path, "the archive has no data.pkl")
+    return _value(file.path, data, partial(_storage, archive, {}), modules)
+
+
+def load_file(path: Path, modules: Collection[str] = ()) -> Any:
+    """The value in a file of torch.save; see `load`."""
+    with window(path) as file:
+        return load(file, modules)
+
+
+def load_plain(path: Path, modules: Collection[str] = ()) -> Any:
+    """The value in a file that is one pickle and holds no tensors; see `load`."""
+    with window(path) as file:
+        if file.end > _MOST_PICKLE_BYTES:
+            raise CheckpointError(f"{path}: has {file.end:,} bytes, more than the {_MOST_PICKLE_BYTES:,} that are read")
+        return _value(path, file.read(0, file.end), _no_storage, modules)
+
+
+def _value(path: Path, data: bytes, refer: Callable[[Any], Any], modules: Collection[str]) -> Any:
+    try:
+        return Machine(data, partial(_find, modules), _make, refer).run()
+    except RefusedError as error:
+        raise CheckpointError(f"{path}: refused: {error}; nothing of it was executed") from error
+
+
+def _find(modules: Collection[str], module: str, name: str) -> Name:
+    path = f"{module}.{name}"
+    if path in _MAKERS or path in DTYPES or path in _STORAGES or path == _UNTYPED or path in _CLASSES:
+        return Name(path)
+    if any(module == known or module.startswith(f"{known}.") for known in (*_PACKAGES, *modules)):
+        return Name(path)
+    raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
+
+
+def _make(name: Name, args: tuple[Any, ...]) -> Any:
+    if name.path in _MAKERS:
+        return _MAKERS[name.path](name, args)
+    if name.path in DTYPES or name.path in _STORAGES or name.path == _UNTYPED:
+        raise RefusedError(f"its pickle calls {name.path}; it may be an attack")
+    return Stub(name.path, args)
+
+
+def _ordered(_name: Name, args: tuple[Any, ...]) -> dict[Any, Any]:
+    if args:
+        raise RefusedError("its pickle makes a dictionary from arguments, which torch does not do")
+    return {}
+
+
+def _size(_name: Name, args: tuple[Any, ...]) -> tuple[int, ...]:
+    return numbers(args[0] if len(args) == 1 else None, "a size")
+
+
+def _attribute(_name: Name, args: tuple[Any, ...]) -> Name:
+    """The one attribute that torch's pickles ask for: a class inside of a class."""
+    if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
+        raise RefusedError("its pickle asks for an attribute of an object; it may be an attack")
+    return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
+
+
+def _tensor(name: Name, args: tuple[Any, ...]) -> View:
+    """`_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`; v3 has the dtype before `more`.
+
+    `more` says that elements are negated or conjugated when they are read.
+    """
+    if len(args) < 6 or type(args[0]) is not tuple or len(args[0]) != 2 or type(args[0][0]) is not TorchStorage:
+        raise RefusedError("its pickle makes a tensor from something that is not a storage")
+    (storage, dtype), start, more = args[0], args[1], args[6:]
+    if name.path.endswith("_v3"):
+        dtype = DTYPES.get(more[0].path) if more and type(more[0]) is Name else None
+        more = more[1:]
+    if dtype is None:
+        raise RefusedError("its pickle holds a tensor without a dtype")
+    if any(more):
+        raise RefusedError("a tensor is a view that negates or conjugates; save it again after .resolve_neg()")
+    shape, strides = numbers(args[2], "a shape"), numbers(args[3], "strides")
+    (start,) = numbers((start,), "an offset")
+    if len(shape) != len(strides):
+        raise RefusedError(f"a tensor has {len(shape)} dimensions, but {len(strides)} strides")
+    last = start + sum((extent - 1) * stride for extent, stride in zip(shape, strides, strict=True))
+    if 0 not in shape and (last + 1) * itemsize(dtype) > storage.nbytes:
+        raise RefusedError(f"a tensor of shape {list(shape)} goes beyond its storage of {storage.nbytes:,} bytes")
+    return View(storage, dtype, shape, strides, start)
+
+
+def _parameter(_name: Name, args: tuple[Any, ...]) -> Any:
+    if not args or type(args[0]) not in (View, Stub):
+        raise RefusedError("its pickle makes a parameter from something that is not a tensor")
+    return args[0]
+
+
+def _typed(_name: Name, args: tuple[Any, ...]) -> Any:
+    if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
+        raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
+    made = _make(args[0], args[2])
+    if type(made) is Stub:
+        made.fill(args[3])
+    return made
+
+
+def _wrapper(_name: Name, args: tuple[Any, ...]) -> Stub:
+    """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, without its state yet."""
+    if not args or type(args[0]) is not Name:
+        raise RefusedError("its pickle makes a tensor of something that is not a class")
+    return Stub(args[0].path, args[1:])
+
+
+_MAKERS: dict[str, _Make] = {
+    "collections.OrderedDict": _ordered,
+    "torch.Size": _size,
+    "torch._utils._rebuild_tensor_v2": _tensor,
+    "torch._utils._rebuild_tensor_v3": _tensor,
+    "torch._utils._rebuild_parameter": _parameter,
+    "torch._utils._rebuild_wrapper_subclass": _wrapper,
+    "torch._tensor._rebuild_from_type_v2": _typed,
+    "__builtin__.getattr": _attribute,
+    "builtins.getattr": _attribute,
+}
+
+
+def numbers(values: Any, what: str) -> tuple[int, ...]:
+    """A tuple of few numbers that are not negative and fit 63 bits.
+
+    Raises:
+        RefusedError: it is something else.
+    """
+    if not (
+        type(values) in (tuple, list)
+        and len(values) <= _MOST_DIMENSIONS
+        and all(type(value) is int and 0 <= value <= _MOST for value in values)
+    ):
+        raise RefusedError(f"its pickle holds {what} that is no list of up to {_MOST_DIMENSIONS} sizes")
+    return tuple(values)
+
+
+def _storage(archive: Archive, known: dict[str, TorchStorage], reference: Any) -> tuple[TorchStorage, str | None]:
+    """A storage for `('storage', class, key, location, elements)`, and its dtype. The location is a device."""
+    if type(reference) is not tuple or len(reference) != 5 or reference[0] != "storage":
+        raise RefusedError("its pickle refers to something that is not a storage")
+    _, kind, key, _, elements = reference
+    if type(kind) is not Name or not (kind.path in _STORAGES or kind.path == _UNTYPED) or type(key) is not str:
+        raise RefusedError("its pickle refers to a storage in a way that torch does not")
+    if key not in known:
+        place = archive.entries.get(f"data/{key}")
+        if place is None:
+            raise RefusedError(f"its pickle refers to the storage {quoted(key)}, which the archive does not hold")
+        known[key] = TorchStorage(archive.file.path, archive.locate(place), place.nbytes, place.checksum)
+    dtype, storage = _STORAGES.get(kind.path), known[key]
+    (count,) = numbers((elements,), "a number of elements")
+    if count * (itemsize(dtype) if dtype else 1) != storage.nbytes:
+        raise RefusedError(
+            f"its pickle says that storage {quoted(key)} holds {count:,} elements, but it has {storage.nbytes:,} bytes"
+        )
+    return storage, dtype
+
+
+def _no_storage(_reference: Any) -> Any:
+    raise RefusedError("its pickle refers to a storage, but there is none")

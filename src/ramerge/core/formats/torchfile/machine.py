@@ -1,0 +1,278 @@
+"""Carries out the instructions of a pickle that make values. There is no instruction here that calls or imports.
+
+Python's unpickler is not used: also one that allows only few names takes any amount of memory for an index of its memo,
+and any amount of time to hash a key of nested tuples; and it calls what a name stands for. Here a name is a `Name`, and
+what is made of it is what one function of ours returns.
+"""
+
+from __future__ import annotations
+
+import pickle
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import IO, Any
+
+from ramerge.core.foundation.text import quoted
+
+# Half a million tensors of DTensor's kind need as many.
+_MOST_CONTAINERS = 3_000_000
+
+
+class RefusedError(ValueError):
+    """A pickle that is damaged, or asks for what no checkpoint needs. The message follows the name of a file."""
+
+
+@dataclass(frozen=True)
+class Name:
+    """Stand-in for a class or a function in a pickle: only its name."""
+
+    path: str
+
+
+@dataclass(eq=False)
+class Stub:
+    """Stand-in for an object of a class: the arguments that it was made with, and its state. It does nothing."""
+
+    path: str
+    args: tuple[Any, ...]
+    state: Any = field(default=None)
+
+    def fill(self, state: Any) -> None:
+        """Set the state. Classes with `__slots__` write (None, values)."""
+        self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
+
+    def get(self, *names: str) -> Any:
+        """An attribute of the state; with further names one of the stub that it is. None if there is none."""
+        found: Any = self
+        for name in names:
+            found = found.state.get(name) if isinstance(found, Stub) and isinstance(found.state, dict) else None
+        return found
+
+
+class Machine:
+    """Makes the value of one pickle.
+
+    Args:
+        data: the pickle; protocols 2 to 5.
+        find: a name for a module and a name in it.
+        make: the value for a name and arguments: an object of a class, or what a function would return.
+        refer: the value for a persistent id.
+    """
+
+    def __init__(
+        self,
+        data: bytes,
+        find: Callable[[str, str], Name],
+        make: Callable[[Name, tuple[Any, ...]], Any],
+        refer: Callable[[Any], Any],
+    ) -> None:
+        self.data = data
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: list[Any] = []
+        self.containers = 0
+        self.find, self.make, self.refer = find, make, refer
+
+    def run(self) -> Any:
+        """The value.
+
+        Raises:
+            RefusedError: the pickle is damaged, uses an instruction that torch does not write, or a function refuses.
+        """
+        file = BytesIO(self.data)
+        try:
+            while (code := file.read(1)) != pickle.STOP:
+                if code and code not in _INSTRUCTIONS:
+                    raise RefusedError(f"its pickle holds the instruction {quoted(code)}, which torch does not use")
+                act, read = _INSTRUCTIONS[code]  # at the end of the data there is no code
+                act(self, read(file) if read is not None else None)
+            return self.stack.pop()
+        except RefusedError:
+            raise
+        except UnicodeError:
+            raise RefusedError("its pickle is damaged: a text is not UTF-8") from None
+        except (LookupError, ValueError):
+            raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
+
+    def marked(self) -> list[Any]:
+        """Take off the stack what lies above the last mark."""
+        mark = self.marks.pop()
+        found = self.stack[mark:]
+        del self.stack[mark:]
+        return found
+
+    def contain(self, value: Any) -> None:
+        """Put a new container on the stack."""
+        self.containers += 1
+        if self.containers > _MOST_CONTAINERS:
+            raise RefusedError(
+                f"its pickle makes more than {_MOST_CONTAINERS:,} lists and objects, more than any model's"
+            )
+        self.stack.append(value)
+
+    def top(self, kind: type) -> Any:
+        """The value on the stack, which must be of a type."""
+        value = self.stack[-1]
+        if type(value) is not kind:
+            raise RefusedError(f"its pickle is damaged: a {type(value).__name__} is filled as a {kind.__name__}")
+        return value
+
+
+_KEYS = (str, int, Stub)  # the keys that are numbers become bytes, and nothing of ours asks for them
+# Each instruction gets the value that follows it in the pickle; None if none follows.
+_Act = Callable[[Machine, Any], object]
+
+
+def _ignore(machine: Machine, number: int) -> None:
+    """Protocol and frames say nothing that is needed."""
+
+
+def _constant(value: Any) -> _Act:
+    return lambda machine, _: machine.stack.append(value)
+
+
+def _push(machine: Machine, value: Any) -> None:
+    machine.stack.append(value)
+
+
+def _text(machine: Machine, text: str) -> None:
+    text.encode()  # pickletools lets halves of surrogate pairs pass
+    machine.stack.append(text)
+
+
+def _tuple_of(length: int) -> _Act:
+    def make(machine: Machine, _: None) -> None:
+        found = tuple(machine.stack[-length:])
+        if len(found) < length:
+            raise IndexError
+        del machine.stack[-length:]
+        machine.contain(found)
+
+    return make
+
+
+def _append(machine: Machine, _: None) -> None:
+    value = machine.stack.pop()
+    machine.top(list).append(value)
+
+
+def _appends(machine: Machine, _: None) -> None:
+    values = machine.marked()
+    machine.top(list).extend(values)
+
+
+def _set(machine: Machine, items: list[Any]) -> None:
+    into = machine.top(dict)
+    if len(items) % 2:
+        raise IndexError
+    for place in range(0, len(items), 2):
+        key = items[place]
+        # what else can be hashed takes long to hash: a tuple of tuples of tuples
+        if type(key) not in _KEYS:
+            raise RefusedError(f"its pickle holds a dictionary with a key of type {type(key).__name__}")
+        # a pickle can choose numbers that all have one hash, but not texts: Python's hash of these is random
+        into[b"%d" % key if type(key) is int else key] = items[place + 1]
+
+
+def _set_item(machine: Machine, _: None) -> None:
+    value, key = machine.stack.pop(), machine.stack.pop()
+    _set(machine, [key, value])
+
+
+def _set_items(machine: Machine, _: None) -> None:
+    _set(machine, machine.marked())
+
+
+def _put(machine: Machine, index: int) -> None:
+    # pickle counts from 0 without a gap, so an index beyond the end is a lie that would take memory
+    if index == len(machine.memo):
+        machine.memo.append(machine.stack[-1])
+    else:
+        machine.memo[index] = machine.stack[-1]
+
+
+def _names(file: IO[bytes]) -> list[str]:
+    """Two lines: a module and a name. pickletools would interpret backslashes in them."""
+    lines = [file.readline() for _ in range(2)]
+    if not all(line.endswith(b"\n") for line in lines):
+        raise IndexError
+    return [line[:-1].decode() for line in lines]
+
+
+def _global(machine: Machine, names: list[str]) -> None:
+    machine.stack.append(machine.find(*names))
+
+
+def _stack_global(machine: Machine, _: None) -> None:
+    name, module = machine.stack.pop(), machine.stack.pop()
+    if type(name) is not str or type(module) is not str:
+        raise RefusedError("its pickle is damaged: a name is not a text")
+    machine.stack.append(machine.find(module, name))
+
+
+def _make(machine: Machine, _: None) -> None:
+    args, name = machine.stack.pop(), machine.stack.pop()
+    if type(name) is not Name or type(args) is not tuple:
+        raise RefusedError("its pickle calls what is not a class or a function; it may be an attack")
+    machine.contain(machine.make(name, args))
+
+
+def _build(machine: Machine, _: None) -> None:
+    state, value = machine.stack.pop(), machine.stack[-1]
+    if type(value) is dict:
+        return  # attributes of an OrderedDict: versions of modules
+    if type(value) is not Stub:
+        raise RefusedError(f"its pickle sets attributes of a {type(value).__name__}; it may be an attack")
+    value.fill(state)
+
+
+_ACTS: dict[bytes, _Act] = {
+    pickle.PROTO: _ignore,
+    pickle.FRAME: _ignore,
+    pickle.NONE: _constant(None),
+    pickle.NEWTRUE: _constant(True),
+    pickle.NEWFALSE: _constant(False),
+    pickle.EMPTY_TUPLE: _constant(()),
+    pickle.BININT: _push,
+    pickle.BININT1: _push,
+    pickle.BININT2: _push,
+    pickle.BINFLOAT: _push,
+    pickle.LONG1: _push,
+    pickle.BINUNICODE: _text,
+    pickle.SHORT_BINUNICODE: _text,
+    pickle.BINUNICODE8: _text,
+    pickle.BINBYTES: _push,
+    pickle.SHORT_BINBYTES: _push,
+    pickle.MARK: lambda machine, _: machine.marks.append(len(machine.stack)),
+    pickle.POP: lambda machine, _: machine.stack.pop(),
+    pickle.POP_MARK: lambda machine, _: machine.marked(),
+    pickle.EMPTY_LIST: lambda machine, _: machine.contain([]),
+    pickle.EMPTY_DICT: lambda machine, _: machine.contain({}),
+    pickle.TUPLE: lambda machine, _: machine.contain(tuple(machine.marked())),
+    pickle.TUPLE1: _tuple_of(1),
+    pickle.TUPLE2: _tuple_of(2),
+    pickle.TUPLE3: _tuple_of(3),
+    pickle.APPEND: _append,
+    pickle.APPENDS: _appends,
+    pickle.SETITEM: _set_item,
+    pickle.SETITEMS: _set_items,
+    pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
+    pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
+    pickle.BINPUT: _put,
+    pickle.LONG_BINPUT: _put,
+    pickle.MEMOIZE: lambda machine, _: machine.memo.append(machine.stack[-1]),
+    pickle.GLOBAL: _global,
+    pickle.STACK_GLOBAL: _stack_global,
+    pickle.REDUCE: _make,
+    pickle.NEWOBJ: _make,
+    pickle.BUILD: _build,
+    pickle.BINPERSID: lambda machine, _: machine.contain(machine.refer(machine.stack.pop())),
+}
+_OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
+# What is done, and what reads the value that follows the instruction.
+_INSTRUCTIONS = {
+    code: (act, _names if code == pickle.GLOBAL else arg.reader if (arg := _OPCODES[code].arg) is not None else None)
+    for code, act in _ACTS.items()
+}

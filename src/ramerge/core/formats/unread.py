@@ -1,0 +1,70 @@
+"""Folders that trainers write and that are not read: each is refused with the command that makes one that is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from shlex import quote
+
+from ramerge.core.foundation.text import quoted
+from ramerge.core.storage.location import Location
+
+_STATE_DICTS = ("pytorch_model_fsdp.bin", "model_state.pt", "model.pt", "pytorch_model.pt", "*.ckpt")
+_MLX = ("adapters.safetensors", "*_adapters.safetensors", "adapters.npz")
+# What it is, patterns of names inside of which one that matches is enough, and what to do with {run} and {file}.
+_KINDS = (
+    (
+        "a checkpoint of Megatron in its old format",
+        ("mp_rank_*", "iter_*/mp_rank_*"),
+        "torchrun pretrain_gpt.py with the arguments of the training, --load {run} --ckpt-convert-format torch_dist "
+        "--ckpt-convert-save {run}-dist, in Megatron-LM's repository; then convert that to the layout of transformers",
+    ),
+    (
+        "the original files of Llama",
+        ("consolidated.*.pth",),
+        "python -m transformers.models.llama.convert_llama_weights_to_hf --input_dir {run} --model_size SIZE "
+        "--output_dir {run}-hf",
+    ),
+    (
+        "an adapter of MLX",
+        _MLX,
+        "mlx_lm.fuse --model BASE --adapter-path {run} --save-path {run}-fused, with the unquantized base as BASE; "
+        "then give {run}-fused",
+    ),
+    (
+        "a file of torch.save under another name",
+        _STATE_DICTS,
+        "mv {file} {run}/pytorch_model.bin, if the file is the state dict of a model, with config.json next to it",
+    ),
+)
+
+
+# Modules of Megatron, and what Megatron-Bridge calls the factors of their adapters.
+_OF_MEGATRON = re.compile(r"\.adapter\.linear_(in|out)\.|\.linear_(qkv|proj|fc1|fc2)\.(adapter|lora)")
+
+
+def adapter_of_megatron(folder: Location, names: Iterable[str]) -> str | None:
+    """Advice for a folder with tensors of these names, if they are those of an adapter of Megatron."""
+    named = next((name for name in names if _OF_MEGATRON.search(name)), None)
+    if named is None:
+        return None
+    run = quote(str(folder))
+    return (
+        f"{folder}: is an adapter of Megatron ({quoted(named)} and others), which is not read; convert it, in "
+        "Megatron-Bridge's repository: python examples/conversion/adapter/export_adapter.py --hf-model-id BASE "
+        f"--megatron-peft-checkpoint {run} --output-hf-path {run}-peft"
+    )
+
+
+def is_mlx(folder: Location) -> bool:
+    """Whether a folder holds an adapter of MLX and none of PEFT. Both have an `adapter_config.json`."""
+    return not any(folder.glob("adapter_model*")) and any(any(folder.glob(pattern)) for pattern in _MLX)
+
+
+def advice(folder: Location) -> str | None:
+    """Kind of a folder, and the command that converts it; None if the kind is unknown."""
+    for title, patterns, command in _KINDS:
+        if found := [path for pattern in patterns for path in sorted(map(str, folder.glob(pattern)))]:
+            run = quote(str(folder))
+            return f"is {title}, which is not read; convert it: {command.format(run=run, file=quote(found[0]))}"
+    return None

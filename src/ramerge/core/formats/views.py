@@ -1,0 +1,78 @@
+"""Helpers of the formats that torch writes: tensors of its files as tensors of a checkpoint, tied tensors, names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from ramerge.core.formats.torchfile.load import View
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, is_tied
+from ramerge.core.tensors.origins import Transposed
+from ramerge.core.tensors.tensor import Stored, Tensor
+
+# Parts of names that torch's wrappers of modules put in, and that are no part of the model.
+_WRAPPERS = re.compile(r"(?:^|(?<=\.))(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.")
+
+
+def unwrapped(name: str) -> str:
+    """A tensor's name without the names of wrappers around its modules."""
+    return _WRAPPERS.sub("", name)
+
+
+def tensor_of(name: str, view: View) -> Tensor:
+    """A tensor of a file of torch.
+
+    Raises:
+        CheckpointError: its elements lie neither in row-major order nor transposed.
+    """
+    shape, strides = view.shape, view.strides
+    origin = Stored(
+        view.storage.path,
+        view.storage.offset + view.start * itemsize(view.dtype),
+        view.nbytes,
+    )
+    if _is_row_major(shape, strides):
+        return Tensor(name, view.dtype, shape, origin)
+    turned, steps = _swapped(shape), _swapped(strides)
+    if len(shape) > 1 and _is_row_major(turned, steps):
+        return Tensor(name, view.dtype, shape, Transposed(Tensor("", view.dtype, turned, origin)))
+    raise CheckpointError(
+        f"{view.storage.path}: tensor {quoted(name)}: its elements of shape {list(shape)} lie at distances of "
+        f"{list(strides)}, which is not read; save it again after .contiguous()"
+    )
+
+
+def _swapped(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    return (*numbers[:-2], *numbers[:-3:-1])
+
+
+def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements follow one another. The stride of a dimension of one element says nothing."""
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent != 1 and stride != step:
+            return 0 in shape
+        step *= extent
+    return True
+
+
+def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """Tensors by name, without an output embedding that the model ties to the input's, as `save_pretrained` writes.
+
+    Notes say what was left out.
+
+    It is left out only if its elements are the same bytes of the same files, so nothing must be compared.
+    """
+    kept, notes = {tensor.name: tensor for tensor in tensors}, []
+    inputs = [tensor for name, tensor in kept.items() if name.endswith(EMBEDDINGS)]
+    heads = [tensor for name, tensor in kept.items() if name.endswith(HEADS)] if is_tied(config) else []
+    for head in heads:
+        if twin := next((one for one in inputs if replace(one, name=head.name) == head), None):
+            notes.append(f"{quoted(head.name)} is tied to {quoted(twin.name)}: the same bytes; it is read once")
+            del kept[head.name]
+    return kept, tuple(notes)

@@ -1,0 +1,271 @@
+"""Everything that `ramerge` raises on purpose.
+
+    RamergeError                 exit code 1
+    ├── InputError               exit code 2: what the user gave cannot be merged
+    │   ├── RecipeError          the recipe, its parameters, the command line
+    │   ├── CheckpointError      a file, a header, an index, a companion
+    │   ├── PlanError            inputs that do not fit each other, the output or the machine
+    │   ├── PluginError          a plug-in that cannot be imported, does not fit, or takes a name that is taken
+    │   ├── WeightsError         values found while reading: NaN, Inf, overflow, unequal integer tensors
+    │   └── EvaluationError      a benchmark's data or settings, a results folder, a missing package or sandbox
+    ├── EndpointError            exit code 1: a model's endpoint gave no usable answer
+    ├── RayError                 exit code 1: a Ray cluster cannot be reached, or cannot do the work
+    └── OutputError              exit code 1: the output could not be written (full disk, I/O error)
+        └── SendError            the remote place that it is sent to fails, or denies access
+
+    StoppedError                 not an Exception: a signal asked the process to end; exit code 128 + signal number
+    OutputWarning                a warning: something else was found or left next to an output that was written
+    ├── ContinueNote             no fault: work of an earlier run is continued
+    └── DownloadNote             no fault: a model is downloaded before anything else happens
+    PluginWarning                a warning: a plug-in is left out of a list, because it cannot be used
+
+Every error of the first tree carries a tuple of problems. All known problems are reported at once.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any, ClassVar
+
+from ramerge.core.foundation.text import message
+
+AGAIN = "copy or download it again"
+"""What to do about a file that is damaged."""
+
+_MOST_PROBLEMS = 1000
+
+
+class RamergeError(Exception):
+    """The root of the tree. `problems` holds one printable sentence for each problem.
+
+    If there are more than a thousand problems, the last entry says how many more there are.
+
+    Example:
+        >>> try:
+        ...     ramerge.merge({"base": "base", "agents": {"code": "nowhere"}, "dtype": "wide"}, "merged")
+        ... except ramerge.RamergeError as error:
+        ...     print(error.exit_code, len(error.problems))
+        2 2
+    """
+
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, problems: str | Iterable[str]) -> None:
+        found = iter((problems,) if isinstance(problems, str) else problems)
+        kept = tuple(map(message, islice(found, _MOST_PROBLEMS)))
+        more = sum(1 for _ in found)
+        self.problems: tuple[str, ...] = (*kept, f"and {more:,} more") if more else kept
+        super().__init__("\n".join(self.problems))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.problems, self.__dict__)
+
+
+def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, Any]) -> RamergeError:
+    """An error that comes from another process."""
+    error = kind.__new__(kind)
+    Exception.__init__(error, "\n".join(problems))
+    error.__dict__.update(state)
+    return error
+
+
+class StoppedError(BaseException):
+    """A signal asked the process to end.
+
+    Attributes:
+        finished: as keys, in order: all folders and files that this process has completed and put in place.
+        kept: a phrase that says which outputs are left.
+    """
+
+    finished: ClassVar[dict[str, None]] = {}
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        done = list(self.finished)
+        names = ", ".join(done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")
+        self.kept: str = f"these outputs are complete: {names}" if done else "nothing was kept"
+
+
+class OutputWarning(UserWarning):
+    """Something else was found or left next to an output, and the user should know of it."""
+
+
+class ContinueNote(OutputWarning):
+    """Work of an earlier run that was stopped is continued."""
+
+
+class DownloadNote(OutputWarning):
+    """A model of the hub is downloaded whole, because it cannot be read by range here."""
+
+
+class PluginWarning(UserWarning):
+    """A plug-in cannot be used, and is left out of a list."""
+
+
+# What to do about errors of the operating system whose messages do not say so.
+_ADVICE = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.EBADF: "it is closed; send it to a file, or to /dev/null",
+    errno.EACCES: "change the permissions of the file or of its folder, or choose another place",
+    errno.EPERM: "change the permissions of the file or of its folder, or choose another place",
+    errno.EROFS: "choose a place that can be written to",
+    errno.EEXIST: "a file has the name of a folder that is needed; choose another path",
+    errno.ENOTDIR: "a part of the path is a file, not a folder; choose another path",
+    errno.EISDIR: "a folder has this name; choose another path",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "links lead in a circle, or are not followed here; name the file itself",
+    errno.ENOSPC: "free some disk, or choose another place",
+    errno.EDQUOT: "free some of your share of the disk, or choose another place",
+}
+
+
+def reason(error: OSError, where: str = "") -> str:
+    """The operating system's message, `where`, and what to do about it if the message does not say so."""
+    said = f"{error.strerror or error}{where}"
+    advice = _ADVICE.get(error.errno) if error.errno is not None else None
+    return f"{said}; {advice}" if advice else said
+
+
+class InputError(RamergeError):
+    """The user's input cannot be merged.
+
+    Example:
+        >>> try:
+        ...     ramerge.plan({"agents": {}})
+        ... except ramerge.InputError as error:
+        ...     print(type(error).__name__)
+        RecipeError
+    """
+
+    exit_code = 2
+
+
+class RecipeError(InputError):
+    """The recipe, its parameters or the command line are wrong.
+
+    Example:
+        >>> ramerge.plan({"base": "base", "agents": {"code": "coder"}, "methud": "ram"})
+        Traceback (most recent call last):
+            ...
+        ramerge.core.foundation.errors.RecipeError: ...
+    """
+
+
+class CheckpointError(InputError):
+    """A checkpoint cannot be read, or its files contradict each other or their format.
+
+    Example:
+        >>> ramerge.delta("base", "nowhere", "delta")
+        Traceback (most recent call last):
+            ...
+        ramerge.core.foundation.errors.CheckpointError: ...
+    """
+
+
+@contextmanager
+def collected(problems: list[str]) -> Iterator[None]:
+    """Add what is wrong with a checkpoint to `problems`, so that the rest of it is looked at, too."""
+    try:
+        yield
+    except CheckpointError as error:
+        problems += error.problems
+
+
+@contextmanager
+def readable(path: object) -> Iterator[None]:
+    """Name the file in errors of the operating system.
+
+    Raises:
+        CheckpointError: instead of any OSError.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+
+
+class PlanError(InputError):
+    """The inputs do not fit each other, the output, or the memory and disk at hand.
+
+    Example:
+        >>> ramerge.merge("recipe.yaml", "base")
+        Traceback (most recent call last):
+            ...
+        ramerge.core.foundation.errors.PlanError: ...
+    """
+
+
+class PluginError(InputError):
+    """A plug-in cannot be imported, is written for another interface, or takes a name that is taken."""
+
+
+class WeightsError(InputError):
+    """The weights hold values that cannot be merged.
+
+    Example:
+        >>> try:
+        ...     record = ramerge.merge("recipe.yaml", "merged")
+        ... except ramerge.WeightsError as error:  # NaN, Inf or overflow, with tensor, agent and count
+        ...     print(error)
+    """
+
+
+class EvaluationError(InputError):
+    """A benchmark's data or settings, a results folder, or a suite's needs on this machine are wrong or missing.
+
+    Example:
+        >>> try:
+        ...     ramerge.search("recipe.yaml", "found")  # neither prompts nor a score
+        ... except ramerge.EvaluationError as error:
+        ...     print(error)
+        say what scores merges: ...
+    """
+
+
+class EndpointError(RamergeError):
+    """A model's endpoint cannot be reached, or gave no usable answer.
+
+    Example:
+        >>> targets = [ramerge.EvaluationTarget("merged", "merged")]
+        >>> access = ramerge.ModelAccess(endpoint="http://127.0.0.1:9/v1")  # no server listens there
+        >>> try:
+        ...     ramerge.evaluate("logs", targets, ramerge.EvaluationRequest(["ramerge/search"]), access)
+        ... except ramerge.EndpointError:
+        ...     print("start a server first")
+        start a server first
+    """
+
+
+class RayError(RamergeError):
+    """A Ray cluster cannot be reached, or cannot do the work. The next run resumes.
+
+    Example:
+        >>> options = ramerge.Options(ray=ramerge.Ray(address="127.0.0.1:1"))
+        >>> try:
+        ...     ramerge.merge("recipe.yaml", "merged", options=options)
+        ... except ramerge.RayError as error:
+        ...     print(error.resumable)
+        True
+    """
+
+    resumable: ClassVar[bool] = True
+
+
+class OutputError(RamergeError):
+    """The output could not be written.
+
+    Example:
+        >>> try:
+        ...     record = ramerge.merge("recipe.yaml", "merged")
+        ... except ramerge.OutputError as error:  # such as a full disk
+        ...     print(error)
+    """
+
+
+class SendError(OutputError):
+    """The output could not be sent to its remote place. What was done is used when the command is repeated."""
+
+    resumable: ClassVar[bool] = True

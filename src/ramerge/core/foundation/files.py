@@ -1,0 +1,257 @@
+"""Files that appear complete or not at all.
+
+A file is written under a hidden name in its folder and then renamed. The hidden file is locked while it is written.
+Its name is always the same, so the next process overwrites what a killed process left.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+
+from ramerge.core.foundation.errors import OutputError, RamergeError, RecipeError, StoppedError, reason
+from ramerge.core.foundation.signals import held
+from ramerge.core.foundation.systems import NO_LINK, PRIVATE, lock_file, user_id, write_at
+
+STANDARD_OUTPUT = Path("-")
+"""What names standard output in place of a file."""
+
+_LONGEST_NAME = 255
+# What is wrong with a path itself, whatever is written there.
+_WRONG_PATH = {
+    errno.EACCES,
+    errno.EEXIST,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
+
+
+_OF_THE_DEMO = ("base", "coder", "tool", "memory")
+
+
+def no_such_folder(path: Path, also: str = "") -> str:
+    """Message about a folder that does not exist, nor does `also`, with one that may be meant."""
+    parent = path.parent
+    siblings = [entry.name for entry in islice(parent.iterdir(), 1000) if entry.is_dir()] if parent.is_dir() else []
+    if near := get_close_matches(path.name, siblings, n=1):
+        return f"{path}: no such folder{also}; did you mean {parent / near[0]}?"
+    demo = f"; `ramerge demo --models {parent}` makes tiny models of such names" if path.name in _OF_THE_DEMO else ""
+    return f"{path}: no such folder{also}{demo}"
+
+
+def write_file(path: Path, content: str | bytes) -> None:
+    """Make or replace a file, completely or not at all. A missing folder is made. Text is written as UTF-8.
+
+    Raises:
+        OutputError: the folder cannot be made, or the file cannot be written.
+    """
+    write_files([(path, content)])
+
+
+def write_files(contents: Sequence[tuple[Path, str | bytes]]) -> None:
+    """Make or replace files, each completely. If one cannot be written, all stay as they are.
+
+    Raises:
+        OutputError: as for `write_file`, or two of them are the same file.
+    """
+    places = Counter(path.resolve() for path, _ in contents)
+    if twice := [path for path, count in places.items() if count > 1]:
+        raise OutputError(f"{path}: two outputs have this name; choose another place for one" for path in twice)
+    with held():
+        written: list[tuple[Path, int]] = []
+        made: list[Path] = []
+        path = Path()
+        try:
+            for path, content in contents:
+                made += [folder for folder in path.parents if not folder.exists()]
+                path.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = lock(hidden_beside(path, "partial"), wait=True)
+                written.append((path, descriptor))
+                os.ftruncate(descriptor, 0)
+                write_all(descriptor, memoryview(content.encode() if isinstance(content, str) else content), 0)
+                os.fsync(descriptor)
+            for path, _ in written:
+                hidden_beside(path, "partial").replace(path)
+                StoppedError.finished[str(path)] = None
+        except OSError as error:
+            for other, descriptor in written:
+                with suppress(OSError):
+                    if is_at(hidden_beside(other, "partial"), descriptor):
+                        hidden_beside(other, "partial").unlink()
+            _remove(made)
+            raise _failed(path, hidden_beside(path, "partial"), error) from error
+        finally:
+            for _, descriptor in written:
+                os.close(descriptor)
+
+
+def _remove(folders: Iterable[Path]) -> None:
+    """Remove those that are empty, the innermost first."""
+    for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def write_texts(texts: Sequence[tuple[Path, str | bytes]]) -> None:
+    """`write_files`, where for `-` a text is printed on standard output, after the files are there.
+
+    Raises:
+        OutputError: as for `write_file`.
+        OSError: standard output cannot be written.
+    """
+    write_files([(path, content) for path, content in texts if path != STANDARD_OUTPUT])
+    for path, text in texts:
+        if path == STANDARD_OUTPUT and isinstance(text, str):
+            sys.stdout.write(text)
+            sys.stdout.flush()
+
+
+def hidden_beside(path: Path, ending: str) -> Path:
+    """`.NAME.ending` next to a path. If that is too long, NAME is cut and gets a digest."""
+    name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
+    if len(name) <= room:
+        return path.with_name(f".{path.name}.{ending}")
+    digest = f"~{hashlib.sha256(name).hexdigest()[:12]}"
+    return path.with_name(f".{name[: room - len(digest)].decode(errors='ignore')}{digest}.{ending}")
+
+
+def lock(path: Path, *, wait: bool) -> int:
+    """A descriptor of a file, locked until it is closed. A missing file is made.
+
+    A file that another user made is removed first: its owner could change later what is written into it. On a file
+    system without locks, the file is not locked.
+
+    Raises:
+        BlockingIOError: another process holds it, and `wait` is off.
+        OSError: the file cannot be opened or locked, or removed.
+    """
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK | PRIVATE, 0o666)
+        try:
+            try:
+                lock_file(descriptor, wait=wait)
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            if is_at(path, descriptor):
+                if not _is_foreign(os.fstat(descriptor), path.parent):
+                    return descriptor
+                path.unlink()
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the process that held the lock has moved or removed the file
+
+
+def check_own(folder: Path) -> None:
+    """Refuse a folder in which another user may have put files, or may change them.
+
+    Raises:
+        OutputError: it is no folder, belongs to another user, or others can write to it.
+        OSError: it cannot be looked at.
+    """
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode):
+        raise OutputError(f"{folder}: is not a folder, but one is needed there; remove it")
+    if _is_foreign(status, folder.parent):
+        raise OutputError(
+            f"{folder}: belongs to another user (uid {status.st_uid}), who decides what is in it, so it is not used; "
+            "have it removed, or choose another place"
+        )
+    if status.st_mode & _OTHERS_WRITE & ~new_file_status(folder.parent).st_mode:
+        raise OutputError(
+            f"{folder}: other users can write to it, so what is in it is not trusted; remove it, or if only you have "
+            "written there, run `chmod go-w` on it"
+        )
+
+
+def _is_foreign(status: os.stat_result, folder: Path) -> bool:
+    return status.st_uid != user_id() and status.st_uid != new_file_status(folder).st_uid
+
+
+def new_file_status(folder: Path) -> os.stat_result:
+    """The status of a new file that is the user's alone. Some file systems show another owner, or all permissions."""
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return os.fstat(file.fileno())
+
+
+def is_at(path: Path, descriptor: int) -> bool:
+    """Whether `path` names the file that is open as `descriptor`."""
+    try:
+        return os.path.samestat(path.lstat(), os.fstat(descriptor))
+    except FileNotFoundError:
+        return False
+
+
+class OpenFile:
+    """A descriptor, open until nothing holds it any more: neither a cache of open files nor a thread that uses it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+def write_all(descriptor: int, view: memoryview, offset: int) -> None:
+    """Write all of `view` at `offset`, in as many calls as it takes."""
+    while view:
+        done = write_at(descriptor, view, offset)
+        view, offset = view[done:], offset + done
+
+
+_OF_CHECKPOINTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def check_file(path: Path) -> None:
+    """Refuse a path that cannot or should not be written, before there is anything to write. Leaves no file behind.
+
+    Raises:
+        RecipeError: the path is not a regular file, it belongs to a checkpoint, or its folder cannot be written to.
+        OutputError: the disk fails.
+    """
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise RecipeError(f"{path}: cannot be written: it is not a regular file; choose another path")
+    if path.exists() and path.suffix != ".html" and any(any(path.parent.glob(name)) for name in _OF_CHECKPOINTS):
+        raise RecipeError(f"{path}: cannot be written: it is a file of a checkpoint; choose another path")
+    check_beside(path, path)
+
+
+def check_beside(file: Path, named: Path) -> None:
+    """Refuse a file that cannot be made; messages are about `named`."""
+    probe = hidden_beside(file, "partial")
+    try:
+        with held():
+            made = [folder for folder in probe.parents if not folder.exists()]
+            try:
+                probe.parent.mkdir(parents=True, exist_ok=True)
+                descriptor = lock(probe, wait=True)
+                try:
+                    probe.unlink()
+                finally:
+                    os.close(descriptor)
+            finally:
+                _remove(made)
+    except OSError as error:
+        raise _failed(named, probe, error, RecipeError if error.errno in _WRONG_PATH else OutputError) from error
+
+
+def _failed(path: Path, partial: Path, error: OSError, kind: type[RamergeError] = OutputError) -> RamergeError:
+    left = f"; {partial} is left over; the next write of this file removes it" if os.path.lexists(partial) else ""
+    return kind(f"{path}: cannot be written: {reason(error)}{left}")

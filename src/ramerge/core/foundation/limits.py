@@ -1,0 +1,62 @@
+"""The user's limits of threads and memory, checked."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from ramerge.core.foundation.errors import RecipeError
+
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,9})?)\s*([KMGT]?)(i?)B?", re.IGNORECASE)
+_NO_SIZE_BYTES = 1000
+_MOST_THREADS = 1024
+
+
+@dataclass(frozen=True)
+class ResourceLimits:
+    """The user's limits.
+
+    Attributes:
+        threads: worker threads; None for one for each processor, and two more because threads wait for disks.
+        memory: bytes that the process must not exceed; None for no limit.
+    """
+
+    threads: int | None
+    memory: int | None
+
+
+def read_limits(threads: int | None, max_memory: int | str | None) -> ResourceLimits:
+    """The limits of a run, checked.
+
+    Args:
+        threads: worker threads.
+        max_memory: bytes, or a size such as `2GB`.
+
+    Raises:
+        RecipeError: a value is not possible.
+    """
+    if threads is not None and not 1 <= threads <= _MOST_THREADS:
+        raise RecipeError(f"threads: must be 1 to {_MOST_THREADS}, not {threads}")
+    try:
+        return ResourceLimits(threads, parse_size(max_memory) if max_memory is not None else None)
+    except ValueError as error:
+        raise RecipeError(f"--max-memory: {error}") from error
+
+
+def parse_size(text: str | int) -> int:
+    """Bytes of `5GB` (10^9), `500MiB` (2^20) or a plain number.
+
+    Raises:
+        ValueError: not a size, not larger than zero, or so small that the unit must be missing.
+    """
+    found = _SIZE.fullmatch(str(text).strip())
+    if not found:
+        raise ValueError(f"{text!r} is not a size such as 5GB or 500MiB")
+    number, unit, binary = found.groups()
+    size = int(float(number) * (1024 if binary else 1000) ** " KMGT".index(unit.upper() or " "))
+    if size <= 0:
+        raise ValueError(f"{text!r} is not larger than zero")
+    if size < _NO_SIZE_BYTES:
+        hint = "" if unit else f"; did you mean {number}GB?"
+        raise ValueError(f"{text!r} is too small: {size} bytes{hint}")
+    return size

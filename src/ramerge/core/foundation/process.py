@@ -1,0 +1,51 @@
+"""A process's signals and its standard streams. Imports nothing slow, because a signal may come at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from ramerge.core.foundation.systems import STOPPING
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes longer than all imports of this module
+    from collections.abc import Callable
+    from types import FrameType
+
+
+def handle(handler: Callable[[int, FrameType | None], object] | signal.Handlers) -> None:
+    """Make `handler` the handler of the signals that ask the process to end.
+
+    Signals that the parent process has set to be ignored stay ignored: SIGHUP under `nohup`, and SIGINT in the
+    background of a script.
+    """
+    for number in STOPPING:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, handler)
+
+
+def ignore() -> None:
+    """Ignore further signals, so that they cannot interrupt the clean-up after the first one."""
+    for number in STOPPING:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def stopped(number: int, kept: str) -> str:
+    """The message of a process that a signal has stopped. `kept` says which outputs are left."""
+    return f"error: stopped by {signal.Signals(number).name}; {kept}"
+
+
+def fill_streams() -> None:
+    """Open the null device in place of closed standard streams.
+
+    Otherwise the next opened file would get the number of a closed stream, and output of libraries would go into it.
+    What is asked for on standard output would be lost there, so writing to it fails, as on a full disk.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            mode = os.O_RDONLY if name == "stdout" else os.O_RDWR
+            os.open(os.devnull, mode)  # gets the lowest free number, which is this one
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8"))  # noqa: PTH123, SIM115 - a number

@@ -1,0 +1,45 @@
+"""Events of long work, and who listens to them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Progress of a stage: `done` of `total` are done, in bytes unless `unit` says otherwise.
+
+    While a matrix is solved for, what is done of it counts as a part of its bytes.
+
+    The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
+    as `compiling kernels`. Its `total` grows with every kernel that is needed.
+
+    Attributes:
+        stage: what is done.
+        done: how much of it.
+        total: of how much.
+        unit: `bytes`, or the name of what is counted.
+        note: further figures.
+
+    Example:
+        >>> stages = set()
+        >>> def listen(event: ramerge.Progress) -> None:
+        ...     stages.add(event.stage)
+        >>> record = ramerge.merge("recipe.yaml", "merged", on_progress=listen)
+        >>> {"counting", "merging"} <= stages
+        True
+    """
+
+    stage: str
+    done: int
+    total: int
+    unit: str = "bytes"
+    note: str = ""
+
+
+Listener = Callable[[Progress], None]
+
+
+def silence(_event: object) -> None:
+    """A listener that ignores every event."""

@@ -1,0 +1,114 @@
+"""The cache in the user's cache folder, for data that can be made again, such as machine code.
+
+A file is read only if it belongs to the user and no other user can write to it. It must hold the requested key, and its
+digest must be right. Clearing removes only what has a name that the cache gives and belongs to the user: the folder
+that `RAMERGE_CACHE` names may hold other things, and so may what a link leads to. `read` and `write` never raise.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+import time
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from ramerge.core.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, user_id
+
+_UNUSED = 90 * 86400
+_DAY = 86400
+_DIGEST = 32
+_TAG = "CACHEDIR.TAG"
+_SIGNATURE = "Signature: 8a477f597d28d172789f06886806bc55\n# A cache of ramerge; see https://bford.info/cachedir/\n"
+# A digest in hexadecimal, as of a file or folder that is complete, or of one that is being made or is a lock.
+_NAME = re.compile(r"\.?([0-9a-f]{40}|[0-9a-f]{64})(\.\w+)?")
+
+
+def folder(kind: str) -> Path | None:
+    """The folder of one kind of files: in `$RAMERGE_CACHE/ramerge` or the user's cache folder; None without a home."""
+    chosen = os.environ.get("RAMERGE_CACHE")
+    if chosen:
+        return Path(chosen) / "ramerge" / kind
+    try:
+        return user_cache_path("ramerge", appauthor=False) / kind
+    except RuntimeError:
+        return None
+
+
+def make(home: Path) -> None:
+    """Make a cache folder, and mark the one around it, so that backups leave it out (https://bford.info/cachedir/).
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    home.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    home.mkdir(mode=0o700, exist_ok=True)
+    with contextlib.suppress(FileExistsError), (home.parent / _TAG).open("x") as file:
+        file.write(_SIGNATURE)
+
+
+def read(kind: str, key: bytes) -> bytes | None:
+    """The payload that was written under a key of 32 bytes; None if it is missing or not trusted."""
+    home = folder(kind)
+    if home is None:
+        return None
+    try:
+        content = _read_own(home / key.hex())
+    except OSError:
+        return None
+    found, digest, payload = content[:_DIGEST], content[_DIGEST : 2 * _DIGEST], content[2 * _DIGEST :]
+    return payload if found == key and digest == hashlib.sha256(payload).digest() else None
+
+
+def write(kind: str, key: bytes, payload: bytes) -> None:
+    """Keep `payload` under a key of 32 bytes, if possible. Remove files that were not used for 90 days."""
+    home = folder(kind)
+    if home is None:
+        return
+    with contextlib.suppress(OSError):
+        make(home)
+        _replace(home / key.hex(), key + hashlib.sha256(payload).digest() + payload)
+        sweep(home)
+
+
+def _read_own(path: Path) -> bytes:
+    """The content of a regular file that only the user owns and can write; else empty. Updates its time of use."""
+    # without O_NONBLOCK, opening a pipe would block
+    with os.fdopen(os.open(path, os.O_RDONLY | NO_LINK | NO_WAIT | PRIVATE), "rb") as file:
+        status = os.fstat(file.fileno())
+        own = status.st_uid == user_id() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+        if not (own and stat.S_ISREG(status.st_mode)):
+            return b""
+        if time.time() - status.st_mtime > _DAY:
+            with contextlib.suppress(OSError):
+                os.utime(file.fileno())
+        return file.read()
+
+
+def _replace(path: Path, content: bytes) -> None:
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).replace(path)
+    except OSError:
+        Path(temporary).unlink()
+        raise
+
+
+def sweep(home: Path) -> None:
+    """Remove what was not used for 90 days, if the user owns it and it has a name of the cache. No link is followed."""
+    if home.is_symlink() or home.parent.is_symlink():
+        return
+    oldest = time.time() - _UNUSED
+    for path in home.iterdir():
+        with contextlib.suppress(OSError):
+            status = path.lstat()
+            if _NAME.fullmatch(path.name) and status.st_uid == user_id() and status.st_mtime < oldest:
+                shutil.rmtree(path) if stat.S_ISDIR(status.st_mode) else path.unlink()

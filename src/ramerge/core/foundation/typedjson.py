@@ -1,0 +1,65 @@
+"""From the plain values of a JSON file to the dataclass that wrote it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import TypeAdapter, ValidationError
+
+from ramerge.core.foundation.errors import RecipeError, reason
+from ramerge.core.foundation.jsontext import JsonLimits, read
+from ramerge.core.foundation.text import quoted
+
+_MOST_PROBLEMS = 5
+
+T = TypeVar("T")
+
+
+def same(values: Any) -> Any:
+    """Plain values as they are."""
+    return values
+
+
+def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold: Callable[[Any], Any] = same) -> T:
+    """The dataclass `kind` that a JSON file holds.
+
+    Args:
+        path: the file.
+        kind: a dataclass. Its annotations say what the file's values must be. Keys that it does not have are ignored.
+        limits: the largest file to accept.
+        what: what the file should be, for the message.
+        unfold: changes the file's values to the values of the dataclass's fields.
+
+    Raises:
+        RecipeError: the file cannot be read, or is not of this kind.
+    """
+    try:
+        return to_model(unfold(read(path, limits, constants=False)), kind)
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {reason(error)}") from error
+    except ValueError as error:
+        raise RecipeError(f"{path}: is not a valid {what}: {error}") from error
+
+
+def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
+    """The dataclass that plain values describe.
+
+    Raises:
+        ValueError: values are missing or have a wrong type; the message lists the first problems.
+    """
+    try:
+        made: T = _adapter(cast(Hashable, kind)).validate_python(values)
+        return made
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_context=False)
+        shown = [f"{quoted('.'.join(map(str, item['loc'])))}: {item['msg']}" for item in found[:_MOST_PROBLEMS]]
+        more = [f"and {len(found) - _MOST_PROBLEMS:,} more"] if len(found) > _MOST_PROBLEMS else []
+        raise ValueError("; ".join([*shown, *more])) from error
+
+
+@cache  # making one takes milliseconds
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

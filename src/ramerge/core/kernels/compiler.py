@@ -1,0 +1,142 @@
+"""From source to machine code, with numba; imported only where something is compiled.
+
+A kernel becomes a C function (`numba.cfunc`), which this process can call at once. numba also gives its LLVM code
+(`inspect_llvm`), and from that `object_code` makes an object file, which a later process loads without numba. Both are
+public. How an array is made of an address and a size without numba's reference counting is not: its `carray` calls
+functions of numba's, which an object file cannot.
+"""
+
+from __future__ import annotations
+
+import ast
+from types import FunctionType
+from typing import Any
+
+import llvmlite.binding as llvm
+import numpy as np
+from numba import cfunc, njit, types
+from numba.extending import intrinsic
+
+from ramerge.core.kernels.intrinsics import INTRINSICS
+from ramerge.core.kernels.native import KernelSource
+
+_SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
+_ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
+_OPTIONS = {"error_model": "numpy", "boundscheck": False}
+# what is compiled into a kernel; only the kernel is called from outside
+_INSIDE = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
+def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
+    """`carray` without reference counting."""
+    array = types.Array(pointer.dtype, 1, "C")
+
+    def generate(context: Any, builder: Any, _signature: Any, values: Any) -> Any:
+        from numba.core.cgutils import pack_array
+        from numba.np.arrayobj import make_array, populate_array
+
+        itemsize = context.get_constant(types.intp, context.get_abi_sizeof(context.get_data_type(array.dtype)))
+        made = make_array(array)(context, builder)
+        shape, strides = (pack_array(builder, [value]) for value in (values[1], itemsize))
+        populate_array(made, data=values[0], shape=shape, strides=strides, itemsize=itemsize, meminfo=None)
+        return made._getvalue()  # noqa: SLF001  # as numba's own array constructors do
+
+    return array(pointer, size), generate
+
+
+_array: Any = intrinsic(_uncounted)
+
+
+def _in_widest(_typing: Any) -> Any:
+    """Lets LLVM use the processor's widest vectors in the function that calls this.
+
+    For most processors with vectors of 512 bits LLVM uses 256, because the first of them (Skylake) ran at a lower clock
+    with more. llvmlite has no attributes of this kind, but writes out what is in the set.
+    """
+
+    def generate(context: Any, builder: Any, _signature: Any, _values: Any) -> Any:
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.none(), generate
+
+
+_widest: Any = intrinsic(_in_widest)
+
+
+def compile_kernel(source: KernelSource, features: str) -> Any:
+    """Compile; see `native.load`.
+
+    Args:
+        source: what to compile.
+        features: of the processor, as LLVM calls them.
+
+    Returns:
+        numba's `CFunc`; its code lies at `address` as long as it is referenced. It takes an address and a size for each
+        array, and numbers.
+
+    Raises:
+        numba.core.errors.NumbaError: the source cannot be compiled.
+    """
+    called = {name: _callee(function) for name, function in source.scope.items()}
+    names = {"np": np, "in_widest": _widest, "__name__": __name__, **INTRINSICS, **called}
+    code = ast.parse(source.text)
+    function = code.body[0]
+    assert isinstance(function, ast.FunctionDef)
+    if "+avx512vbmi2" in features:  # came after the processors that slow down
+        function.body[:0] = ast.parse("in_widest()").body
+    exec(compile(code, f"<kernel {source.name}>", "exec"), names)  # noqa: S102 - source of our own
+    kernel = njit(**_INSIDE)(names[source.name])
+    signature = _SCALARS[source.returns](*[part for code in source.arguments for part in _native(code)])
+    return cfunc(signature, **_OPTIONS)(_entry(kernel, source.arguments))
+
+
+def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
+    """An object file for a processor that defines the function `compiled.native_name`.
+
+    None if it needs functions of numba's or Python's, which a process that only loads it might not have, or if LLVM
+    does not take numba's code.
+    """
+    try:
+        module = llvm.parse_assembly(compiled.inspect_llvm())
+    except RuntimeError:
+        return None
+    needed = [function.name for function in module.functions if function.is_declaration]
+    if not all(name.startswith("llvm.") for name in needed):
+        return None
+    target = llvm.Target.from_triple(llvm.get_process_triple())
+    machine = target.create_target_machine(processor, features, opt=3, codemodel="jitdefault", jit=True)
+    code: bytes = machine.emit_object(module)
+    return code
+
+
+def _callee(function: Any) -> Any:
+    """A plain function as one that compiled code can call, and so those of its module that it calls.
+
+    They see the intrinsics and their module's names.
+    """
+    names = function.__globals__
+    called = {
+        name: _callee(names[name]) for name in function.__code__.co_names if isinstance(names.get(name), FunctionType)
+    }
+    plain = FunctionType(function.__code__, {**INTRINSICS, **names, **called}, function.__name__, function.__defaults__)
+    return njit(**_INSIDE)(plain)
+
+
+def _native(code: str) -> tuple[Any, ...]:
+    if code.endswith("[]"):
+        return types.CPointer(_ELEMENTS[code[:-2]]), types.int64
+    return (_SCALARS[code],)
+
+
+def _entry(kernel: Any, arguments: tuple[str, ...]) -> Any:
+    """A function of addresses, sizes and numbers that calls `kernel` with arrays and numbers."""
+    parameters, values = [], []
+    for index, code in enumerate(arguments):
+        is_array = code.endswith("[]")
+        parameters.append(f"p{index}, n{index}" if is_array else f"x{index}")
+        values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
+    names = {"kernel": kernel, "array": _array, "__name__": __name__}
+    text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
+    exec(compile(text, "<entry>", "exec"), names)  # noqa: S102 - source of our own
+    return names["entry"]

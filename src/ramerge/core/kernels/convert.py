@@ -1,0 +1,57 @@
+"""From one format to another."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ramerge.core.kernels import native
+from ramerge.core.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
+
+_SOURCE = """
+def {name}(words, out):
+    peak = np.{bits}(0)
+    for i in range(np.uint64(out.size)):
+        value = {value}
+        peak = {peak}(peak, value)
+        out[i] = {pack}(value)
+    return peak
+"""
+
+
+def convert(source: str, words: Words, target: str, out: Words, elements: int) -> bool:
+    """Write `elements` numbers of one format in another one: exactly where it is wider, else rounded to nearest even.
+
+    Formats are keys of `FORMATS`, arrays 1-D of any type of integers. True if a result is not finite.
+    """
+    before, after = ELEMENTS[source], ELEMENTS[target]
+    peak = _kernel(before, after)(before.array(words, elements), after.array(out, elements))
+    return bool(peak >= after.overflow)
+
+
+@cache
+def _kernel(source: ElementFormat, target: ElementFormat) -> Any:
+    name = f"{source.name.lower()}_to_{target.name.lower()}"
+    value = before_packing(source, target, f"{source.lanes[0]}(words[i])")
+    text = _SOURCE.format(name=name, bits=target.bits, value=value, peak=target.peak, pack=target.pack)
+    return native.load(name, text, (f"{source.word_code}[]", f"{target.word_code}[]"), target.bits_code)
+
+
+# The bits of an exponent, which are those of infinity.
+_EXPONENTS = {"BF16": 0x7F80, "F16": 0x7C00, "F32": 0x7F800000, "F64": 0x7FF0000000000000}
+
+
+def count_non_finite(format: str, words: Words, elements: int) -> int:
+    """How many of the first `elements` elements are NaN or Inf."""
+    bits = words.view(f"u{FORMATS[format].itemsize}")[:elements]
+    exponent = bits.dtype.type(_EXPONENTS[format])
+    return int(np.count_nonzero((bits & exponent) == exponent))
+
+
+def count_negative(format: str, words: Words, elements: int) -> int:
+    """How many of the first `elements` elements lie below 0 and are finite."""
+    bits = words.view(f"u{FORMATS[format].itemsize}")[:elements]
+    top = 1 << (8 * bits.itemsize - 1)
+    return int(np.count_nonzero((bits > bits.dtype.type(top)) & (bits < bits.dtype.type(top | _EXPONENTS[format]))))

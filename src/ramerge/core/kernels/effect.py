@@ -1,0 +1,149 @@
+"""Effect of rounding on an agent's update, measured on a sample.
+
+The elements of a tensor lie in chunks of 4,096. Chunk j is in the sample if j * 2654435769 mod 2^32 < 2^22: one chunk
+in 1,024, evenly spread, and always a tensor's first one. Which elements are measured depends on nothing else. A chunk
+takes some 0.1 ms, most of it for calls, so more chunks would cost more than they tell.
+
+With the unrounded result r, what is stored of it s, the base b, and what would be stored of it b' (which is b where the
+output has the base's dtype), for each agent t with its task vector tau_t, over elements of the sample:
+
+    an update grew      where t moved the element, r is not b, and |s - b'| > |r - b|
+    nominal lambda      sum of sign(tau_t) * (r - b) over sum of |tau_t|, over elements that only t moved
+    effective lambda    sum of sign(tau_t) * (s - b') over sum of |tau_t|, over these elements
+    its error           root of sum of ((s - b') - (r - b))^2 over sum of |tau_t|: standard error if roundings up and
+                        down are a matter of chance; large where few elements moved, or all by little
+
+Each number is added as two integers, so that no order of additions changes a digit: its multiples of 2^-17, and what is
+left in multiples of 2^-65. What lies below is cut off, and elements with a number above 2^30 are left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels import native
+from ramerge.core.kernels.formats import FORMATS
+
+CHUNK = 1 << 12
+
+# What is counted of the sample, by agent: its updates, those that grew, and elements that only the agent moved.
+COUNTS = ("sampled", "grown", "alone")
+# What is summed over elements that only the agent moved: |tau|, its shares of the result and of what is stored, and the
+# square of their difference.
+SUMS = ("size", "nominal", "effective", "missed")
+# A sum has two integers, of which each is added up in two halves of 32 bits.
+_PARTS, _COARSE, _FINE = 4, 17, 65
+ROWS = len(COUNTS) + len(SUMS) * _PARTS
+
+
+def sampled(start: int, stop: int) -> Iterator[tuple[int, int]]:
+    """The stretches of elements `start:stop` of a tensor that are in the sample, none longer than a chunk."""
+    for chunk in range(start // CHUNK, -(-stop // CHUNK)):
+        if chunk * 2654435769 % 2**32 < 2**22:
+            yield max(start, chunk * CHUNK), min(stop, (chunk + 1) * CHUNK)
+
+
+def measure(
+    format: str,
+    base: NDArray[Any],
+    base_stored: NDArray[Any],
+    agents: Sequence[NDArray[Any]],
+    result: NDArray[Any],
+    stored: NDArray[Any],
+    beyond: Sequence[float],
+    counts: NDArray[np.int64],
+) -> None:
+    """Add a stretch of the sample, of at most `CHUNK` elements, to counts of shape (ROWS, N).
+
+    All arrays are 1-D of one length, float32 or float64 as `format` (F32 or F64) says. `base_stored` is the base as it
+    would be stored, `result` the merge before it is rounded, and `stored` after that. `beyond` has one number for each
+    agent, or only one: it has moved an element where |agent - base| > beyond.
+    """
+    limits = np.resize(np.array(beyond, base.dtype), len(agents))
+    _kernel(format)(base, base_stored, np.concatenate(agents), result, stored, limits, counts.reshape(-1))
+
+
+def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
+    """For each agent what the sample says, from counts of shape (ROWS, N).
+
+    `sampled`: updates in the sample; `grown_share`: the share of them that grew; `alone`: elements that only the agent
+    moved; `nominal_lambda`, `effective_lambda` and `effective_error`: None if there are none of these.
+    """
+    found: list[dict[str, int | float | None]] = []
+    for column in counts.T.tolist():
+        updates, grown, alone = column[: len(COUNTS)]
+        size, nominal, effective, missed = (
+            _sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS)
+        )
+        found.append(
+            {
+                "sampled": updates,
+                "grown_share": grown / updates if updates else 0.0,
+                "alone": alone,
+                "nominal_lambda": nominal / size if size else None,
+                "effective_lambda": effective / size if size else None,
+                "effective_error": math.sqrt(math.ldexp(missed, _FINE)) / size if size else None,
+            }
+        )
+    return found
+
+
+def _sum(parts: Sequence[int]) -> int:
+    """A sum in multiples of 2^-65, exact."""
+    low, high, fine_low, fine_high = parts
+    return ((low + (high << 32)) << (_FINE - _COARSE)) + fine_low + (fine_high << 32)
+
+
+# The sample is small, so one loop serves any number of agents: it costs less than compiling one for each.
+_SOURCE = """
+def measure(base, base_stored, agents, result, stored, beyond, counts):
+    size, n = np.uint64(base.size), np.uint64(beyond.size)
+    for i in range(size):
+        b, r = base[i], result[i]
+        tau, movers, mover = {real}(0), np.uint64(0), np.uint64(0)
+        for t in range(n):
+            moved = agents[t * size + i] - b
+            if abs(moved) > beyond[t]:
+                tau, movers, mover = tau + moved, movers + np.uint64(1), t
+        length = abs(np.float64(tau))
+        nominal, effective = np.float64(r) - np.float64(b), np.float64(stored[i]) - np.float64(base_stored[i])
+        missed = (effective - nominal) * (effective - nominal)
+        if not (length <= LIMIT and abs(nominal) <= LIMIT and abs(effective) <= LIMIT and missed <= LIMIT):
+            continue
+        if r != b:
+            for t in range(n):
+                if abs(agents[t * size + i] - b) > beyond[t]:
+                    counts[t] += 1
+                    counts[n + t] += 1 if abs(effective) > abs(nominal) else 0
+        if movers == np.uint64(1):
+            place = np.uint64(2) * n + mover
+            counts[place] += 1
+            for k in range(np.uint64(4)):
+                share = nominal if k == np.uint64(1) else effective
+                share = share if tau > 0 else -share
+                share = length if k == np.uint64(0) else missed if k == np.uint64(3) else share
+                coarse = np.int64(share * COARSE)
+                fine = np.int64((share - np.float64(coarse) / COARSE) * FINE)
+                counts[place + n] += coarse & np.int64(0xFFFFFFFF)
+                place += n + n
+                counts[place] += coarse >> np.int64(32)
+                counts[place + n] += fine & np.int64(0xFFFFFFFF)
+                place += n + n
+                counts[place] += fine >> np.int64(32)
+    return np.uint32(0)
+"""
+
+
+@cache
+def _kernel(format: str) -> Any:
+    form = FORMATS[format]
+    source = _SOURCE.format(real=form.real_name)
+    for name, exponent in (("LIMIT", 30), ("COARSE", _COARSE), ("FINE", _FINE)):
+        source = source.replace(name, str(math.ldexp(1, exponent)))
+    return native.load("measure", source, (*[f"{form.real_code}[]"] * 6, "i64[]"), "u32")

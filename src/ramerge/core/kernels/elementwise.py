@@ -1,0 +1,379 @@
+"""Loops that apply a method's formula to every element, or count its magnitudes.
+
+A method gives its formula as a plain function of one element, such as
+
+    def element(b, taus, weights, scale):
+        total = ZERO
+        for t in range(len(taus)):
+            total = total + weights[t] * taus[t]
+        return b + scale * total
+
+with tuples of one number for each agent. The loop around it is written out here for the formats and the number of
+agents, so that the tuples stay in registers and the loop over agents is unrolled; both are compiled together. One IEEE
+operation follows another, as in NumPy: nothing is contracted or reassociated.
+
+Dropping (DARE) happens before the formula: element i of a tensor takes word i % 2 of the block that `threefry` makes of
+the 64-bit counter i // 2 (its low half first) under the agent's key, and is dropped if that word lies below `below`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels import native
+from ramerge.core.kernels.convert import count_non_finite
+from ramerge.core.kernels.formats import ElementFormat, Loop, Words
+from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
+from ramerge.core.kernels.threefry import threefry
+
+Element = Callable[..., Any]
+Given: TypeAlias = float | bool | tuple[float, ...]
+"""What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
+
+# In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
+ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
+
+# A magnitude is a float32 without its sign: 31 bits, of which the upper 15 are counted first, then the lower 16.
+COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16
+
+
+@dataclass(frozen=True)
+class Drop:
+    """Random draws that drop elements of task vectors before anything else is done with them.
+
+    For each agent there are the two words of a key, a number (drop rate times 2^32) below which a draw drops its
+    element, and the factor of the elements that stay. `start` is the index in its tensor of the first element.
+    """
+
+    keys: tuple[tuple[int, int], ...]
+    below: tuple[int, ...]
+    scales: tuple[float, ...]
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Which inputs there are, in this order: the base, where there are task vectors; agents; their importances."""
+
+    agents: int
+    base: bool = True
+    importances: bool = False
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the arrays in the generated code."""
+        agents = range(self.agents)
+        return [
+            *(["base"] if self.base else []),
+            *[f"a{t}" for t in agents],
+            *([f"f{t}" for t in agents] if self.importances else []),
+        ]
+
+
+@dataclass(frozen=True)
+class ElementFormula:
+    """A formula of one element with its numbers.
+
+    Attributes:
+        element: `element(b, taus, [importances,] *given)`, a plain function; `b` is the base, 0 without one, and `taus`
+            are then the agents themselves.
+        given: what it takes besides: numbers, and tuples of one number for each agent, rounded to the loop's real type;
+            and flags, for whose values the loop is compiled.
+        inputs: which inputs it takes.
+        beyond: one for each agent, or only one: it has moved an element where |tau| > beyond; for what is counted of
+            rounding.
+    """
+
+    element: Element
+    given: tuple[Given, ...]
+    inputs: Inputs
+    beyond: tuple[float, ...] = (0.0,)
+
+
+def merge(
+    formula: ElementFormula,
+    loop: Loop,
+    inputs: Sequence[Words],
+    out: Words,
+    drop: Drop | None = None,
+    rounding: NDArray[np.int64] | None = None,
+) -> bool:
+    """Write what a formula gives for every element to `out`.
+
+    Args:
+        formula: see there.
+        loop: formats of the inputs and of `out`.
+        inputs: 1-D arrays of these formats' words, of equal length, as `formula.inputs` says.
+        out: words, of the inputs' length.
+        drop: random draws; `start` must be even where words hold two elements.
+        rounding: int64, shape (2, N), for a result of 16 bits and with the base: where to count what storing it
+            erases, as `kernels.rounding` has it.
+
+    Returns:
+        True if an input is not finite, an importance is negative, or a result overflows the format.
+    """
+    limits = formula.beyond if rounding is not None else ()
+    kinds = tuple(map(_kind, formula.given))
+    kernel = _merge(formula.element, loop, formula.inputs, kinds, drop is not None, len(limits))
+    numbers = [number for value in formula.given for number in _flat(value)]
+    numbers += [*(drop.scales if drop else ()), *limits]
+    counts = _NOTHING if rounding is None else rounding.reshape(-1)
+    with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
+        rounded = np.array(numbers, loop.out.real)
+    found = kernel(*inputs, out, rounded, counts, *_draws(drop))
+    # a task vector is infinite where an input is, and where a difference of finite ones overflows
+    return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
+
+
+# Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
+_WRONG, _DOUBTFUL = 1, 2
+_EACH, _COMMON = "each", "common"
+_NOTHING = np.empty(0, np.int64)
+
+
+def _kind(value: Given) -> str | bool:
+    """Key of a compiled loop: how many numbers there are of a value, or the value of a flag."""
+    return value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON
+
+
+def _flat(value: Given) -> tuple[float, ...]:
+    return () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
+
+
+def _finite(form: ElementFormat, words: Words) -> bool:
+    return not count_non_finite(form.name, words, words.size * len(form.lanes))
+
+
+def histogram(
+    value: Element,
+    loop: Loop,
+    inputs: Sequence[Words],
+    which: Inputs,
+    counts: NDArray[np.uint32],
+    bins: Sequence[int] | None = None,
+    common: Sequence[float] = (),
+    drop: Drop | None = None,
+    rows: int | None = None,
+) -> bool:
+    """Count magnitudes of `value(t, taus, *common)` of each agent, or of the first `rows`; 1 for a value that all
+    share.
+
+    Args:
+        value: a plain function of an agent's number, and of all task vectors.
+        loop: formats of the inputs.
+        inputs: as for `merge`.
+        which: what the inputs are.
+        counts: shape (agents, COARSE_BINS), by the upper 15 bits of the magnitude as float32; with `bins`, of shape
+            (agents, FINE_BINS), by the lower 16 bits of those magnitudes that lie in the agent's bin of the first
+            count.
+        bins: see `counts`.
+        common: numbers, rounded to the loop's real type.
+        drop: as for `merge`.
+        rows: for how many agents to count.
+
+    Returns:
+        True if an input or a task vector is not finite.
+    """
+    counted = which.agents if rows is None else rows
+    kernel = _histogram(value, loop, which, len(common), bins is not None, drop is not None, counted)
+    numbers = np.array([*common, *(drop.scales if drop else ())], loop.out.real)
+    chosen = np.array(bins if bins is not None else (0,) * counted, np.uint32)
+    magnitudes = np.empty(_CHUNK_WORDS * counted * len(loop.parts), np.uint32)
+    return bool(kernel(*inputs, numbers, chosen, counts.reshape(-1), magnitudes, *_draws(drop)))
+
+
+def _draws(drop: Drop | None) -> tuple[Any, int]:
+    if drop is None:
+        return np.zeros(0, np.uint32), 0
+    rows = [(*key, below) for key, below in zip(drop.keys, drop.below, strict=True)]
+    return np.array(rows, np.uint32).reshape(-1), drop.start
+
+
+# --- source ----------------------------------------------------------------------------------------------------------
+
+
+@cache
+def _merge(
+    element: Element,
+    loop: Loop,
+    which: Inputs,
+    kinds: tuple[str | bool, ...],
+    drops: bool,
+    rounds: int,
+) -> Any:
+    """Write out and compile.
+
+    kinds: of what is given. rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0.
+    """
+    form, agents, counters = loop.out, range(which.agents), Counters(which.agents)
+    limits = names_of("beyond", rounds, which.agents)
+    arguments = ["b", _tuple("tau{t}", agents)]
+    arguments += [_tuple("f{t}_i", agents)] if which.importances else []
+    arguments += [_argument(index, kind, agents) for index, kind in enumerate(kinds)]
+    body = _draw_words(loop, agents) if drops else []
+    for part in loop.parts:
+        body += task_vectors(loop, which, part)
+        if rounds:
+            body += [*counters.clear(["active"]), *[counters.mark(t, f"abs(tau{t}) > {limits[t]}") for t in agents]]
+        body += _dropped(loop, agents, part) if drops else []
+        if which.importances:
+            # a negative importance is reported like an infinite one
+            body += [f"f{t}_i = {_element(loop, which, f'f{t}', part)}" for t in agents]
+            body += [f"weighed = {form.peak}(weighed, f{t}_i if f{t}_i >= ZERO else INFINITY)" for t in agents]
+        body += [f"r{part} = element({', '.join(arguments)})", f"peak = {form.peak}(peak, r{part})"]
+        body += counters.survey(loop, form.name, f"r{part}") if rounds else []
+    body.append(f"out[i] = {form.pack}({', '.join(f'r{part}' for part in loop.parts)})")
+    counted = ROWS if rounds else ()
+    source = native.filled(
+        _LOOP,
+        arguments=", ".join([*which.names, "out", "numbers", "counts", "draws", "start"]),
+        real=form.real_name,
+        bits=form.bits,
+        before=_numbers(agents, kinds, drops, limits[:rounds]),
+        first=which.names[0],
+        chunk=CHUNK_WORDS,
+        reset=counters.clear(counted),
+        body=body,
+        flush=counters.flush("counts", counted),
+        wrong=_WRONG,
+        doubtful=_DOUBTFUL,
+        infinity=form.infinity,
+        overflow=form.overflow,
+    )
+    types = [*loop.codes, f"{form.word_code}[]", f"{form.real_code}[]", "i64[]", "u32[]", "u64"]
+    scope = {"element": element, **({"threefry": threefry} if drops else {})}
+    return native.load("loop", source, tuple(types), "u32", scope)
+
+
+@cache
+def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Any:
+    form, agents, rows, parts = loop.out, range(which.agents), range(counted), loop.parts
+    body = _draw_words(loop, agents) if drops else []
+    for part in parts:
+        body += task_vectors(loop, which, part)
+        body += _dropped(loop, agents, part) if drops else []
+        for t in rows:
+            call = ", ".join([str(t), _tuple("tau{t}", agents), *[f"c{number}" for number in range(common)]])
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
+            body.append(f"magnitudes[{row} + i - start_of_chunk] = peak_f32(nothing, np.float32(value({call})))")
+    counting = []
+    for t in rows:
+        for part in parts:
+            row = f"np.uint64({_CHUNK_WORDS * (t * len(parts) + part)})"
+            counting.append(f"m = np.uint64(magnitudes[{row} + j])")
+            if fine:
+                counting += [
+                    f"if m >> SIXTEEN == bin{t}:",
+                    f"    counts[np.uint64({t * FINE_BINS}) + (m & LOWER)] += ONE32",
+                ]
+            else:
+                counting.append(f"counts[np.uint64({t * COARSE_BINS}) + (m >> SIXTEEN)] += ONE32")
+    bins = [f"bin{t} = np.uint64(bins[{t}])" for t in rows]
+    source = native.filled(
+        _COUNTING,
+        arguments=", ".join([*which.names, "numbers", "bins", "counts", "magnitudes", "draws", "start"]),
+        real=form.real_name,
+        bits=form.bits,
+        before=[*_numbers(agents, (_COMMON,) * common, drops), *(bins if fine else [])],
+        first=which.names[0],
+        chunk=_CHUNK_WORDS,
+        body=body,
+        counting=counting,
+        infinity=form.infinity,
+    )
+    types = [*loop.codes, f"{form.real_code}[]", *["u32[]"] * 4, "u64"]
+    scope = {"value": value, **({"threefry": threefry} if drops else {})}
+    return native.load("loop", source, tuple(types), "u32", scope)
+
+
+# Counting cannot be vectorized, but what is counted can: magnitudes of a chunk go through a small array.
+_CHUNK_WORDS = 512
+_COUNTING = """
+def loop({arguments}):
+    SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
+    ZERO = {real}(0)
+    nothing, seen = np.uint32(0), np.{bits}(0)
+    {before}
+    size, chunk = np.uint64({first}.size), np.uint64({chunk})
+    start_of_chunk = np.uint64(0)
+    while start_of_chunk < size:
+        end_of_chunk = min(start_of_chunk + chunk, size)
+        for i in range(start_of_chunk, end_of_chunk):
+            {body}
+        for j in range(end_of_chunk - start_of_chunk):
+            {counting}
+        start_of_chunk = end_of_chunk
+    return np.uint32(1) if seen >= np.{bits}({infinity}) else np.uint32(0)
+"""
+
+_LOOP = """
+def loop({arguments}):
+    SIXTEEN, LOWER, ONE64, ONE32 = np.uint64(16), np.uint64(65535), np.uint64(1), np.uint32(1)
+    ZERO, INFINITY = {real}(0), {real}(np.inf)
+    nothing, seen, weighed, peak = np.uint32(0), np.{bits}(0), np.{bits}(0), np.{bits}(0)
+    field0, field1 = np.uint32(1), np.uint32(1 << 16)
+    {before}
+    for first in range(0, {first}.size, {chunk}):
+        last = min(first + {chunk}, {first}.size)
+        {reset}
+        for i in range(np.uint64(first), np.uint64(last)):
+            {body}
+        {flush}
+    wrong = np.uint32({wrong}) if weighed >= np.{bits}({infinity}) or peak >= np.{bits}({overflow}) else nothing
+    return or32(wrong, np.uint32({doubtful}) if seen >= np.{bits}({infinity}) else nothing)
+"""
+
+
+def _element(loop: Loop, which: Inputs, name: str, part: int) -> str:
+    return loop.element(which.names.index(name), part, f"{name}[i]")
+
+
+def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
+    """Element number `part` of the word: the base, and every agent's task vector.
+
+    That is not finite if one of the two is not, or if their difference overflows.
+    """
+    lines = [f"b = {_element(loop, which, 'base', part)}" if which.base else "b = ZERO"]
+    for t in range(which.agents):
+        x = _element(loop, which, f"a{t}", part)
+        lines += [f"tau{t} = {x} - b" if which.base else f"tau{t} = {x}", f"seen = {loop.out.peak}(seen, tau{t})"]
+    return lines
+
+
+def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
+    draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
+    return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
+
+
+def _argument(index: int, kind: str | bool, agents: range) -> str:
+    if isinstance(kind, bool):
+        return str(kind)
+    return _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
+
+
+def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:
+    named = {_EACH: [f"e{{}}_{t}" for t in agents], _COMMON: ["c{}"]}
+    names = [name.format(index) for index, kind in enumerate(kinds) for name in named.get(str(kind), [])]
+    names += [*([f"stay{t}" for t in agents] if drops else []), *more]
+    keys = [f"k{t}_0, k{t}_1, below{t} = draws[{3 * t}], draws[{3 * t + 1}], draws[{3 * t + 2}]" for t in agents]
+    return [*[f"{name} = numbers[{index}]" for index, name in enumerate(names)], *(keys if drops else [])]
+
+
+def _draw_words(loop: Loop, agents: range) -> list[str]:
+    if len(loop.parts) == 2:
+        lines = ["counter = (start >> ONE64) + i"]
+    else:
+        lines = ["counter = (start + i) >> ONE64", "odd = ((start + i) & ONE64) == ONE64"]
+    lines += ["low, high = np.uint32(counter), np.uint32(counter >> np.uint64(32))"]
+    lines += [f"word0_{t}, word1_{t} = threefry(low, high, k{t}_0, k{t}_1)" for t in agents]
+    return lines
+
+
+def _tuple(name: str, agents: range) -> str:
+    return f"({', '.join(name.format(t=t) for t in agents)},)"

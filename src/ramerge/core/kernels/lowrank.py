@@ -1,0 +1,185 @@
+"""Adds a product of two thin matrices to part of a matrix, and scales rows or columns: what LoRA and DoRA do.
+
+An element of the product is summed over the rank from its first to its last term, each with one fused multiplication
+and addition, whatever is computed around it. Norms are sums of float64 in an order that is written out. So the bytes
+depend neither on the blocks in which a matrix is computed, nor on threads, nor on the processor.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels import native
+
+Reals = NDArray[np.float32]
+
+TILE = 512
+"""Columns that are computed at a time: four rows of sums stay in the L1 cache, and rank 64 of `right` in the L2."""
+
+# Sums of four rows over four ranks at a time: 16 products for each 8 loads and 4 stores, which two units for products
+# can be fed with. The last ranks and rows are done one by one, in the same order.
+_SOURCE = """
+def add_product(target, start, width, left, right, first, rows, columns, begin, rank, scaling, sums):
+    # element (i, j) of the matrix is target[i * width + j - start], left[(i - first) * rank + k] and
+    # right[k * columns + j - begin]
+    length = np.uint64(target.size)
+    tile = np.uint64({tile})
+    one = np.uint64(1)
+    zero = np.float32(0)
+    stop = start + length
+    for left_edge in range(np.uint64(0), columns, tile):
+        right_edge = min(left_edge + tile, columns)
+        row = np.uint64(0)
+        while row < rows:
+            flat = (first + row) * width + begin
+            low, high, group = left_edge, right_edge, one
+            if flat + low >= start and row + np.uint64(4) <= rows and (
+                flat + np.uint64(3) * width + high <= stop
+            ):
+                group = np.uint64(4)
+            else:
+                if flat + high <= start or flat + low >= stop:
+                    row += one
+                    continue
+                if flat + low < start:
+                    low = start - flat
+                if flat + high > stop:
+                    high = stop - flat
+            count = high - low
+            for j in range(group * tile):
+                sums[j] = zero
+            k = np.uint64(0)
+            if group == np.uint64(4):
+                while k + np.uint64(4) <= rank:
+                    {factors}
+                    {origins}
+                    for j in range(count):
+                        {terms}
+                        {quad}
+                    k += np.uint64(4)
+            for r in range(group):
+                for last in range(k, rank):
+                    factor = left[(row + r) * rank + last]
+                    at = last * columns + low
+                    for j in range(count):
+                        sums[r * tile + j] = fused(factor, right[at + j], sums[r * tile + j])
+                at = flat + r * width + low - start
+                for j in range(count):
+                    target[at + j] += scaling * sums[r * tile + j]
+            row += group
+    return 0
+"""
+
+
+def _add_product_source() -> str:
+    four = range(4)
+    factors = [f"f{r}{k} = left[(row + np.uint64({r})) * rank + k + np.uint64({k})]" for r in four for k in four]
+    origins = [f"at{k} = (k + np.uint64({k})) * columns + low" for k in four]
+    terms = [f"x{k} = right[at{k} + j]" for k in four]
+    quad = []
+    for r in four:
+        place = f"sums[np.uint64({r * TILE}) + j]"
+        quad.append(f"s{r} = {place}")
+        quad += [f"s{r} = fused(f{r}{k}, x{k}, s{r})" for k in four]
+    quad += [f"sums[np.uint64({r * TILE}) + j] = s{r}" for r in four]
+    return native.filled(_SOURCE, tile=TILE, factors=factors, origins=origins, terms=terms, quad=quad)
+
+
+_add_product = native.deferred(
+    "add_product",
+    _add_product_source(),
+    ("f32[]", "u64", "u64", "f32[]", "f32[]", "u64", "u64", "u64", "u64", "u64", "f32", "f32[]"),
+)
+
+
+def add_product(
+    values: Reals,
+    start: int,
+    width: int,
+    left: Reals,
+    right: Reals,
+    rows: tuple[int, int],
+    columns: tuple[int, int],
+    rank: int,
+    scaling: float,
+    sums: Reals,
+) -> None:
+    """Add `scaling` * `left` @ `right` to a part of a matrix, in float32: the sum, then its product, then their sum.
+
+    Args:
+        values: elements `start:start + values.size` of a matrix with `width` columns, row by row; changed in place.
+        start: number of its first element.
+        width: columns of the matrix.
+        left: float32, the matrix (rows, rank), row by row.
+        right: float32, the matrix (rank, columns), row by row.
+        rows: the first row, and how many, that `left` has. Only their elements change.
+        columns: the first column, and how many, that `right` has. Only their elements change.
+        rank: at least 1.
+        scaling: is rounded to float32.
+        sums: float32, 4 * `TILE` elements of memory.
+    """
+    (first, high), (begin, wide) = rows, columns
+    _add_product(values, start, width, left, right, first, high, wide, begin, rank, scaling, sums)
+
+
+# Eight sums side by side: one would wait for each addition.
+_SCALE_ROWS = """
+def scale_rows(values, width, magnitudes):
+    for i in range(np.uint64(magnitudes.size)):
+        at = i * width
+        {zero}
+        whole = width - width % np.uint64(8)
+        for j in range(np.uint64(0), whole, np.uint64(8)):
+            {add}
+        for j in range(whole, width):
+            x = np.float64(values[at + j])
+            s0 = s0 + x * x
+        norm = np.float32(root_f64(((s0 + s1) + (s2 + s3)) + ((s4 + s5) + (s6 + s7))))
+        factor = magnitudes[i] / norm
+        for j in range(width):
+            values[at + j] = factor * values[at + j]
+    return 0
+"""
+
+
+def _scale_rows_source() -> str:
+    lanes = range(8)
+    add = [f"x{lane} = np.float64(values[at + j + np.uint64({lane})])" for lane in lanes]
+    add += [f"s{lane} = s{lane} + x{lane} * x{lane}" for lane in lanes]
+    return native.filled(_SCALE_ROWS, zero=[f"s{lane} = np.float64(0)" for lane in lanes], add=add)
+
+
+scale_rows = native.deferred("scale_rows", _scale_rows_source(), ("f32[]", "u64", "f32[]"))
+"""`scale_rows(values, width, magnitudes)`: give each row of `width` elements its magnitude, in place.
+
+A row is multiplied by magnitude / norm, all float32. The norm is summed in float64, and rounded to float32.
+"""
+
+_ADD_SQUARES = """
+def add_squares(values, sums):
+    width = np.uint64(sums.size)
+    for i in range(np.uint64(values.size) // width):
+        for j in range(width):
+            x = np.float64(values[i * width + j])
+            sums[j] += x * x
+    return 0
+"""
+add_squares = native.deferred("add_squares", _ADD_SQUARES, ("f32[]", "f64[]"))
+"""`add_squares(values, sums)`: add the squares of each column of whole float32 rows, in order, to its float64 sum."""
+
+
+def scale_columns(values: Reals, start: int, factors: Reals) -> None:
+    """Multiply elements by the factor of their column, in place.
+
+    Args:
+        values: float32, elements `start:start + values.size` of a matrix, row by row.
+        start: number of the first element.
+        factors: float32, one for each column.
+    """
+    head = min(-start % factors.size, values.size)
+    rows = (values.size - head) // factors.size
+    tail = head + rows * factors.size
+    values[:head] *= factors[start % factors.size :][:head]
+    values[head:tail].reshape(rows, factors.size)[:] *= factors
+    values[tail:] *= factors[: values.size - tail]

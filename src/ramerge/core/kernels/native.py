@@ -1,0 +1,335 @@
+"""Kernels: functions written in a subset of Python, compiled once, and loaded as machine code after that.
+
+Importing numba and letting it load what it has compiled takes most of a second (see "Machine code of kernels" in
+benchmarks/README.md). So a kernel is kept as an object file, which LLVM can load and ctypes can call. numba is imported
+only to compile what is not there yet. `store` keeps the code, `compiler` makes it, and a wheel
+brings a `bundle` of it along.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dis import get_instructions
+from functools import cache
+from importlib.metadata import version
+from pathlib import Path
+from types import CodeType, FunctionType, MappingProxyType, ModuleType
+from typing import Any
+from warnings import warn
+
+import llvmlite
+import llvmlite.binding as llvm
+import numpy as np
+
+from ramerge.core.foundation import store
+from ramerge.core.foundation.errors import RamergeError, reason
+from ramerge.core.kernels import bundle
+
+Kernel = Callable[..., Any]
+
+_SCALARS: dict[str, Any] = {
+    "f32": ctypes.c_float,
+    "f64": ctypes.c_double,
+    "u32": ctypes.c_uint32,
+    "u64": ctypes.c_uint64,
+    "i64": ctypes.c_int64,
+}
+_DTYPES = {f"{code}[]": np.dtype(f"{code[0]}{int(code[1:]) // 8}") for code in (*_SCALARS, "u8", "u16")}
+
+# The source of what makes machine code. It is read when this module is imported, so that it is the code that runs.
+_TOOLS = [(Path(__file__).parent / f"{name}.py").read_bytes() for name in ("native", "compiler", "intrinsics")]
+
+_lock = threading.Lock()
+_listeners = threading.local()
+_loaded: dict[bytes, tuple[KernelSource, Kernel]] = {}
+# What owns the memory of the machine code: LLVM's engines, and numba's functions.
+_owners: list[Any] = []
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """Source and types that `load` compiles."""
+
+    name: str
+    text: str
+    arguments: tuple[str, ...]
+    returns: str
+    scope: Mapping[str, Callable[..., Any]]
+
+    @property
+    def key(self) -> bytes:
+        """SHA-256 of everything that decides what the machine code does."""
+        called = sorted((name, _meaning(function, _code)) for name, function in self.scope.items())
+        parts = (_machinery(), self.name, self.text, self.arguments, self.returns, called)
+        return hashlib.sha256(repr(parts).encode()).digest()
+
+    @property
+    def portable_key(self) -> str | None:
+        """SHA-256 of what it is, whatever compiles it; None if it calls functions that a bundle does not know."""
+        try:
+            called = sorted((name, _meaning(function, _place)) for name, function in self.scope.items())
+        except ValueError:
+            return None
+        parts = (self.name, self.text, self.arguments, self.returns, called)
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def load(
+    name: str,
+    source: str,
+    arguments: tuple[str, ...],
+    returns: str,
+    scope: Mapping[str, Callable[..., Any]] = MappingProxyType({}),
+) -> Kernel:
+    """The function `name` that `source` defines, compiled for this processor.
+
+    Args:
+        name: of the function.
+        source: Python as numba compiles it. It sees `np`, everything in `intrinsics` and `scope`, and nothing else. It
+            must not allocate and must not raise: it is called as a C function.
+        arguments: types of the arguments: `u8[]`, `u16[]`, `u32[]`, `u64[]`, `i64[]`, `f32[]`, `f64[]` for contiguous
+            arrays, which the source sees with one dimension; `u32`, `u64`, `i64`, `f32`, `f64` for numbers.
+        returns: type of the result, a number.
+        scope: functions that the source may call, by name. They are compiled with it. They see the intrinsics, and
+            modules, types, numbers, strings and further such functions of their own module.
+
+    Returns:
+        A function that takes arrays and numbers, releases the GIL, and returns an int or a float. It raises TypeError
+        for an array of another type or layout, and ValueError if arguments are missing or too many.
+
+    Raises:
+        TypeError: a function of `scope` uses what cannot be compiled with it.
+        numba.core.errors.NumbaError: the source cannot be compiled.
+        RamergeError: files of numba's cannot be read.
+
+    Warns:
+        RuntimeWarning: the machine code cannot be kept, so that every process compiles it again.
+    """
+    made = KernelSource(name, source, arguments, returns, scope)
+    try:
+        key = made.key
+        with _lock:
+            if key not in _loaded:
+                code = store.read("kernels", key) or _bundled(made)
+                _loaded[key] = made, _callable(made, _compile(key, made) if code is None else _link(code))
+            return _loaded[key][1]
+    except OSError as error:  # a caller that writes files would take it for an error of those
+        what = f"kernel {name} cannot be compiled or loaded: {reason(error)}"
+        raise RamergeError(f"{what}: {error.filename}" if error.filename else what) from error
+
+
+def loaded_sources() -> list[KernelSource]:
+    """The sources of all kernels that this process has loaded."""
+    with _lock:
+        return [source for source, _ in _loaded.values()]
+
+
+def filled(template: str, /, **parts: str | float | Sequence[str]) -> str:
+    """A template with values for `{name}`: a line that is nothing else becomes lines at its indent, or none.
+
+    Args:
+        template: source.
+        parts: a sequence of lines for a line of its own, and text or numbers for what stands inside of a line.
+    """
+    lines: list[str] = []
+    for line in template.strip("\n").splitlines():
+        part = parts.get(line.strip()[1:-1])
+        if line.lstrip().startswith("{") and isinstance(part, Sequence) and not isinstance(part, str):
+            indent = line[: len(line) - len(line.lstrip())]
+            lines += [indent + each for each in part]
+        else:
+            lines.append(line.format(**parts))
+    return "\n".join(lines)
+
+
+def deferred(
+    name: str, source: str, arguments: tuple[str, ...], scope: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+) -> Kernel:
+    """A kernel as `load` gives it, of a function that returns an int64, loaded when it is called first."""
+
+    @cache
+    def loaded() -> Kernel:
+        return load(name, source, arguments, "i64", scope)
+
+    return lambda *values: loaded()(*values)
+
+
+@contextmanager
+def notifying_compilation(notify: Callable[[bool], None]) -> Iterator[None]:
+    """In the block, `notify` gets False before and True after each kernel that this thread compiles.
+
+    Compiling takes seconds, and other threads may wait for it.
+    """
+    _listeners.notify = notify
+    try:
+        yield
+    finally:
+        del _listeners.notify
+
+
+def _compile(key: bytes, source: KernelSource) -> int:
+    """Compile with numba, keep the machine code for the next process; the address of the function."""
+    notify = getattr(_listeners, "notify", lambda _done: None)
+    notify(False)
+    compiled, code = make(source)
+    notify(True)
+    if code is None:
+        text = f"numba {version('numba')} makes code of kernel {source.name} that cannot be kept for later processes"
+        warn(text, RuntimeWarning, stacklevel=3)
+    else:
+        store.write("kernels", key, code)
+    _owners.append(compiled)
+    return int(compiled.address)
+
+
+def make(source: KernelSource) -> tuple[Any, bytes | None]:
+    """Compile with numba, for this processor or the one that numba's settings name.
+
+    Returns:
+        numba's function, and what another process links: the symbol, a zero byte and an object file; None if it cannot.
+
+    Raises:
+        numba.core.errors.NumbaError: the source cannot be compiled.
+    """
+    from ramerge.core.kernels.compiler import compile_kernel, object_code
+
+    processor, features = _processor()
+    compiled = compile_kernel(source, features)
+    code = object_code(compiled, processor, features)
+    return compiled, None if code is None else compiled.native_name.encode("ascii") + b"\0" + code
+
+
+def _bundled(source: KernelSource) -> bytes | None:
+    """Bundle that the installation brought along, unless numba's settings ask for something else."""
+    key = None if _numba_settings() else source.portable_key
+    return bundle.find(key, llvm.get_process_triple(), _processor()[1]) if key else None
+
+
+def _link(payload: bytes) -> int:
+    symbol, _, code = payload.partition(b"\0")
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    machine = llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(jit=True)
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly(""), machine)
+    engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+    engine.finalize_object()
+    _owners.append(engine)
+    return int(engine.get_function_address(symbol.decode("ascii")))
+
+
+def _callable(source: KernelSource, address: int) -> Kernel:
+    """The function at an address, for Python. It takes an address and a size for each array, and numbers."""
+    native: list[Any] = []
+    for code in source.arguments:
+        native += [ctypes.c_void_p, ctypes.c_int64] if code in _DTYPES else [_SCALARS[code]]
+    function = ctypes.CFUNCTYPE(_SCALARS[source.returns], *native)(address)
+    dtypes = [_DTYPES.get(code) for code in source.arguments]
+    converters = [float if code[0] == "f" else int for code in source.arguments]
+
+    def kernel(*values: Any) -> Any:
+        passed: list[Any] = []
+        for value, dtype, convert in zip(values, dtypes, converters, strict=True):
+            if dtype is None:
+                passed.append(convert(value))
+            elif value.dtype == dtype:
+                passed += (_address(value), value.size)
+            else:
+                raise TypeError(f"{source.name} takes an array of {dtype}, not of {value.dtype}")
+        return function(*passed)
+
+    return kernel
+
+
+def _address(array: Any, addressof: Any = ctypes.addressof, first: Any = ctypes.c_char.from_buffer) -> int:
+    flags = array.flags
+    if flags.carray and array.size:
+        return int(addressof(first(array)))
+    if not (flags.c_contiguous and flags.aligned):
+        raise TypeError(f"an array with strides {array.strides} is not contiguous, or is not aligned")
+    # slower, but only arrays that are empty or not writable come this way
+    return int(array.ctypes.data)
+
+
+# --- what a kernel depends on ----------------------------------------------------------------------------------------
+
+
+@cache
+def _machinery() -> str:
+    """Compiler and processor. numba is not imported for its version, because the import takes the time."""
+    versions = (version("numba"), llvmlite.__version__, np.__version__, sys.version)
+    return repr((_TOOLS, versions, _numba_settings(), llvm.get_process_triple(), _processor()))
+
+
+def _numba_settings() -> list[tuple[str, str]]:
+    return sorted(item for item in os.environ.items() if item[0].startswith("NUMBA_"))
+
+
+def _processor() -> tuple[str, str]:
+    """Name and features of the processor to compile for, as LLVM calls them; numba's settings come first."""
+    try:
+        features = str(llvm.get_host_cpu_features().flatten())
+    except RuntimeError:  # LLVM does not have them for every processor
+        features = ""
+    return os.environ.get("NUMBA_CPU_NAME") or llvm.get_host_cpu_name(), os.environ.get("NUMBA_CPU_FEATURES", features)
+
+
+def expands() -> bool:
+    """Whether kernels are compiled for a processor that spreads bytes over a vector, as a set of bits says, at once."""
+    return "+avx512vbmi2" in _processor()[1]
+
+
+def _meaning(function: Any, say: Callable[[CodeType], object]) -> str:
+    """Meaning of a function, as text: its code, and the values of what it takes from its module.
+
+    The module's file would not do: what was imported from it may be older than what it holds now.
+
+    Args:
+        function: the function.
+        say: what stands for its code.
+    """
+    if not isinstance(function, FunctionType) or function.__closure__:
+        raise TypeError(f"{function!r} is not a plain function of a module")
+    code = function.__code__
+    values = function.__globals__
+    used = {name: _constant(name, values[name], say) for name in _names(code) if name in values}
+    return repr((say(code), function.__defaults__, sorted(used.items())))
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names of everything global that code mentions, and what is defined inside it."""
+    own = {str(step.argval) for step in get_instructions(code) if step.opname == "LOAD_GLOBAL"}
+    return own.union(*[_names(constant) for constant in code.co_consts if isinstance(constant, CodeType)])
+
+
+def _code(code: CodeType) -> tuple[Any, ...]:
+    constants = [_code(constant) if isinstance(constant, CodeType) else constant for constant in code.co_consts]
+    return code.co_code, constants, code.co_names, code.co_varnames, code.co_argcount, code.co_flags
+
+
+def _place(code: CodeType) -> tuple[str, str, int]:
+    """Where code stands in the sources of bundles.
+
+    Raises:
+        ValueError: it stands in none of them.
+    """
+    path = Path(code.co_filename).relative_to(bundle.PACKAGE)
+    if path.parts[0] not in bundle.SOURCES:
+        raise ValueError(path)
+    return path.as_posix(), code.co_name, code.co_firstlineno
+
+
+def _constant(name: str, value: object, say: Callable[[CodeType], object]) -> str:
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, (bool, int, float, str, np.generic, type)):
+        return f"{type(value)} {value!r}"
+    if isinstance(value, FunctionType):
+        return _meaning(value, say)
+    raise TypeError(f"a compiled function cannot use {name}, a {type(value).__name__}")

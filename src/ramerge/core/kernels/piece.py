@@ -1,0 +1,299 @@
+"""A stretch of one tensor in all inputs, as kernels read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels import effect
+from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
+from ramerge.core.kernels.rounding import ROWS, loses, survey
+from ramerge.core.kernels.stochastic import round_stochastically
+
+Counts = NDArray[np.int64]
+_NO_SCRATCH = np.empty((0, 0), np.uint8)
+# formats, inputs, output, where to count what rounding erases -> whether something is not finite
+Kernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
+
+
+def words_of(format: str, elements: int) -> int:
+    return -(-elements // len(FORMATS[format].lanes))
+
+
+def arithmetic(formats: Collection[str]) -> str:
+    """The format to compute in what lies in several formats: F64 if any input is, else F32."""
+    return "F64" if "F64" in formats else "F32"
+
+
+def computed(formats: Collection[str], out_format: str, *, stochastic: bool) -> str:
+    """The format in which a kernel writes a result: the output's, or the arithmetic's before random draws."""
+    wide = arithmetic(formats)
+    return wide if stochastic and loses(FORMATS[wide].real, out_format) else out_format
+
+
+def no_counts(agents: int) -> Counts:
+    """An array to count in what rounding does to so many agents: rows as `kernels.rounding` and `kernels.effect`."""
+    return np.zeros((len(ROWS) + effect.ROWS, agents), np.int64)
+
+
+@dataclass(frozen=True)
+class PieceResult:
+    """Result of merging a piece.
+
+    Attributes:
+        nonfinite: whether an input or the result is not finite.
+        beyond: an agent, or all if there is one number, has moved an element where |agent - base| > beyond.
+        rounded_by_kernel: whether the kernel rounded the result itself, so that a sample must be merged once more,
+            without rounding, to measure what that did.
+    """
+
+    nonfinite: bool
+    beyond: tuple[float, ...] = (0.0,)
+    rounded_by_kernel: bool = False
+
+
+@dataclass(frozen=True)
+class Piece:
+    """The same elements of all inputs: the base (for methods that need it), agents, their importances (likewise).
+
+    What follows the last element in its word must be zero in every input.
+
+    Attributes:
+        tensor: name of the tensor that it is a piece of.
+        shape: shape of that tensor.
+        start: index in that tensor of the first element; even.
+        elements: how many there are.
+        formats: formats of the inputs, keys of `FORMATS`.
+        inputs: words of the inputs.
+        out_format: format of the result.
+        out: words of the result.
+        scratch: uint8, rows with room for the elements in `arithmetic`: one for each input and one for the result where
+            there is no loop for the formats, and for whole tensors; one for the result where only stochastic rounding
+            needs it. Otherwise it may be empty.
+        seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
+        has_base: whether the first input is the base.
+        operator: what the method has made of recorded inputs of the tensor; None where there are none.
+        solver: where whole matrices are solved for (`linalg.devices.Solver`); None for here.
+        counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
+            it is not needed, or if there is no base to compare with.
+    """
+
+    tensor: str
+    shape: tuple[int, ...]
+    start: int
+    elements: int
+    formats: tuple[str, ...]
+    inputs: list[Words]
+    out_format: str
+    out: Words
+    scratch: NDArray[np.uint8]
+    seed: int | None = None
+    has_base: bool = True
+    operator: Any = None
+    solver: Any = None
+    counts: Counts | None = None
+    # the inputs in `arithmetic` once they were widened, also for what `replace` makes of this piece
+    _widened_inputs: dict[str, list[Words]] = field(default_factory=dict)
+
+    def compute(self, kernel: Kernel, beyond: tuple[float, ...] = (0.0,)) -> PieceResult:
+        """Call `kernel(loop, inputs, out, counts)`, and round what it gives if it could not.
+
+        A kernel that rounds by itself, to a 16-bit format, is given `counts`. `beyond` is that of the result.
+        """
+        loop, inputs = self._taken(computed(self.formats, self.out_format, stochastic=self.seed is not None))
+        form = loop.out
+        if form.name == self.out_format:
+            rounds = loses(form.real, form.name)
+            counts = self.counts if rounds else None
+            return PieceResult(kernel(loop, inputs, form.array(self.out, self.elements), counts), beyond, rounds)
+        result = self._row(-1, form.name)
+        flagged = kernel(loop, inputs, result, None)
+        return PieceResult(self._round(loop, inputs, result, beyond) or flagged, beyond)
+
+    def exact(self) -> Piece:
+        """The same inputs, with a result of its own in `arithmetic` that nothing rounds or counts."""
+        format = arithmetic(self.formats)
+        inputs, out = self._widened(format), np.empty(self.elements, FORMATS[format].word)
+        formats = (format,) * len(inputs)
+        return replace(
+            self, formats=formats, inputs=inputs, out_format=format, out=out, seed=None, operator=None, counts=None
+        )
+
+    def result(self, shape: tuple[int, ...]) -> NDArray[Any]:
+        """The result of a piece that is `exact`."""
+        return self.out.view(FORMATS[self.out_format].real).reshape(shape)
+
+    def unrounded(self, found: PieceResult) -> Iterator[Piece]:
+        """Inputs to merge once more, in `arithmetic`, to be measured: the sample of what a kernel has rounded."""
+        if self.counts is not None and found.rounded_by_kernel:
+            for begin, end in self._sampled():
+                yield self._sample(begin, end, None)
+
+    def measure(self, sample: Piece, found: PieceResult) -> None:
+        """Count what rounding did to a sample that `unrounded` gave, and that is merged now."""
+        first = sample.start - self.start
+        stored = self._numbers(self.out_format, self.out, first, first + sample.elements)
+        self._measure(sample, stored, found.beyond)
+
+    def copy(self) -> bool:
+        """Store the first input, rounded if need be; True if that meets a number that is not finite."""
+        if self.formats[0] == self.out_format:
+            self.out[:] = self.inputs[0]
+            return False
+        return convert(self.formats[0], self.inputs[0], self.out_format, self.out, self.elements)
+
+    def count_stored(self, stored: NDArray[np.float32], found: PieceResult) -> None:
+        """Count what became of a float32 result of which `stored` is read back; float64 inputs are not counted."""
+        if self.counts is not None and "F64" not in self.formats:
+            result, words = self.out[: self.elements], stored.view(np.uint32)
+            self._count(*self._taken("F32"), result, "F32", words, found.beyond, self.counts)
+
+    def numbers(self, shape: tuple[int, ...] | None = None) -> list[NDArray[Any]]:
+        """The inputs in float32 or float64, by default in the tensor's shape, for a piece that is all of it."""
+        real = FORMATS[arithmetic(self.formats)].real
+        shape = self.shape if shape is None else shape
+        return [words.view(real)[: self.elements].reshape(shape) for words in self._widened(arithmetic(self.formats))]
+
+    def compute_numbers(
+        self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None
+    ) -> PieceResult:
+        """Store `function(*numbers)` of the inputs as `numbers` gives them."""
+        return self.store(function(*self.numbers(shape)), self.widened())
+
+    def store(self, numbers: NDArray[Any], inputs: list[Words] | None = None) -> PieceResult:
+        """Store a result of any shape, in `arithmetic` or to be brought to it. Where `inputs` are given, in
+        `arithmetic` too, it is counted what rounding does.
+        """
+        loop = uniform(arithmetic(self.formats), len(self.inputs))
+        result = np.ascontiguousarray(numbers, loop.out.real).reshape(-1)
+        if loop.out.name != self.out_format:
+            piece = self if inputs is not None else replace(self, counts=None)
+            return PieceResult(piece._round(loop, inputs or [], result.view(loop.out.word)))
+        self.out[:] = result.view(self.out.dtype)
+        return PieceResult(not bool(np.isfinite(result).all()))
+
+    def widened(self) -> list[Words]:
+        """The inputs in `arithmetic`."""
+        return self._widened(arithmetic(self.formats))
+
+    def observe(self, kernel: Callable[[Loop, list[Words]], bool]) -> bool:
+        """Call `kernel(loop, inputs)`."""
+        return kernel(*self._taken(self.formats[0]))
+
+    def compare(self, kernel: Callable[[Loop, list[Words], Words], bool]) -> bool:
+        """Call `kernel(loop, inputs, result)`, with the result that was computed before."""
+        loop, inputs = self._taken(self.out_format)
+        if loop.out.name == self.out_format:
+            return kernel(loop, inputs, loop.out.array(self.out, self.elements))
+        result = self._row(-1, loop.out.name)
+        convert(self.out_format, self.out, loop.out.name, result, self.elements)
+        return kernel(loop, inputs, result)
+
+    def _taken(self, out_format: str) -> tuple[Loop, list[Words]]:
+        loop = loop_of(self.formats, out_format)
+        if loop is not None:
+            return loop, loop.arrays(self.inputs, self.elements)
+        format = arithmetic(self.formats)
+        return uniform(format, len(self.inputs)), self._widened(format)
+
+    def _widened(self, format: str) -> list[Words]:
+        """The inputs in `arithmetic`; widened once for several merges of one piece."""
+        if set(self.formats) == {format}:
+            return self.inputs
+        if format not in self._widened_inputs:
+            rows = [self._row(index, format) for index in range(len(self.inputs))]
+            for row, source, words in zip(rows, self.formats, self.inputs, strict=True):
+                convert(source, words, format, row, self.elements)
+            self._widened_inputs[format] = rows
+        return self._widened_inputs[format]
+
+    def _row(self, index: int, format: str) -> Words:
+        form = FORMATS[format]
+        return self.scratch[index, : self.elements * form.itemsize].view(form.word)
+
+    def _round(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
+        """Round a result to the output, and count what that does; True if something is not finite."""
+        real, target = loop.out.name, self.out_format
+        if self.seed is not None and loses(loop.out.real, target):
+            flagged = round_stochastically(
+                real,
+                result,
+                target,
+                self.out,
+                self.elements,
+                seed=self.seed,
+                tensor=self.tensor,
+                start=self.start,
+                base=(self.formats[0], self.inputs[0]) if self.has_base else None,
+            )
+        else:
+            flagged = convert(real, result, target, self.out, self.elements)
+        if self.counts is not None and loses(loop.out.real, target):
+            stored = ELEMENTS[target].array(self.out, self.elements)
+            self._count(loop, inputs, result, target, stored, beyond, self.counts)
+        return flagged
+
+    def _count(
+        self,
+        loop: Loop,
+        inputs: list[Words],
+        result: Words,
+        target: str,
+        stored: Words,
+        beyond: tuple[float, ...],
+        counts: Counts,
+    ) -> None:
+        """Count what storing a result did to the agents' updates: exactly, and more in a sample.
+
+        `stored` is what is read back, one element a word of the format `target`.
+        """
+        behind = 1 + counts.shape[1]
+        compared = Loop(loop.inputs[:behind], loop.out)
+        survey(compared, inputs[:behind], result, target, stored, beyond, counts)
+        for begin, end in self._sampled():
+            self._measure(self._sample(begin, end, result), self._numbers(target, stored, begin, end), beyond)
+
+    def _sampled(self) -> list[tuple[int, int]]:
+        found = effect.sampled(self.start, self.start + self.elements)
+        return [(begin - self.start, end - self.start) for begin, end in found]
+
+    def _sample(self, begin: int, end: int, result: Words | None) -> Piece:
+        format = arithmetic(self.formats)
+        word = np.dtype(FORMATS[format].word)
+        inputs = [
+            self._numbers(source, words, begin, end).view(word)
+            for source, words in zip(self.formats, self.inputs, strict=True)
+        ]
+        out = np.empty(end - begin, word) if result is None else result[begin:end]
+        formats = (format,) * len(inputs)
+        return Piece(
+            self.tensor, self.shape, self.start + begin, end - begin, formats, inputs, format, out, _NO_SCRATCH
+        )
+
+    def _measure(self, sample: Piece, stored: NDArray[Any], beyond: tuple[float, ...]) -> None:
+        assert self.counts is not None
+        numbers = [words.view(stored.dtype) for words in sample.inputs]
+        base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
+        result, counts = sample.out.view(stored.dtype), self.counts[len(ROWS) :]
+        effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, beyond, counts)
+
+    def _as_stored(self, base: NDArray[Any]) -> NDArray[Any]:
+        if self.formats[0] == self.out_format:
+            return base
+        words = np.empty(words_of(self.out_format, base.size), FORMATS[self.out_format].word)
+        convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), self.out_format, words, base.size)
+        return self._numbers(self.out_format, words, 0, base.size)
+
+    def _numbers(self, source: str, words: Words, begin: int, end: int) -> NDArray[Any]:
+        format = arithmetic(self.formats)
+        stretch = words.view(f"u{FORMATS[source].itemsize}")[begin:end]
+        if source == format:
+            return stretch.view(FORMATS[format].real)
+        wide = np.empty(end - begin, FORMATS[format].word)
+        convert(source, stretch, format, wide, end - begin)
+        return wide.view(FORMATS[format].real)

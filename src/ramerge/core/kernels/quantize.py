@@ -1,0 +1,221 @@
+"""float32 to codes of 8 bits and scales, block by block of a grid: the inverse of `dequantize`.
+
+The scale of a block is max(largest magnitude, 1e-12) / largest code, and a code is its number over the scale, cut to
+the range of codes and rounded to nearest even. So do it the tools that make such checkpoints (for example
+`tools/convert_hf_to_fp8.py` of THUDM/slime), in float32. A scale that is stored shorter is rounded first: to bfloat16,
+or up to a power of two, as also where the model says that its scales are powers of two (`scale_fmt: ue8m0`).
+
+A block that is, bit for bit, what the old codes and scale say keeps both: quantizing numbers once more would change
+scales in their last place.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels import native
+from ramerge.core.kernels.dequantize import SCALES, Grid
+
+# The intrinsic that makes a code, and the largest number that has one.
+CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
+# How a scale is stored; afterwards `scale` is what a reader will see.
+STORES = {
+    "F32": "scales[at] = scale",
+    "BF16": """word = bf16_pack(scale, scale)
+                scale = bf16_low(word)
+                new_scales[TWO * at] = np.uint8(word & np.uint32(255))
+                new_scales[TWO * at + ONE] = np.uint8((word >> np.uint32(8)) & np.uint32(255))""",
+    "F8_E8M0": """new_scales[at] = to_e8m0(scale)
+                scale = e8m0(new_scales[at])""",
+}
+
+# A scale that will be a power of two, whatever its format: above float32's largest one there is none.
+_POWER = "scale = e8m0(to_e8m0(scale))"
+
+_TEXT = """
+def {name}(
+    values, old, old_codes, old_scales, codes, new_scales, scales, top, rows, columns, block_rows, block_columns
+):
+    ONE, TWO = np.uint64(1), np.uint64(2)
+    LEAST, LARGEST = np.float32(1e-12), np.float32({largest})
+    total = np.uint64(values.size) // columns
+    row, at = np.uint64(0), np.uint64(0)
+    while row < total:
+        below = min(row + min(block_rows, rows - (top + row) % rows), total)
+        left = np.uint64(0)
+        while left < columns:
+            width = min(block_columns, columns - left)
+            changed, peak = np.uint32(0), np.uint32(0)
+            for r in range(row, below):
+                first = r * columns + left
+                for j in range(width):
+                    value = values[first + j]
+                    changed = or32(changed, xor32(f32_pack(value), f32_pack(old[first + j])))
+                    peak = peak_f32(peak, value)
+            if changed == np.uint32(0):
+                for byte in range(np.uint64({itemsize})):
+                    new_scales[at * np.uint64({itemsize}) + byte] = old_scales[at * np.uint64({itemsize}) + byte]
+                for r in range(row, below):
+                    first = r * columns + left
+                    for j in range(width):
+                        codes[first + j] = old_codes[first + j]
+            else:
+                scale = max(f32_whole(peak), LEAST) / LARGEST
+                {power}
+                {store}
+                for r in range(row, below):
+                    first = r * columns + left
+                    for j in range(width):
+                        value = values[first + j] / scale
+                        value = LARGEST if value > LARGEST else value
+                        codes[first + j] = {narrow}(-LARGEST if value < -LARGEST else value)
+            at += ONE
+            left += block_columns
+        row = below
+    return 0
+"""
+
+
+# Scales of groups of float4 codes, and what they become: of NVFP4, the second scale stays as it is; those of MXFP4 are
+# powers of two (OCP Microscaling Formats, section 6.3).
+GROUPS = {
+    "F8_E4M3": "e4m3(to_e4m3(min(largest / np.float32(6) * divisor / factor, np.float32(448)))) * factor / divisor",
+    "F8_E8M0": "e8m0(np.uint8(max(np.int64(peak >> np.uint32(23)) - 2, 0)))",
+}
+_SURVIVE = """
+def {name}(values, old, out, group, columns, factor, divisor):
+    size = np.uint64(values.size)
+    first = np.uint64(0)
+    while first < size:
+        end = min(first + min(group, columns - first % columns), size)
+        changed, peak = np.uint32(0), np.uint32(0)
+        for i in range(first, end):
+            changed = or32(changed, xor32(f32_pack(values[i]), f32_pack(old[i])))
+            peak = peak_f32(peak, values[i])
+        largest = f32_whole(peak)
+        scale = {scale}
+        for i in range(first, end):
+            if changed == np.uint32(0):
+                out[i] = old[i]
+            else:
+                over = abs(values[i]) / scale if scale > np.float32(0) else np.float32(0)
+                code = np.float32(6)
+                if over <= np.float32(5):
+                    code = np.float32(4)
+                if over < np.float32(3.5):
+                    code = np.float32(3)
+                if over <= np.float32(2.5):
+                    code = np.float32(2)
+                if over < np.float32(1.75):
+                    code = np.float32(1.5)
+                if over <= np.float32(1.25):
+                    code = np.float32(1)
+                if over < np.float32(0.75):
+                    code = np.float32(0.5)
+                if over <= np.float32(0.25):
+                    code = np.float32(0)
+                out[i] = -code * scale if values[i] < np.float32(0) else code * scale
+        first = end
+    return 0
+"""
+
+
+@cache
+def _survive(scales: str) -> Any:
+    name = f"survive_e2m1_{scales.lower()}"
+    text = _SURVIVE.format(name=name, scale=GROUPS[scales])
+    return native.load(name, text, ("f32[]", "f32[]", "f32[]", "u64", "u64", "f32", "f32"), "i64")
+
+
+def survive(
+    scales: str,
+    values: NDArray[np.float32],
+    old: NDArray[np.float32],
+    group: int,
+    columns: int,
+    out: NDArray[np.float32],
+    *,
+    factor: float = 1.0,
+    divisor: float = 1.0,
+) -> None:
+    """Write what numbers are once they are quantized to float4 (e2m1) and read again. Nothing is stored.
+
+    Args:
+        scales: format of the scales of groups: F8_E4M3 (NVFP4) or F8_E8M0 (MXFP4).
+        values: 1-D: whole rows of a matrix.
+        old: of the same size: the stored numbers. A group that is, bit for bit, what is stored stays so.
+        group: numbers in a group.
+        columns: of the matrix.
+        out: of the same size; written.
+        factor, divisor: by which scales are multiplied and divided, as in `dequantize`.
+    """
+    if values.size:
+        _survive(scales)(values, old, out, group, columns, factor, divisor)
+
+
+@cache
+def _kernel(codes: str, scales: str, powers: bool) -> Any:
+    name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
+    narrow, largest = CODES[codes]
+
+    text = _TEXT.format(
+        name=name,
+        largest=largest,
+        itemsize=SCALES[scales].itemsize,
+        power=_POWER if powers else "",
+        store=STORES[scales],
+        narrow=narrow,
+    )
+    return native.load(name, text, ("f32[]", "f32[]", *["u8[]"] * 4, "f32[]", *["u64"] * 5), "i64")
+
+
+def quantize(
+    codes: str,
+    scales: str,
+    values: NDArray[np.float32],
+    old: NDArray[np.float32],
+    old_codes: NDArray[np.uint8],
+    old_scales: NDArray[np.uint8],
+    grid: Grid,
+    first: int,
+    new_codes: NDArray[np.uint8],
+    new_scales: NDArray[np.uint8],
+    *,
+    powers: bool = False,
+) -> None:
+    """Quantize whole rows of blocks of a tensor.
+
+    Args:
+        codes: format of the codes, a key of `CODES`.
+        scales: format of the scales: F32, BF16 or F8_E8M0.
+        values: 1-D: rows of a stack of matrices, which begin and end between two rows of blocks.
+        old: of the same size: the numbers that `old_codes` and `old_scales` say.
+        old_codes: one for each number.
+        old_scales: the bytes of the blocks' scales.
+        grid: where scales belong.
+        first: index of the first element; it begins a row of blocks.
+        new_codes: written; as `old_codes`.
+        new_scales: written; as `old_scales`, aligned for the format.
+        powers: whether every new scale is rounded up to a power of two.
+    """
+    if values.size:
+        words = new_scales.view(np.float32) if scales == "F32" else np.empty(0, np.float32)
+        kernel = _kernel(codes, scales, powers)
+        kernel(
+            values,
+            old,
+            old_codes,
+            old_scales,
+            new_codes,
+            new_scales,
+            words,
+            first // grid.columns,
+            grid.rows,
+            grid.columns,
+            grid.block_rows,
+            grid.block_columns,
+        )

@@ -1,0 +1,119 @@
+"""Loops for weighted means of models that follow one another: they add up what each changes of the one before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels import native
+from ramerge.core.kernels.formats import ELEMENTS, ElementFormat, Words
+
+GROUP = 8
+"""The most changes that a loop adds at once: their sum stays in a register meanwhile."""
+
+_ADD = """
+def add_changes({arguments}, weights, total):
+    {weights}
+    for i in range(np.uint64(total.size)):
+        s, before = total[i], {lane}(x0[i])
+        {add}
+        total[i] = s
+    return 0
+"""
+
+_SUM = """
+def add_weighted({arguments}, weights, total):
+    {weights}
+    for i in range(np.uint64(total.size)):
+        s = total[i]
+        {base}
+        {add}
+        total[i] = s
+    return 0
+"""
+
+_FINISH = """
+def finish(total, out):
+    for i in range(np.uint64(out.size)):
+        out[i] = out[i] + total[i] if total[i] != {real}(0) else out[i]
+    return 0
+"""
+
+
+def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]) -> None:
+    """Add to `total` what each of some models has changed of the one before it, times its weight, one after another.
+
+    Args:
+        format: of the models' elements, a key of `kernels.formats.FORMATS`.
+        models: 1-D arrays of equal length: one more than there are weights, at most `GROUP` more than one.
+        weights: rounded here to the type of `total`.
+        total: float32, or float64 for F64, of the models' length.
+    """
+    form = ELEMENTS[format]
+    words = [form.array(each, total.size) for each in models]
+    _adding(form, len(weights))(*words, np.array(weights, form.real), total)
+
+
+def add_weighted(
+    format: str, base: Words | None, models: Sequence[Words], weights: Sequence[float], total: NDArray[Any]
+) -> None:
+    """Add to `total` each of some models, or its difference from a base, times its weight, one after another.
+
+    Args:
+        format: of the elements of all, a key of `kernels.formats.FORMATS`.
+        base: 1-D; None to add the models themselves.
+        models: 1-D arrays, at most as many as a kernel takes.
+        weights: rounded here to the type of `total`.
+        total: float32, or float64 for F64, as long as the models.
+    """
+    form = ELEMENTS[format]
+    words = [form.array(each, total.size) for each in ([] if base is None else [base]) + list(models)]
+    _summing(form, len(models), base is not None)(*words, np.array(weights, form.real), total)
+
+
+def finish(total: NDArray[Any], out: NDArray[Any]) -> None:
+    """Add to `out` the sum of changes, of the same type of float. Where that is 0, `out` keeps every bit."""
+    _finishing(ELEMENTS["F32" if out.itemsize == 4 else "F64"])(total, out)
+
+
+@cache
+def _adding(form: ElementFormat, changes: int) -> Any:
+    lane = form.lanes[0]
+    steps = [
+        [f"after = {lane}(x{k}[i])", f"s = s + w{k} * (after - before)", "before = after"]
+        for k in range(1, changes + 1)
+    ]
+    source = native.filled(
+        _ADD,
+        arguments=", ".join(f"x{k}" for k in range(changes + 1)),
+        weights=[f"w{k} = weights[{k - 1}]" for k in range(1, changes + 1)],
+        lane=lane,
+        add=[line for lines in steps for line in lines],
+    )
+    types = (*[f"{form.word_code}[]"] * (changes + 1), f"{form.real_code}[]", f"{form.real_code}[]")
+    return native.load("add_changes", source, types, "i64")
+
+
+@cache
+def _summing(form: ElementFormat, models: int, based: bool) -> Any:
+    lane = form.lanes[0]
+    origin = " - b" if based else ""
+    source = native.filled(
+        _SUM,
+        arguments=", ".join([*(["base"] if based else []), *(f"x{k}" for k in range(models))]),
+        weights=[f"w{k} = weights[{k}]" for k in range(models)],
+        base=[f"b = {lane}(base[i])"] if based else [],
+        add=[f"s = s + w{k} * ({lane}(x{k}[i]){origin})" for k in range(models)],
+    )
+    types = (*[f"{form.word_code}[]"] * (models + based), f"{form.real_code}[]", f"{form.real_code}[]")
+    return native.load("add_weighted", source, types, "i64")
+
+
+@cache
+def _finishing(form: ElementFormat) -> Any:
+    source = native.filled(_FINISH, real=form.real_name)
+    return native.load("finish", source, (f"{form.real_code}[]",) * 2, "i64")

@@ -1,0 +1,125 @@
+"""Coefficients of task vectors that keep what each of them does in its core, its leading singular directions.
+
+Of N task vectors d_j of shape (m, n), d_i has the core U_i diag(s_i) V_i^T, and d_j does in it
+
+    M_ij = U_i^T d_j V_i        g_i[a, b] = (s_ia s_ib)^(2 power) / sum_ab (s_ia s_ib)^(2 power) M_ii[a, b]^2
+
+The coefficients w, between 0 and 1, minimize the sum over i of what sum_j w_j d_j does otherwise than d_i in its core,
+
+    sum_i sum_ab g_i[a, b] (sum_j w_j M_ij - M_ii)[a, b]^2 = w^T A w - 2 b^T w + constant
+
+Singular directions of large matrices are those of a randomized range finder with subspace iteration (Halko, Martinsson
+and Tropp 2011, arXiv 0909.4061, algorithm 4.4).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from ramerge.core.kernels.threefry import words
+from ramerge.core.linalg import arrays, spectral
+from ramerge.core.linalg.arrays import Array, real_of, wide
+from ramerge.core.linalg.spectral import Triples
+from ramerge.core.linalg.work import worked
+
+_OVERSAMPLED = 16  # directions of the range finder beyond those that are wanted
+_EXACT = 64  # a side up to which an eigendecomposition takes no longer
+_TOLERANCE = 1e-6  # of a coefficient
+_MOST_SWEEPS = 10_000
+_NOISE = 1e-12  # the share of the largest squared norm below which a task vector has not moved the tensor
+
+
+def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triples:
+    """The leading singular triples of a task vector.
+
+    Args:
+        tau: shape (m, n), float32 or float64; not 0.
+        rank: how many; fewer if the matrix has a lower rank, and more where the last ones are equal.
+        iterations: of subspace iteration.
+        key: of the random draws (`kernels.threefry`).
+    """
+    if min(tau.shape) <= max(_EXACT, rank + _OVERSAMPLED):
+        return spectral.leading(tau, lambda _values: rank)
+    basis = arrays.qr(tau @ _signs(tau, rank + _OVERSAMPLED, key))
+    for _ in range(iterations):
+        basis = arrays.qr(tau @ arrays.qr(tau.T @ basis))
+    worked((iterations + 1) * 4 * basis.shape[1] * math.prod(tau.shape))
+    found = spectral.leading(basis.T @ tau, lambda _values: rank)
+    return Triples(basis @ arrays.astype(found.u, real_of(tau)), found.s, found.v)
+
+
+def _signs(tau: Array, columns: int, key: tuple[int, int]) -> Array:
+    count = tau.shape[1] * columns
+    bits = np.unpackbits(words(key, 0, -(-count // 32)).view(np.uint8), count=count)
+    return arrays.asarray((2 * bits.astype(real_of(tau)) - 1).reshape(tau.shape[1], columns), tau)
+
+
+def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Array:
+    """The coefficients of task vectors that keep their cores: float64, shape (N,), from 0 to 1.
+
+    Args:
+        taus: N arrays of shape (m, n).
+        cores: those of each.
+        power: of the metric; see above.
+    """
+    if len(taus) == 1:
+        return np.ones(1)
+    overlap, target = _quadratic(taus, cores, power)
+    return _bounded_minimum(overlap, target)
+
+
+def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
+    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j, as NumPy's."""
+    right = arrays.concat([arrays.astype(one.v, real_of(taus[0])) for one in cores], 1)
+    ends = np.cumsum([one.s.size for one in cores])
+    projected = [tau @ right for tau in taus]
+    for i, one in enumerate(cores):
+        columns = slice(ends[i] - one.s.size, ends[i])
+        found = [arrays.to_host(wide(one.u).T @ wide(each[:, columns])) for each in projected]
+        relative = one.s / one.s[0]
+        metric = np.multiply.outer(relative, relative) ** (2 * power)
+        metric /= (metric * found[i] ** 2).sum()
+        yield metric, found
+
+
+def _quadratic(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> tuple[Array, Array]:
+    """A of shape (N, N), and b of shape (N,)."""
+    agents = range(len(taus))
+    overlap, target = np.zeros((len(taus), len(taus))), np.zeros(len(taus))
+    for i, (metric, found) in enumerate(acts(taus, cores, power)):
+        for j in agents:
+            target[j] += (metric * found[j] * found[i]).sum()
+            for k in agents:
+                overlap[j, k] += (metric * found[j] * found[k]).sum()
+    return overlap, target
+
+
+def _bounded_minimum(overlap: Array, target: Array) -> Array:
+    """Coefficients from 0 to 1 by coordinate descent from the best common one, so that copies get equal ones."""
+    whole = overlap.sum()  # 0 where task vectors cancel out
+    found = np.full(len(target), min(max(target.sum() / whole, 0.0), 1.0) if whole > 0 else 0.0)
+    for _ in range(_MOST_SWEEPS):
+        before = found.copy()
+        for j, row in enumerate(overlap):
+            others = sum(row[k] * found[k] for k in range(len(found)) if k != j)
+            found[j] = min(max((target[j] - others) / row[j], 0.0), 1.0)
+        if np.abs(found - before).max() <= _TOLERANCE:
+            break
+    return found
+
+
+def movers(taus: Sequence[Array]) -> list[int]:
+    """Which task vectors are more than noise compared with the largest one."""
+    norms = [spectral.squares(tau) for tau in taus]
+    return [index for index, norm in enumerate(norms) if norm > _NOISE * max(norms)]
+
+
+def cost(shape: tuple[int, int], agents: int, rank: int, iterations: int) -> tuple[float, float]:
+    """Operations of products for float32 inputs, and float64 numbers held."""
+    m, n = shape
+    sketch = min(rank + _OVERSAMPLED, m, n)
+    products = agents * m * n * ((2 * iterations + 2) * sketch + agents * rank)
+    return float(products), float(4 * agents * (m + n) * sketch)

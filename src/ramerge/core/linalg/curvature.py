@@ -1,0 +1,331 @@
+"""WUDI's quadratic objective, solved by a filter of its spectrum; formulas are in `methods.swudi`.
+
+With A the stack of all A_t = sqrt(g_t) tau_t, of shape (N m, n), C = A^T A. The step from theta_0 = sum_t c_t tau_t is
+
+    sum_t tau_t (G_t - c_t C) phi(C)        G_t = A_t^T A_t
+    X phi(A A^T) A        X = [(1 - c_t) A_t A_t^T / sqrt(g_t) - sum_{j != t} c_j A_j A_t^T / sqrt(g_j)]_t
+
+with X of shape (m, N m), so whichever of C and A A^T is smaller will do. phi(lambda) is f(lambda) / lambda, and 0
+beyond the leading directions.
+
+phi takes an eigendecomposition of a Gram matrix. Where no direction is left out and time * lambda is small, phi is so
+smooth that a polynomial of few terms does, and products of matrices take a tenth of the time.
+
+What is smooth is computed in the type of the task vectors: polynomials, and the products of task vectors with operators
+of a bounded time, which grow with its square root. In float32 that loses about 1e-6 of an update, which is less than
+what is lost when weights, a hundred times as large, are stored in float32. Gram matrices and decompositions are float32
+too, if so little of the time passes that nothing is amplified, and the cut is clear (`spectral.resolved`); all else is
+float64. An operator for the minimum may grow without bound, and is float64.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import chebyshev
+from numpy.typing import NDArray
+
+from ramerge.core.linalg import arrays, spectral
+from ramerge.core.linalg.arrays import Array, Real, real_of
+from ramerge.core.linalg.spectral import Values, upper_bound
+from ramerge.core.linalg.work import DECOMPOSITION, worked
+
+_BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
+_BRIEF = 10.0  # float32: the longest time * lambda, because an error of C grows with it
+_TERMS = 64  # of a polynomial that phi is fitted with
+_MOST_TERMS = {"float32": 32, "float64": _TERMS}  # of one that is used; each adds its rounding
+# what the terms that are left out of a polynomial may change of an update, at most, and the least share of the first
+# term that is above the rounding of a fit
+_LEFT_OUT = {"float32": (4e-6, 1e-8), "float64": (0.0, 1e-14)}
+
+
+@dataclass(frozen=True)
+class Filter:
+    """The filter of a gradient flow.
+
+    Attributes:
+        time: see `methods.swudi`; infinite for f = 1.
+        choose: how many leading directions, given the eigenvalues of C that are not null, descending; None for all.
+    """
+
+    time: float
+    choose: Callable[[Values], int] | None
+
+    def phi(self, values: Values) -> Values:
+        """f / lambda of eigenvalues, above 0 if the time is infinite."""
+        if math.isinf(self.time):
+            return 1 / values
+        return np.where(values > 0, -np.expm1(-self.time * values) / np.where(values > 0, values, 1), self.time)
+
+
+def solve(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
+    """theta_0 + (D - theta_0 C) phi(C), in the dtype of the task vectors.
+
+    Args:
+        taus: N arrays of shape (m, n), at least one of them not 0.
+        start: c_t of each task vector.
+        filter: see there.
+    """
+    moved = [(tau, factor) for tau, factor in zip(taus, start, strict=True) if tau.any()]
+    solver = _by_columns if len(moved) * len(taus[0]) < taus[0].shape[1] else _by_rows
+    return solver([tau for tau, _ in moved], [factor for _, factor in moved], filter)
+
+
+def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
+    """By C of shape (n, n)."""
+    real = _real(taus, filter)
+    for precision in _precisions(real, taus[0].shape[1]):
+        grams = [_unit(spectral.gram(tau.T, precision)) for tau in taus]
+        curvature = _sum([grams[0] + 0, *grams[1:]])
+        narrow = arrays.astype(curvature, real)
+        bound = upper_bound(narrow)
+        if bound * filter.time <= _BRIEF or precision == "float64":
+            terms = _series(bound, filter, min(taus[0].shape), len(curvature), real)
+            found = None if terms is not None else _led(curvature, filter, spectral.noise(curvature.shape))
+            if terms is not None or found is not None:
+                break
+    excess = [arrays.astype(gram - factor * curvature, real) for gram, factor in zip(grams, start, strict=True)]
+    del grams
+    if terms is not None:
+        m, n = taus[0].shape
+        if (len(terms) - 1) * m > (len(terms) - 2 + len(taus)) * n:  # fewer operations for operators than for the step
+            smooth = _polynomial(None, narrow, bound, terms)
+            operators = [one @ smooth for one in excess]
+            for operator, factor in zip(operators, start, strict=True):
+                _add_to_diagonal(operator, factor)
+            return _applied(taus, operators)
+        step = _polynomial(_applied(taus, excess, real=real), narrow, bound, terms)
+        for tau, factor in zip(taus, start, strict=True):
+            step += arrays.astype(tau, real) * factor
+        return arrays.astype(step, real_of(taus[0]))
+    assert found is not None
+    values, vectors = found
+    weighted = arrays.astype(spectral.scale_columns(vectors, filter.phi(values)), real)
+    back = arrays.astype(vectors, real).T
+    return _applied(taus, [one @ weighted for one in excess], start, back)
+
+
+def _precisions(real: Real, side: int) -> tuple[Real, ...]:
+    """The dtypes to try for Gram matrices and decompositions."""
+    return ("float32", "float64") if real == "float32" and side > spectral.SMALL else ("float64",)
+
+
+def _applied(
+    taus: Sequence[Array],
+    operators: Sequence[Array],
+    start: Sequence[float] = (),
+    back: Array | None = None,
+    real: Real | None = None,
+) -> Array:
+    """sum_t taus[t] (operators[t] back + start[t]), computed in the type of the operators.
+
+    Stored in that of the task vectors if `real` does not name another.
+    """
+    result = arrays.empty(tuple(taus[0].shape), real or real_of(taus[0]), taus[0])
+    real = real_of(operators[0])
+    for rows in spectral.blocks(result.T):
+        ones = [arrays.astype(tau[rows], real) for tau in taus]
+        total = _sum(one @ operator for one, operator in zip(ones, operators, strict=True))
+        if back is not None:
+            total = total @ back
+        for one, factor in zip(ones, start, strict=False):  # none, if the operators hold them
+            if factor:
+                total += factor * one
+        result[rows] = total
+    return result
+
+
+def _unit(gram: Array) -> Array:
+    gram /= float(gram.diagonal().sum()) or 1.0
+    return gram
+
+
+def _add_to_diagonal(square: Array, number: float) -> None:
+    square.reshape(-1)[:: len(square) + 1] += number
+
+
+def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> Array:
+    """By A A^T of shape (N m, N m)."""
+    real = _real(taus, filter)
+    products, norms = _stacked_gram(taus, real)
+    bound = upper_bound(products)
+    if (terms := _series(bound, filter, len(taus[0]), len(products), real)) is not None:
+        step = _polynomial(_excess(products, norms, start), products, bound, terms)
+    else:
+        noise, found = spectral.noise(tuple(taus[0].shape)), None
+        if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > spectral.SMALL):
+            found = _led(products, filter, noise)
+        if found is None:
+            del products  # before the next one is there
+            products, norms = _stacked_gram(taus, "float64")
+            found = _led(products, filter, noise)
+        assert found is not None
+        values, vectors = found
+        weighted = spectral.scale_columns(_excess(products, norms, start) @ vectors, filter.phi(values))
+        step = weighted @ vectors.T
+        del vectors, weighted
+    del products
+    parts = _parts(len(taus[0]), len(taus))
+    operators = []
+    for columns, norm, factor in zip(parts, norms, start, strict=True):
+        operator = arrays.contiguous(step[:, columns]) / norm
+        _add_to_diagonal(operator, factor)
+        operators.append(arrays.astype(operator, real))
+    result = arrays.empty(tuple(taus[0].shape), real_of(taus[0]), taus[0])
+    for columns in spectral.blocks(result):
+        result[:, columns] = _sum(
+            operator @ arrays.astype(tau[:, columns], real) for operator, tau in zip(operators, taus, strict=True)
+        )
+    return result
+
+
+def _parts(rows: int, agents: int) -> list[slice]:
+    return [slice(begin, begin + rows) for begin in range(0, rows * agents, rows)]
+
+
+def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]]:
+    """A A^T by blocks of two agents, of which those below the diagonal are those above it; and the norms of agents."""
+    parts = _parts(len(taus[0]), len(taus))
+    products = arrays.zeros((parts[-1].stop,) * 2, real, taus[0])
+    for columns in [slice(None)] if real == real_of(taus[0]) else spectral.blocks(taus[0]):
+        ones = [arrays.astype(tau[:, columns], real) for tau in taus]
+        for t, rows in enumerate(parts):
+            for j in range(t + 1):
+                products[rows, parts[j]] += arrays.gram(ones[t]) if j == t else ones[t] @ ones[j].T
+        worked(ones[0].dtype.itemsize / 8 * products.shape[0] ** 2 * ones[0].shape[1])
+    for t, rows in enumerate(parts):
+        for j in range(t):
+            products[parts[j], rows] = products[rows, parts[j]].T
+    norms = [math.sqrt(float(arrays.wide(products[rows, rows].diagonal()).sum())) or 1.0 for rows in parts]
+    scales = arrays.asarray(np.repeat([1 / norm for norm in norms], len(taus[0])), products)
+    products *= scales
+    products *= scales[:, None]
+    return products, norms
+
+
+def _excess(products: Array, norms: Sequence[float], start: Sequence[float]) -> Array:
+    """X; what no two agents have in common cancels exactly, because it is not added in the first place."""
+    m = len(products) // len(norms)
+    parts = _parts(m, len(norms))
+    result = arrays.empty((m, len(products)), real_of(products), products)
+    for t, columns in enumerate(parts):
+        result[:, columns] = (1 - start[t]) * norms[t] * products[columns, columns]
+        for j, rows in enumerate(parts):
+            if j != t:
+                result[:, columns] -= start[j] * norms[j] * products[rows, columns]
+    return result
+
+
+def _real(taus: Sequence[Array], filter: Filter) -> Real:
+    return "float32" if real_of(taus[0]) == "float32" and filter.time <= _BOUNDED else "float64"
+
+
+def _sum(terms: Iterable[Array]) -> Array:
+    first, *others = terms
+    for other in others:
+        first += other
+    return first
+
+
+def _led(symmetric: Array, filter: Filter, noise: float) -> tuple[Values, Array] | None:
+    """The leading eigenvalues and vectors; None if float32 does not resolve them."""
+    values, vectors = spectral.spectrum(symmetric)
+    if real_of(symmetric) == "float32":
+        k = spectral.resolved(values, filter.choose or len)
+        return None if k is None else (values[:k], vectors[:, :k])
+    known = values[: spectral.rank(values, noise)]
+    k = spectral.cut(values, filter.choose(known) if filter.choose else len(known), noise)
+    return values[:k], vectors[:, :k]
+
+
+# --- phi as a polynomial ---------------------------------------------------------------------------------------------
+
+
+def _series(bound: float, filter: Filter, rows: int, side: int, real: Real) -> NDArray[np.float64] | None:
+    """Chebyshev coefficients of phi from 0 to the bound of a spectrum; None if that is no faster."""
+    if filter.choose is not None or math.isinf(filter.time):
+        return None
+    terms = _terms(filter, bound, real)
+    return terms if _faster(len(terms), rows, side, real) else None
+
+
+def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
+    """Chebyshev coefficients of phi from 0 to `bound`, without those that are small at the end.
+
+    The step that phi takes is at most `bound` times its error off, in units of the task vectors.
+    """
+    nodes = chebyshev.chebpts1(_TERMS + 1)
+    terms: NDArray[Any] = chebyshev.chebfit(nodes, filter.phi(bound / 2 * (nodes + 1)), _TERMS)
+    of_update, least = _LEFT_OUT[real]
+    small = max(of_update / max(bound, 1e-300), least * abs(terms[0]))
+    return terms[: np.flatnonzero(np.abs(terms) > small).max(initial=0) + 1]
+
+
+def _faster(terms: int, rows: int, side: int, real: Real) -> bool:
+    """Whether products of a matrix of `rows` rows take less time than an eigendecomposition; in float32 half of it."""
+    half = 0.5 if real == "float32" else 1.0
+    return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < DECOMPOSITION * side
+
+
+def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[np.float64]) -> Array:
+    """x sum_k terms[k] T_k(2 symmetric / bound - 1), by the recurrence of Chebyshev polynomials; overwrites both.
+
+    Without x, the polynomial itself.
+    """
+    symmetric *= 4 / bound
+    if x is None:
+        x, present = arrays.zeros(tuple(symmetric.shape), real_of(symmetric), symmetric), 0.5 * symmetric
+        _add_to_diagonal(x, 1.0)
+    else:
+        present = x @ symmetric
+        present *= 0.5
+    before = x
+    present -= x
+    result = float(terms[0]) * x
+    for k in range(1, len(terms)):
+        result += float(terms[k]) * present
+        worked(symmetric.dtype.itemsize / 8 * 2 * len(x) * len(symmetric) ** 2)
+        if k + 1 < len(terms):
+            following = present @ symmetric
+            before += present
+            before += present
+            following -= before
+            before, present = present, following
+    return result
+
+
+# --- what it takes ---------------------------------------------------------------------------------------------------
+
+
+def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[float, float, float]:
+    """Operations of products, cubes of the sides of eigendecompositions, and float64 numbers held, for float32 inputs.
+
+    What depends on the largest eigenvalue is taken to be as for random task vectors.
+    """
+    m, n = shape
+    stacked, half = agents * m, 0.5 if filter.time <= _BOUNDED else 1.0
+    side, long = sorted((n, stacked))
+    largest = agents / side * (1 + math.sqrt(side / long)) ** 2
+    decomposed = 0.5 if largest * filter.time <= _BRIEF and side > spectral.SMALL else 1.0
+    k = min(k, side)
+    terms = len(_terms(filter, largest, "float32")) if filter.choose is None and math.isfinite(filter.time) else 0
+    if n <= stacked:
+        numbers = (2 * agents + 6) * n * n
+        applied = half * 2 * agents * m * n * n
+        if terms and _faster(terms, min(m, n), n, "float32"):
+            rest = min((terms - 1) * m, (terms - 2 + agents) * n)
+            return decomposed * agents * n * n * m + applied + half * 2 * rest * n * n, 0.0, numbers
+        products = decomposed * agents * n * n * m + half * 2 * k * n * (agents * n + (agents + 1) * m)
+        return products, decomposed * n**3, numbers
+    applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
+    if terms and _faster(terms, m, stacked, "float32"):
+        return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers
+    return (
+        decomposed * (stacked * stacked * n + 2 * m * stacked * (stacked + k)) + applied,
+        decomposed * stacked**3,
+        numbers,
+    )

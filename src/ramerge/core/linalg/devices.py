@@ -1,0 +1,129 @@
+"""Where a matrix is solved for: here by NumPy, or by torch on a GPU.
+
+A device is shared by the threads of a process. Two of them may hold matrices there: while one is solved for, the next
+one arrives and the last one leaves, and meanwhile further threads read and write. What a device cannot do is done
+here instead: float64 on MPS, a matrix that does not fit, or one that torch fails at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from queue import Queue
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.linalg import spectral
+from ramerge.core.linalg.arrays import Array, DoubleMissingError, to_host
+
+Solve = Callable[[list[Array]], Array]
+
+TORCH_CPU = "torch:cpu"
+"""torch on the CPU, for tests."""
+SIDE_BY_SIDE = 2
+"""Matrices on a device at a time."""
+_TOLERANCES = {"float32": 1e-4, "float64": 1e-10}
+
+
+@dataclass(frozen=True)
+class Solver:
+    """Where the matrices of a tensor are solved for.
+
+    Attributes:
+        device: `cpu`, or a device as torch names it.
+        notify: gets a warning, once for a device, when a matrix is solved for here instead.
+    """
+
+    device: str = "cpu"
+    notify: Callable[[str], None] = field(default=lambda _text: None, compare=False)
+
+    def solve(self, function: Solve, taus: Sequence[NDArray[Any]]) -> NDArray[Any]:
+        """`function(taus)`, computed there; `function` leaves the task vectors as they are."""
+        if self.device == "cpu":
+            return to_host(function(list(taus)))
+        return _device(self.device).solve(function, taus, self.notify)
+
+
+CPU = Solver()
+
+
+class _Device:
+    """A device of torch, of a process."""
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        self._torch, self._name = torch, name
+        self._device = torch.device(name.removeprefix("torch:"))
+        # of CUDA, so that one matrix is copied while another one is solved for
+        self._slots: Queue[Any] = Queue()
+        for _ in range(SIDE_BY_SIDE):
+            self._slots.put(torch.cuda.Stream(self._device) if self._device.type == "cuda" else None)
+        self._too_large = float("inf")  # bytes of task vectors that did not fit
+        self._has_warned = False
+
+    def solve(self, function: Solve, taus: Sequence[NDArray[Any]], notify: Callable[[str], None]) -> NDArray[Any]:
+        size = sum(tau.nbytes for tau in taus)
+        if size < self._too_large:
+            stream = self._slots.get()
+            try:
+                return self._solve(function, taus, stream)
+            except DoubleMissingError:
+                pass
+            except RuntimeError as error:
+                if self._is_full(error):
+                    self._too_large = min(self._too_large, size)
+                self._warn(str(error).strip() or "no reason given", notify)
+            finally:
+                self._slots.put(stream)
+        return to_host(function(list(taus)))
+
+    def _warn(self, reason: str, notify: Callable[[str], None]) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            notify(
+                f"{self._name}: a matrix was solved for on the CPU instead ({reason.splitlines()[0][:200]}); "
+                "the result holds"
+            )
+
+    def _solve(self, function: Solve, taus: Sequence[NDArray[Any]], stream: Any) -> NDArray[Any]:
+        with self._torch.inference_mode(), self._torch.cuda.stream(stream):
+            try:
+                return to_host(function([self._torch.from_numpy(tau).to(self._device) for tau in taus]))
+            except RuntimeError as error:
+                if self._is_full(error):
+                    self._torch.cuda.empty_cache()
+                raise
+
+    def _is_full(self, error: RuntimeError) -> bool:
+        return isinstance(error, self._torch.cuda.OutOfMemoryError) or "out of memory" in str(error).lower()
+
+
+@cache
+def _device(name: str) -> _Device:
+    return _Device(name)
+
+
+def is_sound(device: str) -> bool:
+    """Whether a device multiplies and decomposes as NumPy does; products in TensorFloat-32, for example, do not."""
+    rows = np.random.default_rng(0).standard_normal((96, 160))
+    for real, tolerance in _TOLERANCES.items():
+        tau = rows.astype(real)
+        try:
+            found = _device(device).solve(lambda taus: spectral.polar(taus[0]), [tau], _refuse)
+        except _RefusedError:
+            return False
+        if np.abs(found - spectral.polar(rows)).max() > tolerance:
+            return False
+    return True
+
+
+class _RefusedError(Exception):
+    pass
+
+
+def _refuse(text: str) -> None:
+    raise _RefusedError(text)

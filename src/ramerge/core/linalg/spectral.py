@@ -1,0 +1,278 @@
+"""Parts of methods that take matrices apart: spectra, polar factors, and products of long matrices.
+
+A singular value decomposition of x of shape (m, n) is the eigendecomposition of the Gram matrix of the smaller side.
+Its vectors have no signs of their own, and where singular values are equal, any rotation of them is as good. So only
+products are used in which signs and rotations cancel.
+
+What is lost in the noise is dropped: an eigenvalue of a Gram matrix is accurate to about `noise` times the largest one.
+A smaller one counts as 0 and its direction as null, and two that differ by less are equal: a cut between them moves on
+past all that are equal. Both are relative, so that the result of small task vectors is the same, only smaller.
+
+Decompositions are float64, except of large matrices in float32 where that costs about 1e-6 of the result: where the
+spectrum is spread evenly, as that of weights in bfloat16 is, where no direction is amplified, and where a cut parts
+what differs (`resolved`). Everything else is done again in float64, so no spectrum gets a worse result than that.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.linalg import arrays
+from ramerge.core.linalg.arrays import Array, Real, real_of, wide
+from ramerge.core.linalg.work import DECOMPOSITION, worked
+
+Values = NDArray[np.float64]
+
+NULL = 1e-12
+"""Share of the largest eigenvalue of a Gram matrix of directions below which a direction counts as missing."""
+SMALL = 256
+"""A side up to which everything is float64: it takes no time."""
+
+_BLOCK = 1 << 21  # elements that are widened to float64 at a time
+_STEEP = 0.05  # float32: the least mean eigenvalue over the largest one, and so about the least that a method keeps
+_LEAST = 1e-2  # float32: the least eigenvalue over the largest one whose direction is used
+_APART = 3e-5  # float32: the least distance of eigenvalues between which a spectrum is cut, over the largest one
+_ROUNDED = 1e-6  # float32: how far an eigenvalue may be off, over the largest one
+_SOUND = 1e-3  # float32: the least eigenvalue of a Gram matrix of directions, over the largest one
+
+
+@dataclass(frozen=True)
+class Triples:
+    """Some singular triples of a matrix of shape (m, n): u of shape (m, k), s descending, and v of shape (n, k).
+
+    s is NumPy's; u and v are arrays where the matrix is, and may be of different dtypes.
+    """
+
+    u: Array
+    s: Values
+    v: Array
+
+
+def noise(shape: tuple[int, ...]) -> float:
+    """The share of the largest eigenvalue of a Gram matrix to which its eigenvalues are accurate."""
+    return (64 + max(shape)) * 2.0**-52
+
+
+def blocks(x: Array) -> Iterator[slice]:
+    """Blocks of columns of a matrix, of about `_BLOCK` elements."""
+    step = max(1, _BLOCK // max(len(x), 1))
+    return (slice(start, min(start + step, x.shape[1])) for start in range(0, x.shape[1], step))
+
+
+def gram(x: Array, real: Real = "float64") -> Array:
+    """x x^T, of shape (m, m) for x of shape (m, n)."""
+    if real_of(x) == real:
+        worked(x.dtype.itemsize / 8 * len(x) ** 2 * x.shape[1])
+        return arrays.gram(x)
+    total = arrays.zeros((len(x), len(x)), real, x)
+    for columns in blocks(x):
+        block = arrays.astype(x[:, columns], real)
+        total += arrays.gram(block)
+        worked(len(x) ** 2 * block.shape[1])
+    return total
+
+
+def transposed_product(x: Array, y: Array) -> Array:
+    """x^T y in the dtype of y, of shape (n, k) for x of shape (m, n) and y of shape (m, k)."""
+    if real_of(x) == real_of(y):
+        return x.T @ y
+    result = arrays.empty((x.shape[1], y.shape[1]), real_of(y), x)
+    for columns in blocks(x):
+        result[columns] = arrays.astype(x[:, columns], real_of(y)).T @ y
+    return result
+
+
+def spectrum(symmetric: Array) -> tuple[Values, Array]:
+    """Eigenvalues in descending order, none below 0, and their vectors as columns."""
+    values, vectors = arrays.eigh(symmetric)
+    worked(symmetric.dtype.itemsize / 8 * DECOMPOSITION * len(symmetric) ** 3)
+    return np.maximum(values[::-1], 0), arrays.flip(vectors)
+
+
+def scale_columns(x: Array, factors: NDArray[np.float64]) -> Array:
+    """x diag(factors)."""
+    return x * arrays.asarray(np.ascontiguousarray(factors), x)
+
+
+def rank(values: Values, noise: float, least: float = 0.0) -> int:
+    """How many of the descending eigenvalues of a Gram matrix are not null.
+
+    `least` is the size of a matrix from which the present one was computed with cancellation, if that is larger.
+    """
+    return int(np.count_nonzero(values > noise * max(values.max(initial=0.0), least)))
+
+
+def cut(values: Values, k: int, noise: float, least: float = 0.0) -> int:
+    """`k`, or the rank if that is less, or more where the cut would part equal eigenvalues."""
+    full = rank(values, noise, least)
+    while 0 < k < full and values[k - 1] - values[k] <= noise * values[0]:
+        k += 1
+    return min(k, full)
+
+
+# --- float32 ---------------------------------------------------------------------------------------------------------
+
+
+def even(symmetric: Array) -> bool:
+    """Whether a Gram matrix of many rows has a spectrum so even that float32 may do."""
+    if len(symmetric) <= SMALL:
+        return False
+    return float(symmetric.diagonal().sum()) >= _STEEP * len(symmetric) * upper_bound(symmetric)
+
+
+def resolved(values: Values, choose: Callable[[Values], int]) -> int | None:
+    """How many eigenvalues in float32 `choose` takes; None where their rounding could change that, or what is kept."""
+    off = _ROUNDED * values[0]
+    k = choose(values)
+    if not 0 < k <= len(values) or values[k - 1] < _LEAST * values[0]:
+        return None
+    if k < len(values) and values[k - 1] - values[k] < _APART * values[0]:
+        return None
+    return k if choose(values + off) == k == choose(np.maximum(values - off, 0)) else None
+
+
+def upper_bound(symmetric: Array) -> float:
+    """Slightly more than the largest eigenvalue of a positive semidefinite matrix, by some steps of Lanczos."""
+    basis = np.random.default_rng(0).standard_normal((1, len(symmetric)))
+    basis /= np.linalg.norm(basis)
+    diagonal, off_diagonal = [], []
+    for _ in range(min(24, len(symmetric))):
+        following = arrays.to_host(symmetric @ arrays.asarray(basis[-1], symmetric)).astype(np.float64)
+        diagonal.append(float(following @ basis[-1]))
+        for _twice in range(2):
+            following -= basis.T @ (basis @ following)
+        off_diagonal.append(float(np.linalg.norm(following)))
+        if off_diagonal[-1] <= 1e-6 * max(diagonal):
+            break
+        basis = np.concatenate([basis, following[None] / off_diagonal[-1]])
+    values, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(off_diagonal[:-1], 1) + np.diag(off_diagonal[:-1], -1))
+    return 1.05 * float(values[-1] + off_diagonal[-1] * abs(vectors[-1, -1]))
+
+
+# --- singular triples and polar factors ------------------------------------------------------------------------------
+
+
+def leading(x: Array, choose: Callable[[Values], int], least: float = 0.0, *, exact: bool = True) -> Triples:
+    """The leading singular triples of a matrix of shape (m, n).
+
+    Args:
+        x: the matrix.
+        choose: how many, given the squares of its singular values.
+        least: in squares, as for `rank`.
+        exact: in float64, even if float32 would resolve them: where near-null directions of several agents together
+            are amplified. Vectors of the longer side may still be float32, for x in float32, if it is twice as long.
+    """
+    if len(x) > x.shape[1]:
+        found = leading(x.T, choose, least, exact=exact)
+        return Triples(found.v, found.s, found.u)
+    narrow = real_of(x) == "float32" and len(x) > SMALL
+    if narrow and not exact:
+        smaller = gram(x, "float32")
+        if even(smaller):
+            values, vectors = spectrum(smaller)
+            if (found_k := resolved(values, choose)) is not None:
+                u, s = arrays.contiguous(vectors[:, :found_k]), np.sqrt(values[:found_k])
+                return Triples(u, s, scale_columns(transposed_product(x, u), 1 / s))
+    values, vectors = spectrum(gram(x))
+    k = cut(values, choose(values), noise(x.shape), least)
+    u, s = arrays.contiguous(vectors[:, :k]), np.sqrt(values[:k])
+    narrow = narrow and 2 * len(x) <= x.shape[1] and k > 0 and values[k - 1] >= _LEAST * values[0]
+    right = arrays.astype(u, "float32") if narrow else u
+    return Triples(u, s, scale_columns(transposed_product(x, right), 1 / s))
+
+
+@dataclass(frozen=True)
+class InverseRoot:
+    """The inverse root of a positive semidefinite matrix of shape (p, p), in which null directions are 0.
+
+    Attributes:
+        root: shape (p, p).
+        kept: an orthonormal basis of what is not null, shape (p, rank); None if that is all.
+    """
+
+    root: Array
+    kept: Array | None
+
+    def projected(self, part: slice) -> Array | None:
+        """The part of the projector on what is not null in some rows and columns; None for the identity."""
+        return None if self.kept is None else arrays.gram(self.kept[part])
+
+
+def inverse_root(x: Array) -> InverseRoot:
+    """(x x^T)^(+1/2) for x of shape (p, long); in float32 only if x is, and its rows are far from dependent."""
+    if real_of(x) == "float32" and len(x) > SMALL:
+        values, vectors = spectrum(gram(x, "float32"))
+        if values[-1] >= _SOUND * values[0]:
+            half = scale_columns(vectors, values**-0.25)
+            return InverseRoot(arrays.gram(half), None)
+    values, vectors = spectrum(gram(x))
+    kept = int(np.count_nonzero(values > NULL * values.max(initial=0.0)))
+    half = scale_columns(vectors[:, :kept], values[:kept] ** -0.25)
+    return InverseRoot(arrays.gram(half), vectors[:, :kept] if kept < len(x) else None)
+
+
+def polar(x: Array) -> Array:
+    """The orthogonal polar factor x (x^T x)^(+1/2), in which directions that are missing in x are 0; shape of x."""
+    return matmul(inverse_root(x).root, x) if len(x) < x.shape[1] else matmul(x, inverse_root(x.T).root)
+
+
+def matmul(x: Array, y: Array) -> Array:
+    """x y in the narrower of their dtypes."""
+    real: Real = "float64" if real_of(x) == real_of(y) == "float64" else "float32"
+    return arrays.astype(x, real) @ arrays.astype(y, real)
+
+
+def total(matrices: Iterable[Array]) -> Array:
+    """The sum of at least one matrix, in float64."""
+    first, *others = matrices
+    result = wide(first) + 0.0  # a copy
+    for other in others:
+        result += other
+    return result
+
+
+def squares(x: Array) -> float:
+    """||x||_F^2 in float64."""
+    return inner(x, x)
+
+
+def inner(x: Array, y: Array) -> float:
+    """The sum of the products of the elements of two matrices of one shape, in float64."""
+    return sum(float((wide(x[:, columns]) * wide(y[:, columns])).sum()) for columns in blocks(x))
+
+
+def norm(x: Array) -> float:
+    return math.sqrt(squares(x))
+
+
+# --- methods of a matrix ---------------------------------------------------------------------------------------------
+
+
+def side_by_side(triples: Sequence[Triples]) -> tuple[Array, Array]:
+    """Left vectors of all agents side by side, and right ones, each in the narrowest dtype of theirs."""
+    return _joined([one.u for one in triples]), _joined([one.v for one in triples])
+
+
+def _joined(vectors: Sequence[Array]) -> Array:
+    real: Real = "float32" if any(real_of(one) == "float32" for one in vectors) else "float64"
+    return arrays.concat([arrays.astype(one, real) for one in vectors], 1)
+
+
+def aligned(triples: Sequence[Triples]) -> Array:
+    """polar(U) diag(S) polar(V)^T of the triples of all agents side by side; float32 if all on one side are."""
+    u, v = side_by_side(triples)
+    if len(u) > len(v):
+        return aligned([Triples(one.v, one.s, one.u) for one in triples]).T
+    return times_polar(scale_columns(polar(u), np.concatenate([one.s for one in triples])), v)
+
+
+def times_polar(x: Array, v: Array) -> Array:
+    """x polar(v)^T, without polar(v), which may be as large as the result."""
+    if v.shape[1] <= len(v):
+        return matmul(matmul(x, inverse_root(v.T).root), v.T)
+    return matmul(matmul(x, v.T), inverse_root(v).root)

@@ -1,0 +1,88 @@
+"""AIM: activation-informed merging (Nobari et al. 2025, arXiv 2502.02421), on the sum of the task vectors.
+
+For a linear weight, with the mean absolute activation a_j of its input j over recorded inputs of all agents,
+
+    tau_ij = scale * (sum_t tau_t)_ij * (1 - (1 - keep) a_j / max_j a_j)
+
+What meets the base's strongest inputs is changed least. The paper takes the base's activations on any text: record
+inputs with `ramerge calibrate --source base`. All other tensors, and weights without recorded inputs, take the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
+from ramerge.core.methods.matrices import WIDENED
+from ramerge.core.methods.other_result import Start
+
+
+class AimParameters(Parameters):
+    """Parameters of `aim`."""
+
+    scale: float = Field(1.0, allow_inf_nan=False, description="factor of the sum of the task vectors")
+    keep: float = Field(
+        0.2, ge=0, le=1, description="what stays of an update that meets the input with the largest activation"
+    )
+
+
+def factors(layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
+    """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
+    means = np.mean([each.weights @ np.abs(each.inputs) for each in recorded], 0)
+    largest = float(means.max(initial=0.0))
+    if not largest:
+        return None
+    kept: Array = 1 - (1 - parameters.keep) * (means / largest)
+    kept = kept.astype(np.float32 if layer.itemsize == 4 else np.float64)
+    return kept[:, None] if layer.transposed else kept
+
+
+def prepare(parameters: AimParameters, agents: Agents, _results: Results) -> Start:
+    return Start(len(agents), parameters.scale)
+
+
+def merge(piece: Piece, prior: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    if piece.operator is None:
+        return prior.merge(piece, counts, allow_nonfinite)
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        return piece.compute_numbers(partial(_damped, prior, piece.operator), (-1, piece.shape[1]))
+
+
+def _damped(prior: Start, kept: Array, base: Array, *agents: Array) -> Array:
+    return np.asarray(base + prior([agent - base for agent in agents]) * kept)
+
+
+def unit(layer: Layer, _parameters: AimParameters) -> int:
+    """Whole rows where inputs were recorded; more than one element, which would be merged by itself."""
+    return max(layer.shape[1] * (layer.width if layer.transposed else 1), 2) if layer.rows else 1
+
+
+def scratch(layer: Layer, _parameters: AimParameters, _agents: int) -> int:
+    """Bytes of the recorded inputs and their absolute values."""
+    result = 4 * math.prod(layer.shape) if layer.transposed else 0
+    return 16 * (sum(layer.rows) * layer.width + result) + WIDENED if layer.rows else 0
+
+
+AIM = Method(
+    name="aim",
+    family="prompts",
+    title="Activation-informed merging",
+    source="Activation-Informed Merging of Large Language Models, arXiv 2502.02421",
+    formula="linear weights: scale * (sum_t tau_t)_ij (1 - (1 - keep) a_j / max a), a: mean absolute inputs; others: "
+    "scale * sum_t tau_t",
+    differs="has no such method",
+    parameters=AimParameters,
+    side=INPUTS,
+    operator=factors,
+    unit=unit,
+    scratch=scratch,
+    prepare=prepare,
+    merge=merge,
+)

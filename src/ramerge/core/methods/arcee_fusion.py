@@ -1,0 +1,100 @@
+"""Arcee Fusion: of one agent's task vector only what matters most (Arcee, mergekit's method of this name).
+
+I = |tau| * sum over the row of p ln(p / q)        p, q: softmax of the agent's and of the base's row, plus 1e-8
+merged = a    where I >= median + 1.5 * (upper quartile - lower quartile), over the tensor
+       = b    otherwise
+
+Where at least three quarters of the elements have I = 0, the threshold is 0 and the result is the agent. Quartiles are
+the elements of rank floor(q (n - 1)), found by counting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels.elementwise import Inputs, histogram
+from ramerge.core.kernels.formats import uniform
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.methods.base import Agents, Counts, Method, Parameters, Results
+from ramerge.core.methods.gram import row_of, row_unit
+from ramerge.core.methods.ranks import Values, ranked
+from ramerge.core.methods.trim import every
+
+_LEAST_CHANCE = 1e-8
+# Rows are taken in groups of so many elements, so that what is made of them is small.
+_GROUP = 1 << 16
+
+
+class ArceeFusionParameters(Parameters):
+    """`arcee_fusion` has no parameters."""
+
+
+@dataclass(frozen=True)
+class Quartiles(Values):
+    """Importances, and the ranks of their quartiles."""
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
+        base, agent = piece.numbers((-1, row_of(piece.shape)))
+        words = importances(base, agent).reshape(-1).view(np.uint32)
+        return histogram(every, uniform("F32", 1), [words], Inputs(1, base=False), counts, bins)
+
+    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+        return tuple(counted - int(part * (counted - 1)) for part in (0.25, 0.5, 0.75)) if counted else (1, 1, 1)
+
+
+def importances(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[np.float32]:
+    made = np.empty(base.shape, np.float32)
+    step = max(_GROUP // base.shape[1], 1)
+    for first in range(0, len(base), step):
+        rows = slice(first, first + step)
+        with np.errstate(all="ignore"):
+            p, q = _chances(agent[rows]), _chances(base[rows])
+            divergence = np.maximum(np.sum(p * np.log(p / q), axis=-1, keepdims=True), 0)
+            made[rows] = np.abs(agent[rows] - base[rows]) * divergence
+    return made
+
+
+def _chances(rows: NDArray[Any]) -> NDArray[np.float64]:
+    """Softmax of every row, in float64: the divergence of close rows is far below the accuracy of float32."""
+    wide = rows.astype(np.float64)
+    powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
+    chances: NDArray[np.float64] = powers / powers.sum(axis=-1, keepdims=True) + _LEAST_CHANCE
+    return chances
+
+
+def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Results) -> np.float32:
+    lower, median, upper = (rank.value for rank in results[ranked(Quartiles())][0])
+    with np.errstate(over="ignore"):
+        return np.float32(median + 1.5 * (upper - lower))
+
+
+def merge(piece: Piece, least: np.float32, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
+
+    def fused(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[Any]:
+        # a row that is not finite has no importance, and must not pass for the base's
+        return np.where(importances(base, agent) < least, base, agent)
+
+    return piece.compute_numbers(fused, (-1, row_of(piece.shape)))
+
+
+ARCEE_FUSION = Method(
+    name="arcee_fusion",
+    family="one model",
+    title="Arcee Fusion of one agent",
+    source="mergekit's method of this name",
+    formula="the agent where |tau| * KL(softmax of its row, of the base's) is at least median + 1.5 * interquartile "
+    "range, else the base",
+    alone="only what matters most of its task vector is merged",
+    differs="takes quartiles of a random million of elements, and softmaxes in the dtype of the merge",
+    parameters=ArceeFusionParameters,
+    most=1,
+    statistics=lambda _parameters, _agents: (ranked(Quartiles()),),
+    unit=row_unit,
+    prepare=prepare,
+    merge=merge,
+)

@@ -1,0 +1,423 @@
+"""Definition of a method: its paper, its parameters, what it counts, and pure functions on pieces of tensors."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.linalg.work import DECOMPOSITION
+
+Counts = NDArray[Any]
+FEW = 16
+"""The most agents that a kernel takes that is written out for their number."""
+MANY = 512
+"""The most agents of methods that take them one after another, or in groups."""
+Agents = tuple[str, ...]
+
+
+class Parameters(BaseModel):
+    """A method's parameters, each stated once: type, range, default, description."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def in_effect(self) -> dict[str, Any]:
+        """Those that change anything, as plain values: without fields whose `only` is not met."""
+        values = self.model_dump()
+        return {name: value for name, value in values.items() if conditions(type(self), name).items() <= values.items()}
+
+
+def only(**conditions: str) -> dict[str, Any]:
+    """Metadata of a field that has a meaning only where others have these values."""
+    return {"only": conditions}
+
+
+def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
+    found = _extra(parameters, name).get("only", {})
+    return {key: str(value) for key, value in found.items()}
+
+
+def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
+    extra = parameters.model_fields[name].json_schema_extra
+    return extra if isinstance(extra, Mapping) else {}
+
+
+def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
+    """The type of a parameter that is one number for all agents, or a mapping of agents to numbers.
+
+    Numbers are from `low` to `high`, without `high` itself if `below`.
+    """
+    span = _span(low, high, below)
+
+    def check(value: Any) -> float | dict[str, float]:
+        if isinstance(value, Mapping):
+            wrong = [f"{name}: {text}" for name, number in value.items() if (text := problem(number, "a number"))]
+            if wrong:
+                raise ValueError("; ".join(wrong))
+            return {str(name): float(number) for name, number in value.items()}
+        if text := problem(value, "a number, or a mapping of agents to numbers"):
+            raise ValueError(text)
+        return float(value)
+
+    def problem(value: Any, kind: str) -> str | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return f"must be {kind}, not {value!r}"
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            return f"must be a number that a float holds, not one of {value.bit_length():,} bits"
+        if not math.isfinite(value):
+            return f"must be a finite number, not {value!r}"
+        if not low <= value <= high or (below and value == high):
+            return f"must be {span}, not {value!r}"
+        return None
+
+    bounds = {} if math.isinf(high - low) else {"minimum": low, "exclusiveMaximum" if below else "maximum": high}
+    schema: dict[str, Any] = {"range": f"{span}, or one for each agent", **bounds}
+    return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
+
+
+def _span(low: float, high: float, below: bool) -> str:
+    if math.isinf(low) and math.isinf(high):
+        return "any number"
+    if math.isinf(high):
+        return f"{low:g} or more"
+    return f"{low:g} to {'below ' if below else ''}{high:g}"
+
+
+def for_each(value: float | Mapping[str, float], agents: Agents) -> tuple[float, ...]:
+    return tuple(value[name] for name in agents) if isinstance(value, Mapping) else (value,) * len(agents)
+
+
+WEIGHTS: Any = per_agent()
+
+
+FRACTIONS: Any = per_agent(0.0, 1.0)
+
+
+def weights_field() -> Any:
+    return Field(1.0, description="factor of each agent, before anything is summed")
+
+
+def total_weight(weights: float | Mapping[str, float]) -> float:
+    """The sum of weights that are given by agent, or the one that all agents share."""
+    return sum(weights.values()) if isinstance(weights, Mapping) else weights
+
+
+class ScaledParameters(Parameters):
+    """Parameters of a method whose merged task vector has a factor."""
+
+    scale: float = Field(1.0, allow_inf_nan=False, description="factor of the merged task vector")
+
+
+class WeightedParameters(ScaledParameters):
+    """Parameters of a method in which agents have weights, too."""
+
+    weights: WEIGHTS = weights_field()
+
+
+SEED = 2**63 - 1
+"""The largest seed, also of recipes in YAML; the least one is -SEED."""
+
+
+def seed_field() -> Any:
+    extra: dict[str, Any] = {"range": "whole number of at most 63 bits"}
+    return Field(0, ge=-SEED, le=SEED, json_schema_extra=extra, description="seed of the random draws")
+
+
+def agent_field(description: str) -> Any:
+    """A parameter that is the name of an agent, or None."""
+    extra: dict[str, Any] = {"range": "name of an agent", "agent": True}
+    return Field(None, json_schema_extra=extra, description=description)
+
+
+def names_agent(parameters: type[BaseModel], name: str) -> bool:
+    return bool(_extra(parameters, name).get("agent"))
+
+
+def names_method(parameters: type[BaseModel], name: str) -> str | None:
+    """The parameter that names the method whose parameters this one holds; None for an ordinary parameter."""
+    found = _extra(parameters, name).get("of_method")
+    return str(found) if found else None
+
+
+@dataclass(frozen=True)
+class Statistic(ABC):
+    """Something to count before the inputs can be merged. Subclasses are frozen dataclasses.
+
+    What is equal is counted once, however many merges need it, so all that it depends on must be a field.
+
+    Attributes:
+        scope: what one result is counted over: the whole `model`, each `layer`, or each `tensor`.
+        after: the statistic whose result is required first, which takes a read of the inputs more.
+    """
+
+    scope: str
+    after: Statistic | None = None
+    # sums of floats run over so many elements that follow one another, and blocks begin at multiples of it
+    chunk: ClassVar[int] = 1
+    # whether one number that is not finite makes the result unusable for all that it is counted over
+    spoiled: ClassVar[bool] = False
+
+    @abstractmethod
+    def blank(self, agents: int) -> Counts:
+        """An array of zeros to count in; small, because every block of the inputs gets one."""
+
+    @abstractmethod
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Any:
+        """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
+
+    @property
+    def kept(self) -> str | None:
+        """Key of its counts, whatever the scope, for keeping them beyond the process; None: they are not kept.
+
+        Only for counts of a few integers, of which those of a part are the sums of those of its tensors.
+        """
+        return None
+
+    @abstractmethod
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        """Add to `counts` what a piece holds, given the result of `after`; True if a task vector is not finite."""
+
+    @property
+    def reads(self) -> int:
+        """Reads of the inputs until its result is complete."""
+        return 1 + (self.after.reads if self.after is not None else 0)
+
+
+Results = Mapping[Statistic, Any]
+
+
+def present(*statistics: Statistic | None) -> tuple[Statistic, ...]:
+    return tuple(statistic for statistic in statistics if statistic is not None)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A figure that is reported of each agent: its key in the record, its heading, its format, and what None means.
+
+    One that is `optional` is shown where it is reported. `of` is the key of a further figure that stands behind it.
+    """
+
+    key: str
+    title: str
+    format: str
+    meaning: str
+    none: str = "by part"
+    optional: bool = False
+    of: str = ""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """View of a tensor for a method that states what it needs.
+
+    Attributes:
+        name: the tensor's name.
+        shape: its shape.
+        itemsize: bytes of a number in the type that it is computed in.
+        rows: how many rows each agent's side input has for it; empty if it has none.
+        transposed: whether it is stored as (in, out), so that a row of the side input meets its first dimension.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    itemsize: int = 8
+    rows: tuple[int, ...] = ()
+    transposed: bool = False
+
+    @property
+    def width(self) -> int:
+        """How many inputs a linear layer has."""
+        return self.shape[0] if self.transposed else self.shape[-1]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Cost of solving for a matrix, beyond that of every merge.
+
+    Attributes:
+        products: floating-point operations of products of matrices in float64; in float32 they count half.
+        decompositions: sum of the cubes of the sides of matrices of which eigenvectors are sought.
+    """
+
+    products: float = 0.0
+    decompositions: float = 0.0
+
+    @property
+    def operations(self) -> float:
+        """All in operations of products, about."""
+        return self.products + DECOMPOSITION * self.decompositions
+
+
+@dataclass(frozen=True)
+class SideInput:
+    """Input of a method from each agent in addition to its weights. An agent's key in a recipe names the folder.
+
+    Attributes:
+        key: the agent's key, and with two dashes the flag.
+        plural: what messages call them.
+        advice: how to make it for the agent `{name}`.
+        by_element: whether there is one number for each parameter, read in blocks like weights. If not, there are rows
+            for some tensors, which are read whole.
+    """
+
+    key: Literal["importance", "inputs"]
+    plural: str
+    advice: str
+    by_element: bool
+
+
+IMPORTANCE = SideInput(
+    "importance",
+    "importances",
+    "pass --prompts {name}=FILE, on which it is estimated, or --importance {name}=FOLDER of `ramerge calibrate`",
+    by_element=True,
+)
+"""Importances, float tensors with names and shapes of the model's; the method `fisher` takes them."""
+INPUTS = SideInput(
+    "inputs",
+    "recorded inputs",
+    "pass --prompts {name}=FILE, on which they are recorded, or --inputs {name}=FOLDER of `ramerge calibrate`",
+    by_element=False,
+)
+"""Inputs of linear layers on some prompts; the method `regmean` takes them."""
+SIDE_INPUTS = (IMPORTANCE, INPUTS)
+
+
+@dataclass(frozen=True)
+class RecordedRows:
+    """Recorded inputs of a linear layer of one agent.
+
+    Attributes:
+        inputs: one row for each token, shape (n, d), float64.
+        weights: how much each counts, shape (n,), float64; those of an agent add up to 1 where a layer sees all tokens.
+    """
+
+    inputs: NDArray[np.float64]
+    weights: NDArray[np.float64]
+
+
+def _elementwise(_layer: Layer, _parameters: Any) -> int:
+    return 1
+
+
+@dataclass(frozen=True)
+class Method:
+    """A merging method.
+
+    Attributes:
+        name: as in recipes.
+        title: human-readable name.
+        source: paper and equations.
+        formula: in one line.
+        parameters: the model that states and checks its parameters.
+        prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
+        merge: `merge(piece, prepared, counts, allow_nonfinite)` writes a piece's result, and says what it found; if
+            `allow_nonfinite`, numbers that are not finite are computed with. Where `counts` is given, it counts what
+            `reported` would.
+        alone: what a merge of one agent is.
+        differs: how it differs from mergekit's method of that name; empty where there is none.
+        noted: whether with these parameters that makes results so different that plans say so.
+        for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
+        harms_adapters: from parameters to what they do to LoRA adapters and what helps; empty for nothing.
+        presets: named values of parameters.
+        combines: whether it makes one model of several; otherwise it rewrites one of them.
+        fewest: how many agents it takes at least.
+        most: how many it takes at most, which is also the fewest; None for any number up to `limit`.
+        limit: how many agents its kernels are made for at most: they are written out for each number of agents, unless
+            they take any number in groups.
+        mean: of a weighted mean of the agents themselves: from parameters and agents to the weights, which add up to 1;
+            None for other methods. It is computed as blocks are read (`tensors.weighted`), and `merge` gets one input
+            for each mean that is asked for.
+        factors: of a weighted sum of task vectors: from parameters and agents to the factor of each; None if it is no
+            such sum, or not with these parameters. Adapters out are then exact.
+        along_run: whether the agents are checkpoints of one run, which would else look like agents of another base.
+        symmetric: whether the order of agents changes nothing but rounding.
+        needs_base: whether task vectors are needed; without them the base gives no more than the layout.
+        takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
+        side: what every agent needs in addition to its weights; None for nothing.
+        operator: from a tensor, the recorded inputs of each agent and parameters to what `merge` finds as the piece's
+            `operator`; made once for tensors that share their inputs. None where the tensor has no recorded inputs.
+        statistics: what must be counted first.
+        reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
+        report: from results of `reported`, one for each part of the model, to each agent's figures.
+        remarks: from an agent's figures what is worth a note in the record; empty for nothing.
+        warning: from all agents' figures what is worth a warning; empty for nothing.
+        columns: the figures of `report`.
+        unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
+            on elements by themselves; all of a tensor's: on the tensor as a whole.
+        scratch: bytes that it takes for a tensor besides inputs and result; not 0 where it solves for a whole matrix.
+        work: what solving for a tensor takes, so that a plan can tell how long.
+        family: what it is listed with.
+        compared: whether `ramerge recommend` names it among those to compare with.
+        for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
+        interface: the version of the interface that a plug-in's method is written for; see `ramerge.plugins`.
+    """
+
+    name: str
+    title: str
+    source: str
+    formula: str
+    parameters: type[Any]
+    prepare: Callable[[Any, Agents, Results], Any]
+    merge: Callable[[Piece, Any, Counts | None, bool], PieceResult]
+    alone: str = "there is nothing to merge it with"
+    differs: str = ""
+    noted: Callable[[Any], bool] = lambda _parameters: False
+    for_adapters: Mapping[str, object] = field(default_factory=dict)
+    harms_adapters: Callable[[Any], str] = lambda _parameters: ""
+    presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    combines: bool = True
+    fewest: int = 1
+    most: int | None = None
+    limit: int = FEW
+    mean: Callable[[Any, Agents], tuple[float, ...]] | None = None
+    factors: Callable[[Any, Agents], tuple[float, ...] | None] = lambda _parameters, _agents: None
+    along_run: bool = False
+    symmetric: bool = True
+    needs_base: bool = True
+    takes_base: bool = False
+    side: SideInput | None = None
+    operator: Callable[[Layer, Sequence[RecordedRows], Any], Any] | None = None
+    statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = lambda _parameters, _agents: ()
+    reported: Callable[[Any, Agents], Statistic | None] = lambda _parameters, _agents: None
+    report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = lambda _parameters, _results, agents: [
+        {} for _ in agents
+    ]
+    remarks: Callable[[Mapping[str, Any]], str] = lambda _figures: ""
+    warning: Callable[[Sequence[Mapping[str, Any]]], str] = lambda _figures: ""
+    columns: tuple[Column, ...] = ()
+    unit: Callable[[Layer, Any], int] = _elementwise
+    scratch: Callable[[Layer, Any, int], int] = lambda _layer, _parameters, _agents: 0
+    work: Callable[[Layer, Any, int], Work] = lambda _layer, _parameters, _agents: Work()
+    family: str = "plug-in"
+    compared: bool = False
+    for_sparse: bool = False
+    interface: int | None = None
+
+    def takes(self, given: int) -> str:
+        """How many agents it takes, human-readable, for a message about another number."""
+        if self.most is not None:
+            return f"exactly {self.most} agents" if self.most > 1 else "exactly one agent"
+        return f"at least {self.fewest} agents" if given < self.fewest else f"at most {self.limit} agents"
+
+    @property
+    def needs_importance(self) -> bool:
+        """Whether every agent needs importances."""
+        return self.side is IMPORTANCE
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether every element is merged by itself, in any block."""
+        return self.unit is _elementwise
+
+    def together(self, layer: Layer, parameters: Any, agents: Agents) -> bool:
+        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would make them all NaN."""
+        return self.unit(layer, parameters) > 1 or any(each.spoiled for each in self.statistics(parameters, agents))

@@ -1,0 +1,155 @@
+"""Model Breadcrumbs: task vectors without their largest and their smallest entries (Davari and Belilovsky 2024, arXiv
+2312.06795).
+
+Of the n entries of a tensor's task vector the floor(gamma n) largest and so many of the smallest are removed that
+floor(density n) are left; if that is not possible, fewer of the largest. Task Arithmetic (`breadcrumbs`) or TIES's
+election (`breadcrumbs_ties`) then merges what is left. Entries that equal the last one that is kept are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ramerge.core.kernels.elementwise import ZERO, Inputs, histogram
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.kernels.sums import totals
+from ramerge.core.methods.base import FRACTIONS, Agents, Counts, Method, Results, Statistic, WeightedParameters, for_each
+from ramerge.core.methods.formula import Formula, merge
+from ramerge.core.methods.ranks import Rank, Ranked, Values, ranked
+from ramerge.core.methods.sums import Floats, Summand, Sums
+from ramerge.core.methods.task_arithmetic import divisor_of
+from ramerge.core.methods.ties import element, lies
+from ramerge.core.methods.trim import every
+
+
+class BreadcrumbsParameters(WeightedParameters):
+    """Parameters of `breadcrumbs`, and of `breadcrumbs_ties`."""
+
+    normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
+    density: FRACTIONS = Field(0.1, description="share of each tensor's entries that is kept")
+    gamma: FRACTIONS = Field(0.01, description="share of the largest entries that is removed")
+    rescale: bool = Field(False, description="multiply what is kept, so that each tensor keeps its sum of magnitudes")
+
+
+@dataclass(frozen=True)
+class KeptRange(Values):
+    """Magnitudes of task vectors, and the ranks of the smallest and the largest that are kept."""
+
+    densities: tuple[float, ...]
+    gammas: tuple[float, ...]
+
+    @property
+    def rows(self) -> int:
+        return len(self.densities)
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
+        which = Inputs(self.rows)
+        return piece.observe(lambda loop, inputs: histogram(every, loop, inputs, which, counts, bins))
+
+    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+        if self.densities[row] >= 1:
+            return counted + 1, 0  # all of it: from 0 to infinity
+        kept = int(self.densities[row] * counted)
+        removed = min(int(self.gammas[row] * counted), counted - kept)
+        return (removed + kept, removed + 1) if kept else (0, counted + 1)
+
+
+@dataclass(frozen=True)
+class KeptMagnitudes(Sums):
+    """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+
+    after: Ranked = field(kw_only=True)
+    spoiled = True
+    terms = staticmethod(totals)
+    kinds = 2
+
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(magnitude), Summand(kept_magnitude, bounds(required))]
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+        return self.read(total).reshape(2, -1)
+
+
+def bounds(rows: Sequence[Sequence[Rank]]) -> tuple[tuple[float, ...], ...]:
+    """Each agent's smallest magnitude that is kept, and its largest."""
+    return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
+
+
+def magnitude(t: Any, taus: Any) -> Any:
+    return abs(taus[t])
+
+
+def kept_magnitude(t: Any, taus: Any, low: Any, high: Any) -> Any:
+    return abs(taus[t]) if lies(taus[t], low, high) else ZERO
+
+
+def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:
+    densities = for_each(parameters.density, agents)
+    if min(densities) >= 1:
+        return ()
+    bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
+    return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
+
+
+def _each(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[tuple[float, ...], ...]:
+    found = [results[statistic] for statistic in statistics(parameters, agents)]
+    low, high = bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
+    factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
+    return for_each(parameters.weights, agents), factors, low, high
+
+
+def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
+    """Factors that give what is kept the norm of the whole; 1 where nothing is kept."""
+    with np.errstate(all="ignore"):
+        return tuple(np.where(kept == 0, 1.0, whole / kept).tolist())
+
+
+def prepare(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
+    each = _each(parameters, agents, results)
+    below = divisor_of(each[0]) if parameters.normalize else 1.0
+    return Formula(sum_element, (*each, parameters.scale, below), Inputs(len(agents)))
+
+
+def prepare_ties(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
+    each = _each(parameters, agents, results)
+    return Formula(element, (*each, parameters.scale, parameters.normalize), Inputs(len(agents)))
+
+
+def sum_element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, divisor: Any) -> Any:
+    total = ZERO
+    for t in range(len(taus)):
+        total = total + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
+    return b if total == ZERO else b + scale * (total / divisor)
+
+
+_SOURCE = "Model Breadcrumbs: Scaling Multi-Task Model Merging with Sparse Masks, arXiv 2312.06795"
+_DIFFERS = "keeps one of several equal magnitudes, and nothing of a tensor with fewer than 1 / gamma elements"
+
+BREADCRUMBS = Method(
+    name="breadcrumbs",
+    family="sparse",
+    title="Model Breadcrumbs",
+    source=_SOURCE,
+    formula="drop the `gamma` largest and the smallest entries, keep `density`; then scale * sum_t w_t tau_t",
+    differs=_DIFFERS,
+    parameters=BreadcrumbsParameters,
+    statistics=statistics,
+    prepare=prepare,
+    merge=merge,
+)
+BREADCRUMBS_TIES = replace(
+    BREADCRUMBS,
+    name="breadcrumbs_ties",
+    title="Model Breadcrumbs with TIES's election",
+    source=f"{_SOURCE}; arXiv 2306.01708",
+    formula="drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign",
+    differs=f"{_DIFFERS}; elects + where the sum is 0",
+    prepare=prepare_ties,
+)

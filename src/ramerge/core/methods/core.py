@@ -1,0 +1,172 @@
+"""Core coefficients: a sum whose coefficients keep what each agent does in its leading directions.
+
+    tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `linalg.core`
+
+`core+` continues from there with a short step of WUDI's flow in linear weights, as `swudi` does: see `methods.swudi`.
+
+A vector is a matrix of one row. What is no linear weight and has more than `_ROWS` rows, as embeddings have, gets
+coefficients for every `_ROWS` rows, so memory is bounded and the inputs are read once. Not published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.kernels.threefry import key_words
+from ramerge.core.linalg import core as kernel
+from ramerge.core.linalg import curvature
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.linalg.core import coefficients, movers
+from ramerge.core.linalg.devices import CPU
+from ramerge.core.linalg.spectral import Triples
+from ramerge.core.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
+from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
+
+_ROWS = 8192
+"""Rows of an embedding that share their coefficients."""
+_SMALLEST_STACKED = 16
+"""Sides from which the matrices of a tensor of three dimensions count as matrices of their own: experts."""
+
+
+class CoreParameters(ScaledParameters):
+    """Parameters of `core`."""
+
+    rank: int = Field(16, ge=1, le=256, description="how many leading directions of a task vector are its core")
+    power: float = Field(0.75, ge=0, le=2, description="how much more the first directions count")
+    iterations: int = Field(2, ge=0, le=16, description="subspace iterations of the randomized range finder")
+    seed: int = seed_field()
+
+
+class CorePlusParameters(CoreParameters):
+    """Parameters of `core+`."""
+
+    time: float = Field(1.0, ge=0, le=1e4, description="how long the flow runs from the core coefficients")
+
+
+def matrix_of(layer: Layer) -> tuple[int, int]:
+    """The shape of the matrices that a tensor is cut into; the last one may have fewer rows."""
+    shape = layer.shape
+    if len(shape) == 3 and min(shape[1:]) >= _SMALLEST_STACKED:
+        return shape[1], shape[2]
+    rows = shape[0] if len(shape) > 1 else 1
+    columns = math.prod(shape[1:] if len(shape) > 1 else shape)
+    return (rows if is_matrix(layer) else min(rows, _ROWS)), columns
+
+
+def unit(layer: Layer, _parameters: Any) -> int:
+    """All elements of a matrix; more than one, so that it is not taken for an element-wise merge."""
+    return max(math.prod(matrix_of(layer)), 2)
+
+
+def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
+    layer = Layer(piece.tensor, piece.shape)
+    rows, columns = matrix_of(layer)
+    solver = piece.solver or CPU
+    time = parameters.time if isinstance(parameters, CorePlusParameters) and is_matrix(layer) else 0.0
+
+    def function(base: Array, *agents: Array) -> Array:
+        result = np.empty_like(base)
+        for start in range(0, len(base), rows):
+            part = slice(start, start + rows)
+            taus = [one[part] - base[part] for one in agents]
+            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged, solver)
+        return result
+
+    def merged(taus: Sequence[Array]) -> Array:
+        return solve(piece.tensor, taus, parameters, time)
+
+    with np.errstate(over="ignore", invalid="ignore"):
+        return piece.compute_numbers(function, (-1, columns))
+
+
+def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: float = 0.0) -> Array:
+    """The merged task vector of a matrix, of which at least one task vector is not 0; not scaled.
+
+    Args:
+        tensor: its name.
+        taus: shape (m, n).
+        parameters: see there.
+        time: of the flow that follows.
+    """
+    factors = core_coefficients(tensor, taus, parameters)
+    if time:
+        return curvature.solve(taus, factors, curvature.Filter(time, None))
+    total = 0 * taus[0]
+    for factor, tau in zip(factors, taus, strict=True):
+        if factor:
+            total += factor * tau
+    return total
+
+
+def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[float]:
+    """The coefficient of each task vector, from 0 to 1; 0 for those that have not moved the tensor."""
+    places = movers(taus)
+    moved = [taus[place] for place in places]
+    factors = np.zeros(len(taus))
+    factors[places] = coefficients(moved, cores_of(tensor, moved, parameters), parameters.power)
+    return [float(factor) for factor in factors]
+
+
+def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[Triples]:
+    """The core of each task vector of a matrix; none of them may be 0."""
+    key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
+    return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]
+
+
+def scratch(layer: Layer, parameters: CoreParameters, agents: int) -> int:
+    """Bytes for a matrix in addition to inputs and result."""
+    shape = matrix_of(layer)
+    numbers = (
+        kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]
+    )
+    return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + WIDENED
+
+
+def work(layer: Layer, parameters: CoreParameters, agents: int) -> Work:
+    """Operations of all matrices of a tensor."""
+    shape = matrix_of(layer)
+    matrices = -(-math.prod(layer.shape) // max(math.prod(shape), 1))
+    products, decompositions, _numbers = _flow(layer, parameters, agents)
+    products += kernel.cost(shape, agents, parameters.rank, parameters.iterations)[0]
+    return Work(matrices * products, matrices * decompositions)
+
+
+def _flow(layer: Layer, parameters: CoreParameters, agents: int) -> tuple[float, float, float]:
+    if not isinstance(parameters, CorePlusParameters) or not is_matrix(layer):
+        return 0.0, 0.0, 0.0
+    return curvature.cost(layer.shape, agents, curvature.Filter(parameters.time, None), layer.shape[1])
+
+
+CORE = Method(
+    name="core",
+    family="spectral",
+    compared=True,
+    title="Core coefficients",
+    source="not published; docs/methods/core.md derives it",
+    formula="scale * sum_j w_j tau_j, with coefficients that keep what each agent does in its leading directions",
+    alone="the result is the agent itself",
+    parameters=CoreParameters,
+    unit=unit,
+    scratch=scratch,
+    work=work,
+    prepare=lambda parameters, _agents, _results: parameters,
+    merge=merge,
+)
+CORE_PLUS = replace(
+    CORE,
+    name="core+",
+    compared=False,
+    title="Core coefficients and a step of the flow",
+    source="not published; docs/methods/core.md derives it; the flow: SWUDI, arXiv 2606.07289",
+    formula="as core; in linear weights then WUDI's flow from there, for a short time",
+    alone="the result is nearly the agent itself",
+    parameters=CorePlusParameters,
+)

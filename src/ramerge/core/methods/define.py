@@ -1,0 +1,219 @@
+"""A method from an annotated formula of one element.
+
+    @merge_method("my_method", source="arXiv 2401.00000", formula="scale * sum_t w_t tau_t")
+    def my_method(
+        base: Any,
+        taus: Any,
+        *,
+        weights: Annotated[PerAgent, "factor of each agent"] = 1.0,
+        scale: Annotated[float, Range(0, 10), "factor of the sum"] = 1.0,
+    ) -> Any:
+        # the docstring becomes the title
+        total = ZERO
+        for t in range(len(taus)):
+            total = total + weights[t] * taus[t]
+        return base + scale * total
+
+From this follow the parameters with their ranges, checks of recipes, help, the page of the docs, and kernels for every
+dtype and number of agents. The formula is compiled with numba, one IEEE operation after another: it may use numbers,
+comparisons, loops over agents, `abs`, and functions and constants of its own module. `ZERO` and `ONE` promote to the
+type that is computed in; a literal such as `0.5` is a float64, in which the rest of the expression is then computed.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
+
+from pydantic import Field, create_model, model_validator
+
+from ramerge.core.kernels.elementwise import Given, Inputs
+from ramerge.core.methods.base import IMPORTANCE, Agents, Method, Parameters, Results, agent_field, for_each, per_agent
+from ramerge.core.methods.formula import Formula, merge
+
+Derived = Callable[[Any, Agents], Mapping[str, Given]]
+"""From parameters and names of agents to further numbers of a formula, by name."""
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values that a parameter may have: `low` to `high`, without `high` itself if `below`."""
+
+    low: float = -float("inf")
+    high: float = float("inf")
+    below: bool = False
+
+
+class _PerAgent:
+    """Marks a number that may be given for each agent."""
+
+
+class _ChosenAgent:
+    """Marks the name of an agent."""
+
+
+PerAgent: TypeAlias = Annotated[Any, _PerAgent()]
+"""A number, or one for each agent. The formula gets a tuple with a number for each agent."""
+
+ChosenAgent: TypeAlias = Annotated[Any, _ChosenAgent()]
+"""The name of an agent, by default the first. The formula gets a tuple with 1 for this agent and 0 for the others."""
+
+_KINDS = "float, int, bool, PerAgent or ChosenAgent"
+
+
+@dataclass(frozen=True)
+class _FormulaParameter:
+    name: str
+    kind: type[Any]
+    default: Any
+    range: Range
+    description: str
+
+    @property
+    def field(self) -> tuple[Any, Any]:
+        if self.kind is _ChosenAgent:
+            return str | None, agent_field(self.description)
+        if self.kind is _PerAgent:
+            kind = per_agent(self.range.low, self.range.high, below=self.range.below)
+            return kind, Field(self.default, description=self.description)
+        if self.kind is bool:
+            return bool, Field(self.default, description=self.description)
+        upper = {"lt" if self.range.below else "le": self.range.high} if self.range.high != float("inf") else {}
+        lower = {"ge": self.range.low} if self.range.low != -float("inf") else {}
+        finite = {"allow_inf_nan": False} if self.kind is float else {}
+        limits: dict[str, Any] = {**lower, **upper, **finite}
+        return self.kind, Field(self.default, description=self.description, **limits)
+
+    def value(self, parameters: Any, agents: Agents) -> Given:
+        given = getattr(parameters, self.name)
+        if self.kind is _ChosenAgent:
+            return tuple(float(name == (given or agents[0])) for name in agents)
+        if self.kind is _PerAgent:
+            return for_each(given, agents)
+        return given if isinstance(given, bool) else float(given)
+
+
+def merge_method(
+    name: str,
+    *,
+    source: str,
+    title: str = "",
+    formula: str = "",
+    derived: Derived | None = None,
+    check: Callable[[Any], None] | None = None,
+    needs_base: bool = True,
+    needs_importance: bool = False,
+    interface: int | None = None,
+    **more: Any,
+) -> Callable[[Callable[..., Any]], Method]:
+    """Make a `Method` of a formula of one element; see the module's example.
+
+    The formula takes the base's element (0 if the method needs no base), the tuple of the agents' task vectors (without
+    a base: of their elements), the tuple of their importances if it needs these, and, by keyword, parameters and what
+    `derived` gives.
+
+    Args:
+        name: of the method, as in recipes.
+        source: paper and equations.
+        title: in a few words; by default the first sentence of the docstring.
+        formula: the merged task vector in one line; by default the title.
+        derived: computes further keywords of the formula, which have no default, from parameters and names of agents.
+        check: raises ValueError for parameters that do not fit each other.
+        needs_base: whether the formula takes task vectors.
+        needs_importance: whether it takes importances.
+        interface: the version of this interface that a plug-in is written for (`ramerge.plugins.INTERFACE`).
+        **more: further fields of `Method`, such as `differs` or `fewest`.
+
+    Returns:
+        A decorator that makes the method.
+
+    Raises:
+        TypeError: a keyword of the formula has an annotation that no parameter can have, or no description.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Method:
+        keywords, stated = _keywords(function), _stated(function)
+        described = inspect.getdoc(function) or name
+        shown = title or described.partition("\n")[0].rstrip(".")
+        plain = _positional(function)
+        plain.__qualname__ = f"{function.__qualname__}.prepare.element"  # where pickle finds it
+        return Method(
+            name=name,
+            title=shown,
+            source=source,
+            formula=formula or shown,
+            parameters=_model(name, stated, check),
+            prepare=_Prepare(plain, keywords, tuple(stated), derived, needs_base, needs_importance),
+            needs_base=needs_base,
+            side=IMPORTANCE if needs_importance else None,
+            interface=interface,
+            **{"merge": merge, **more},
+        )
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    element: Callable[..., Any]
+    keywords: tuple[str, ...]
+    stated: tuple[_FormulaParameter, ...]
+    derived: Derived | None
+    base: bool
+    importances: bool
+
+    def __call__(self, parameters: Any, agents: Agents, _results: Results) -> Formula:
+        values = {each.name: each.value(parameters, agents) for each in self.stated}
+        values |= self.derived(parameters, agents) if self.derived is not None else {}
+        given = tuple(values[keyword] for keyword in self.keywords)
+        return Formula(self.element, given, Inputs(len(agents), self.base, self.importances))
+
+
+def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+    found = inspect.signature(function).parameters.values()
+    return tuple(parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY)
+
+
+def _stated(function: Callable[..., Any]) -> list[_FormulaParameter]:
+    hints = get_type_hints(function, include_extras=True)
+    signature = inspect.signature(function).parameters
+    with_defaults = [name for name in _keywords(function) if signature[name].default is not inspect.Parameter.empty]
+    return [_parameter(function, name, hints.get(name), signature[name].default) for name in with_defaults]
+
+
+def _parameter(function: Callable[..., Any], name: str, hint: Any, default: Any) -> _FormulaParameter:
+    kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    marked = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
+    description = next((each for each in metadata if isinstance(each, str)), "")
+    if marked not in (float, int, bool, _PerAgent, _ChosenAgent) or not description:
+        where = f"{function.__module__}.{function.__qualname__}: {name}"
+        raise TypeError(f'{where}: annotate it as Annotated[TYPE, "what it means"], where TYPE is {_KINDS}')
+    span = next((each for each in metadata if isinstance(each, Range)), Range())
+    return _FormulaParameter(name, marked, default, span, description)
+
+
+def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any], None] | None) -> type[Parameters]:
+    def checked(self: Any) -> Any:
+        if check is not None:
+            check(self)
+        return self
+
+    title = "".join(part.capitalize() for part in name.replace("+", "_plus").split("_"))
+    fields: dict[str, Any] = {each.name: each.field for each in stated}
+    validators: dict[str, Any] = {"checked": model_validator(mode="after")(checked)}
+    return create_model(
+        f"{title}Parameters",
+        __base__=Parameters,
+        __doc__=f"Parameters of `{name}`.",
+        __validators__=validators,
+        **fields,
+    )
+
+
+def _positional(function: Any) -> Callable[..., Any]:
+    code = function.__code__
+    moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+    return FunctionType(moved, function.__globals__, function.__name__)

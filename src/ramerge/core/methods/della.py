@@ -1,0 +1,264 @@
+"""DELLA: drop small entries of task vectors more often than large ones (Deep et al. 2024, arXiv 2406.11617).
+
+In each row of a tensor (its last axis) entries are ranked by magnitude, equal ones by column. An entry of rank 1 to n
+is kept with the probability
+
+p = density - epsilon + 2 epsilon (rank - 1) / (n - 1)        p = density in a row of one entry
+
+by the random draws of `drop_mask`: it is kept if its word is at least floor((1 - p) 2^32). What is kept is multiplied
+so that each tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or by 1 / p (the paper's). Task Arithmetic
+(`della_linear`) or TIES's election (`della`) then merges what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.kernels.sums import totals
+from ramerge.core.kernels.threefry import words
+from ramerge.core.methods.base import (
+    FRACTIONS,
+    Agents,
+    Counts,
+    Method,
+    Results,
+    Statistic,
+    WeightedParameters,
+    for_each,
+    seed_field,
+)
+from ramerge.core.methods.breadcrumbs import ratios
+from ramerge.core.methods.drop_mask import key
+from ramerge.core.methods.gram import row_of, row_unit
+from ramerge.core.methods.sums import Floats, Summand, Sums
+from ramerge.core.methods.task_arithmetic import divisor_of
+
+# Rows are taken in groups of so many elements, so that what is made of them is small.
+_GROUP = 1 << 16
+
+Rescale = Literal["l1", "probability", "none"]
+
+
+class DellaLinearParameters(WeightedParameters):
+    """Parameters of `della_linear`."""
+
+    normalize: bool = Field(False, description="divide by the sum of the weights (with election: of those that agree)")
+    density: FRACTIONS = Field(0.5, description="mean probability that an entry is kept; 1 keeps all, 0 nothing")
+    epsilon: FRACTIONS = Field(0.15, description="how far the probabilities of a row lie from density, up and down")
+    rescale: Rescale = Field(
+        "l1", description="what is kept keeps each tensor's sum of magnitudes, is divided by its probability, or stays"
+    )
+    seed: int = seed_field()
+
+    @model_validator(mode="after")
+    def _are_probabilities(self) -> DellaLinearParameters:
+        names = [*{**_by_agent(self.density), **_by_agent(self.epsilon)}] or [""]
+        for name in names:
+            density, epsilon = _of(self.density, name), _of(self.epsilon, name)
+            if density is None or epsilon is None or density in (0, 1):
+                continue
+            if density - epsilon <= 0 or density + epsilon >= 1:
+                raise ValueError(
+                    f"density {density:g} and epsilon {epsilon:g} make probabilities from {density - epsilon:g} to "
+                    f"{density + epsilon:g}, which must lie between 0 and 1"
+                )
+        return self
+
+
+class DellaParameters(DellaLinearParameters):
+    """Parameters of `della`."""
+
+    normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
+
+
+def _by_agent(value: Any) -> Mapping[str, float]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _of(value: Any, agent: str) -> float | None:
+    return value.get(agent) if isinstance(value, Mapping) else value
+
+
+@dataclass(frozen=True)
+class Dropping:
+    """Kept elements of each agent, and whether that is divided by its probability (`by_chance`)."""
+
+    seed: int
+    agents: Agents
+    densities: tuple[float, ...]
+    epsilons: tuple[float, ...]
+    by_chance: bool
+
+    def groups(self, piece: Piece) -> Iterator[tuple[slice, NDArray[Any], list[NDArray[Any]], list[NDArray[Any]]]]:
+        """For some whole rows after others: which, the base, task vectors, and what is kept of these."""
+        width = row_of(piece.shape)
+        base, *agents = piece.numbers((-1, width))
+        step = max(_GROUP // width, 1)
+        for first in range(0, len(base), step):
+            rows = slice(first, first + step)
+            with np.errstate(all="ignore"):
+                taus = [agent[rows] - base[rows] for agent in agents]
+                kept = [self._kept(t, tau, piece, piece.start + first * width) for t, tau in enumerate(taus)]
+            yield rows, base[rows], taus, kept
+
+    def _kept(self, t: int, tau: NDArray[Any], piece: Piece, start: int) -> NDArray[Any]:
+        """Rows of a task vector, with 0 for what is dropped."""
+        if self.densities[t] >= 1:
+            return tau
+        if self.densities[t] <= 0:
+            return np.where(np.isfinite(tau), tau.dtype.type(0), tau)
+        chances = probabilities(tau.shape[-1], self.densities[t], self.epsilons[t])
+        order = ascending(tau)
+        draws = words(key(self.seed, self.agents[t], piece.tensor), start, tau.size)
+        stays = draws.reshape(tau.shape) >= _placed(np.floor((1 - chances) * 2.0**32).astype(np.uint32), order)
+        grown = tau * _placed((1 / chances).astype(tau.dtype), order) if self.by_chance else tau
+        # a number that is not finite is not dropped, so that it is found
+        return np.where(stays | ~np.isfinite(tau), grown, tau.dtype.type(0))
+
+
+def probabilities(n: int, density: float, epsilon: float) -> Floats:
+    """Probabilities that the entries of a row are kept, from the smallest entry to the largest."""
+    if n == 1:
+        return np.full(1, density)
+    made: Floats = density - epsilon + 2 * epsilon * (np.arange(n) / (n - 1))
+    return made
+
+
+def ascending(rows: NDArray[Any]) -> NDArray[np.intp]:
+    """For every row the columns of its entries from the smallest magnitude to the largest, equal ones in order."""
+    if rows.dtype != np.float32:
+        return np.asarray(np.argsort(np.abs(rows), axis=-1, kind="stable"), np.intp)
+    # sorting integers that hold magnitude and column is several times faster
+    keys = np.abs(rows).view(np.uint32).astype(np.uint64) << np.uint64(32)
+    keys |= np.arange(rows.shape[-1], dtype=np.uint64)
+    keys.sort(axis=-1)
+    order: NDArray[np.intp] = (keys & np.uint64(0xFFFFFFFF)).astype(np.intp)
+    return order
+
+
+def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
+    """Values that belong to ranks, where the entries of these ranks are."""
+    made = np.empty(order.shape, by_rank.dtype)
+    np.put_along_axis(made, order, np.broadcast_to(by_rank, order.shape), -1)
+    return made
+
+
+@dataclass(frozen=True)
+class RowMagnitudes(Sums):
+    """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
+
+    dropping: Dropping = field(kw_only=True)
+    chunk = 1  # rows are summed, of which blocks hold whole ones
+    spoiled = True
+    terms = staticmethod(totals)
+    kinds = 2
+
+    def summands(self, required: Any) -> list[Summand]:
+        return []
+
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        flagged = False
+        for _, _, taus, kept in self.dropping.groups(piece):
+            # row by row: NumPy adds a row's entries in an order that depends on nothing but its length
+            found = np.stack([np.abs(each).sum(-1, dtype=np.float64) for each in (*taus, *kept)], 1)
+            self.enter(found, counts)
+            flagged |= not bool(np.isfinite(found).all())
+        return flagged
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+        return self.read(total).reshape(2, -1)
+
+
+@dataclass(frozen=True)
+class PreparedDella:
+    """Arguments of merging: what is kept, by agent weights and factors of it, and how it is summed."""
+
+    dropping: Dropping
+    weights: tuple[float, ...]
+    factors: tuple[float, ...]
+    parameters: DellaLinearParameters
+
+
+def dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
+    densities, epsilons = for_each(parameters.density, agents), for_each(parameters.epsilon, agents)
+    return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
+
+
+def statistics(parameters: DellaLinearParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """Norms, if they are restored."""
+    if parameters.rescale != "l1":
+        return ()
+    return (RowMagnitudes("tensor", dropping=dropping(parameters, agents)),)
+
+
+def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results) -> PreparedDella:
+    factors = (1.0,) * len(agents)
+    for statistic in statistics(parameters, agents):
+        factors = ratios(*results[statistic])
+    return PreparedDella(dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
+
+
+def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
+
+    def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
+        result = np.empty_like(base)
+        for rows, b, _, kept in prepared.dropping.groups(piece):
+            with np.errstate(all="ignore"):
+                result[rows] = _sum(b, kept, prepared)
+        return result
+
+    return piece.compute_numbers(merged, (-1, row_of(piece.shape)))
+
+
+def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: PreparedDella) -> NDArray[Any]:
+    real, parameters = b.dtype.type, prepared.parameters
+    pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
+    terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
+    total, below = _added(terms), real(divisor_of(prepared.weights) if parameters.normalize else 1)
+    if isinstance(parameters, DellaParameters):
+        agree = [((term > 0) & (total > 0)) | ((term < 0) & (total < 0)) for term in terms]
+        voices = _added([np.where(yes, real(one), real(0)) for yes, one in zip(agree, prepared.weights, strict=True)])
+        lost = np.isnan(total)  # where there is no sign, and must not pass for 0
+        total = _added([np.where(yes | lost, term, real(0)) for yes, term in zip(agree, terms, strict=True)])
+        below = np.where(parameters.normalize & (voices != 0), voices, real(1))
+    return np.where(total == 0, b, b + real(parameters.scale) * (total / below))
+
+
+def _added(terms: Sequence[NDArray[Any]]) -> Any:
+    total = np.zeros_like(terms[0])
+    for term in terms:
+        total = total + term
+    return total
+
+
+_SOURCE = "DELLA-Merging: Reducing Interference by Magnitude-Based Sampling, arXiv 2406.11617"
+_DIFFERS = "`{}` drops other elements in each run, and ranks tensors of three axes along the middle one"
+
+DELLA = Method(
+    name="della",
+    family="sparse",
+    title="DELLA with TIES's election",
+    source=_SOURCE,
+    formula="drop elements with probabilities by rank in their row; then the mean of those that agree in sign",
+    differs=_DIFFERS.format("della"),
+    parameters=DellaParameters,
+    statistics=statistics,
+    unit=row_unit,
+    prepare=prepare,
+    merge=merge,
+)
+DELLA_LINEAR = replace(
+    DELLA,
+    name="della_linear",
+    title="DELLA with Task Arithmetic",
+    formula="drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t",
+    differs=_DIFFERS.format("della_linear"),
+    parameters=DellaLinearParameters,
+)

@@ -1,0 +1,40 @@
+"""Fisher merging: task vectors weighted by diagonal Fisher information (Matena & Raffel 2022, arXiv 2111.09832).
+
+tau = scale * sum_t F_t tau_t / sum_t F_t, and 0 where no agent has any importance. The importances F_t are tensors of
+the names and shapes of the model's; `ramerge calibrate --gather importance` estimates them.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ramerge.core.kernels.elementwise import ZERO
+from ramerge.core.methods.define import PerAgent, Range, merge_method
+
+
+@merge_method(
+    "fisher",
+    family="sums",
+    title="Fisher merging",
+    source="Merging Models with Fisher-Weighted Averaging, arXiv 2111.09832; RAM paper, appendix D",
+    formula="scale * sum_t F_t tau_t / sum_t F_t, 0 where sum_t F_t = 0",
+    differs="has no such method",
+    needs_importance=True,
+)
+def fisher(
+    b: Any,
+    taus: Any,
+    importances: Any,
+    *,
+    scale: Annotated[float, "factor of the merged task vector"] = 1.0,
+    weights: Annotated[PerAgent, Range(0), "factor of each agent's importances"] = 1.0,
+) -> Any:
+    """The mean of the task vectors, weighted by importances."""
+    total, mass = ZERO, ZERO
+    for t in range(len(taus)):
+        importance = weights[t] * importances[t]
+        total = total + importance * taus[t]
+        mass = mass + importance
+    overflow = mass - mass  # NaN where the importances are too large to be added up, and 0 otherwise
+    merged = b + scale * (total / mass) if overflow == ZERO else overflow
+    return merged if mass > ZERO else b

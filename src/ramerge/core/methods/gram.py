@@ -1,0 +1,204 @@
+"""Methods that combine models linearly, with coefficients that depend on their lengths and angles.
+
+All that such a method needs of a tensor, or of a row of it, is the Gram matrix: the dot products of all agents'
+task vectors, or of the agents themselves where there is no base. Products and sums are float64. Sums run over chunks of
+`CHUNK` elements, and over chunks as fixed-point integers, so blocks and threads do not matter.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels.elementwise import ZERO, Inputs
+from ramerge.core.kernels.formats import uniform
+from ramerge.core.kernels.piece import Piece, PieceResult, arithmetic
+from ramerge.core.kernels.sums import products, sums
+from ramerge.core.methods.base import FEW, Counts, Layer, Results, Statistic
+from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.formula import merge as merge_formula
+from ramerge.core.methods.many import merge_many
+from ramerge.core.methods.sums import Floats, Summand, Sums
+from ramerge.core.methods.trim import every
+
+Per = Literal["tensor", "row", "column"]
+# from Gram matrices, of shape (..., N, N), to coefficients, of shape (..., N)
+Solve = Callable[[Floats], Floats]
+
+_LEAST_SQUARE = 2.0**-260
+
+
+@dataclass(frozen=True)
+class Gram(Sums):
+    """The Gram matrix of a tensor: float64, shape (agents, agents)."""
+
+    spoiled = True
+    terms = staticmethod(products)
+
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(every)]
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+        return squared(self.read(total))
+
+
+def squared(rows: Floats) -> Floats:
+    """Gram matrices of shape (..., agents, agents) from their terms, of shape (..., terms).
+
+    A vector shorter than 2^-130 counts as 0: its square would not be exact.
+    """
+    agents = math.isqrt(2 * rows.shape[-1])  # of n (n + 1) / 2 terms
+    made = np.empty((*rows.shape[:-1], agents, agents))
+    for index, (i, j) in enumerate(products(agents)):
+        made[..., i, j] = made[..., j, i] = rows[..., index]
+    gone = np.diagonal(made, axis1=-2, axis2=-1) < _LEAST_SQUARE
+    made[gone[..., :, None] | gone[..., None, :]] = 0
+    return made
+
+
+# --- combining ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Combination:
+    """A linear combination of N agents' task vectors, or without a base of the agents themselves.
+
+    A tensor has its own `coefficients`, or its rows or columns have, which `solve` gives.
+    """
+
+    agents: int
+    per: Per
+    coefficients: tuple[float, ...]
+    solve: Solve
+
+
+def statistics(per: Per = "tensor") -> tuple[Statistic, ...]:
+    """The Gram matrix of the tensor, unless rows or columns have their own."""
+    return (Gram("tensor"),) if per == "tensor" else ()
+
+
+def unit(layer: Layer, per: Per) -> int:
+    """The elements that are needed at once: more than 1 of rows and columns, for which there is room to widen them."""
+    if per == "column":
+        return max(math.prod(layer.shape), 2)
+    return row_unit(layer, None) if per == "row" else 1
+
+
+def row_unit(layer: Layer, _parameters: Any) -> int:
+    """Whole rows; more than one element, for which there is room to widen them."""
+    return max(row_of(layer.shape), 2)
+
+
+def scratch(layer: Layer, per: Per, agents: int) -> int:
+    """Bytes for a whole tensor whose columns are turned to rows: the inputs, what is added up, and the result."""
+    return math.prod(layer.shape) * 8 * (agents + 4) if per == "column" else 0
+
+
+def row_of(shape: tuple[int, ...]) -> int:
+    return max(shape[-1], 1) if shape else 1
+
+
+def prepare(agents: int, solve: Solve, results: Results, per: Per = "tensor") -> Combination:
+    coefficients = solve(results[Gram("tensor")]) if per == "tensor" else np.empty(0)
+    return Combination(agents, per, tuple(coefficients.tolist()), solve)
+
+
+def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    based = len(piece.inputs) > combination.agents
+    if combination.per == "tensor" and combination.agents > FEW:
+        return _merge_many(piece, combination, based)
+    if combination.per == "tensor":
+        return merge_formula(piece, _formula(combination, based), None, allow_nonfinite)
+    if combination.per == "row":
+        shape = (-1, row_of(piece.shape))
+        return piece.compute_numbers(lambda *rows: _rows(rows, piece, combination, based), shape)
+    shape = (piece.shape[0] if piece.shape else 1, -1)
+
+    def columns(*numbers: Any) -> Any:
+        return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, combination, based).T
+
+    return piece.compute_numbers(columns, shape)
+
+
+def _merge_many(piece: Piece, combination: Combination, based: bool) -> PieceResult:
+    """As the formulas of one element below."""
+    coefficients = combination.coefficients
+    nearest = 0 if based else int(np.argmax(np.abs(coefficients)))
+    start = 0.0 if based else math.fsum(coefficients) - 1
+
+    def finish(origin: NDArray[Any], total: NDArray[Any]) -> NDArray[Any]:
+        return np.where(total == 0, origin, origin + total)
+
+    return merge_many(piece, coefficients, finish, origin=nearest, start=start)
+
+
+def _formula(combination: Combination, based: bool) -> Formula:
+    coefficients = combination.coefficients
+    if based:
+        return Formula(task_element, (coefficients,), Inputs(combination.agents))
+    nearest = int(np.argmax(np.abs(coefficients)))
+    chosen = tuple(float(t == nearest) for t in range(combination.agents))
+    given = (coefficients, chosen, math.fsum(coefficients) - 1)
+    return Formula(agent_element, given, Inputs(combination.agents, base=False))
+
+
+def _rows(rows: Sequence[NDArray[Any]], piece: Piece, combination: Combination, based: bool) -> NDArray[Any]:
+    agents, length = combination.agents, rows[0].shape[1]
+    loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
+    words = [row.reshape(-1).view(loop.out.word) for row in rows]
+    found, _ = sums(every, loop, words, Inputs(agents, base=based), products(agents), length, rows[0].size)
+    with np.errstate(all="ignore"):
+        coefficients = combination.solve(squared(found))
+        origin, *others = rows if based else (_nearest(rows, coefficients), *rows)
+        total = np.zeros_like(origin)
+        if not based:
+            total = (np.sum(coefficients, -1) - 1).astype(real)[:, None] * origin
+        for t, agent in enumerate(others):
+            total = total + coefficients[:, t, None].astype(real) * (agent - origin)
+        return np.where(total == 0, origin, origin + total)
+
+
+def _nearest(rows: Sequence[NDArray[Any]], coefficients: Floats) -> NDArray[Any]:
+    found: NDArray[Any] = np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
+    return found
+
+
+def task_element(b: Any, taus: Any, coefficients: Any) -> Any:
+    total = ZERO
+    for t in range(len(taus)):
+        total = total + coefficients[t] * taus[t]
+    return b if total == ZERO else b + total
+
+
+def agent_element(_b: Any, values: Any, coefficients: Any, nearest: Any, excess: Any) -> Any:
+    """One element of a combination of agents, as differences from one of them: exact where agents are close.
+
+    `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.
+    """
+    origin = values[0]
+    for t in range(len(values)):
+        origin = values[t] if nearest[t] > ZERO else origin
+    total = excess * origin
+    for t in range(len(values)):
+        total = total + coefficients[t] * (values[t] - origin)
+    return origin if total == ZERO else origin + total
+
+
+# --- lengths and angles ----------------------------------------------------------------------------------------
+
+
+def norms(gram: Floats) -> Floats:
+    return np.sqrt(np.diagonal(gram, axis1=-2, axis2=-1))
+
+
+def cosines(gram: Floats) -> Floats:
+    """Cosines of angles, of shape (..., N, N); 0 where a vector is 0."""
+    lengths = norms(gram)
+    scale = lengths[..., :, None] * lengths[..., None, :]
+    with np.errstate(all="ignore"):
+        return np.where(scale == 0, 0.0, np.clip(gram / scale, -1, 1))

@@ -1,0 +1,57 @@
+"""Iso-C: the sum of task vectors with all singular values equal (Marczak et al. 2025, arXiv 2502.04959).
+
+    Delta = sum_t w_t tau_t        tau = scale * mean(sigma) * polar(Delta)
+
+sigma are the min(m, n) singular values of Delta, zeros counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ramerge.core.linalg import spectral
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.methods.base import WeightedParameters
+from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+
+
+def solve(_tensor: str, taus: Sequence[Array], _parameters: WeightedParameters) -> Array:
+    return isotropic(spectral.total(taus))
+
+
+def isotropic(delta: Array) -> Array:
+    """A matrix with its singular values replaced by their mean."""
+    if len(delta) > delta.shape[1]:
+        return isotropic(delta.T).T
+    values, vectors = spectral.spectrum(spectral.gram(delta))
+    kept = spectral.rank(values, spectral.noise(delta.shape))
+    u, sigma = vectors[:, :kept], np.sqrt(values[:kept])
+    return (spectral.scale_columns(u, sigma.sum() / len(delta) / sigma) @ u.T) @ delta
+
+
+def shortens_adapters(_parameters: WeightedParameters) -> str:
+    return "makes their update shorter, because its mean counts singular values that are 0; raise scale, or take knots"
+
+
+def cost(shape: Shape, _agents: int, _parameters: WeightedParameters) -> Cost:
+    r, long = sorted(shape)
+    return Cost(
+        products=r * r * long + 2 * r**3 + 2 * r * r * long,
+        decompositions=r**3,
+        numbers=6 * r * r + 2 * r * long,
+    )
+
+
+ISO_C = spectral_method(
+    name="iso_c",
+    title="Iso-C",
+    source="No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959",
+    formula="matrices: the singular values of sum_t w_t tau_t all become scale * their mean; "
+    "others: scale * mean of tau_t",
+    parameters=WeightedParameters,
+    solve=solve,
+    cost=cost,
+    harms_adapters=shortens_adapters,
+)

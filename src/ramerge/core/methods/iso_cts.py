@@ -1,0 +1,75 @@
+"""Iso-CTS: common and task-specific directions, all equally strong (Marczak et al. 2025, arXiv 2502.04959).
+
+Of r = min(m, n) directions, k come from the sum Delta of the task vectors, and the leading ones of what each agent has
+outside of their left space fill the rest, as many for each:
+
+    T = N round((r - floor(r f)) / N)        k = r - T
+    U_c: the k leading left vectors of Delta        tau_t' = tau_t - U_c U_c^T tau_t: its T / N leading triples
+    tau = scale * mean(sigma) * polar(U) polar(V)^T        of all of these, side by side
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.core.linalg import spectral
+from ramerge.core.linalg.arrays import Array, wide
+from ramerge.core.linalg.spectral import Triples
+from ramerge.core.methods.base import WeightedParameters
+from ramerge.core.methods.iso_c import shortens_adapters
+from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+
+
+class IsoCtsParameters(WeightedParameters):
+    """Parameters of `iso_cts`."""
+
+    common_space_fraction: float = Field(
+        0.8, ge=0, le=1, description="share of the directions that are those of the sum"
+    )
+
+
+def solve(_tensor: str, taus: Sequence[Array], parameters: IsoCtsParameters) -> Array:
+    r = min(taus[0].shape)
+    own = own_directions(r, len(taus), parameters.common_space_fraction)
+    common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))
+    found = [*[_outside(tau, common.u, own) for tau in taus if own], common]
+    sigma = sum(float(one.s.sum()) for one in found) / r
+    return spectral.aligned([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in found])
+
+
+def own_directions(r: int, agents: int, fraction: float) -> int:
+    """How many of `r` directions each agent has for itself; half to even, as in the authors' code."""
+    return min(round((r - int(r * fraction)) / agents), r // agents)
+
+
+def _outside(tau: Array, common: Array, k: int) -> Triples:
+    tau, common = wide(tau), wide(common)
+    left = tau - common @ (common.T @ tau)
+    return spectral.leading(left, lambda _squares: k, least=spectral.squares(tau))
+
+
+def cost(shape: Shape, agents: int, _parameters: IsoCtsParameters) -> Cost:
+    """An eigendecomposition for each agent, one for the sum, and one for each polar factor."""
+    r, long = sorted(shape)
+    each = r * r * long + 2 * r * r * long
+    return Cost(
+        products=(agents + 1) * each + agents * 4 * r * r * long + r * r * (4 * r + 3 * long),
+        decompositions=(agents + 3) * r**3,
+        numbers=3 * r * (r + long) + max(6 * r * r, 2 * r * long),
+    )
+
+
+ISO_CTS = spectral_method(
+    name="iso_cts",
+    title="Iso-CTS",
+    source="No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959",
+    formula="matrices: leading directions of the sum, and of each tau_t outside of these, made orthogonal, all of the "
+    "mean singular value; others: scale * mean of tau_t",
+    parameters=IsoCtsParameters,
+    solve=solve,
+    cost=cost,
+    harms_adapters=shortens_adapters,
+)

@@ -1,0 +1,93 @@
+"""KnOTS: TIES in a basis that the agents share (Stoica et al. 2025, arXiv 2410.19735).
+
+    [tau_1 ... tau_N] = U S [V_1 ... V_N]^T        tau = scale * U TIES(U^T tau_1, ..., U^T tau_N)
+
+Signs of the basis cancel. Where singular values are equal, the basis is not determined, and neither is the result.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.core.linalg import arrays, spectral
+from ramerge.core.linalg.arrays import Array, wide
+from ramerge.core.methods.base import WeightedParameters
+from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+
+
+class KnotsParameters(WeightedParameters):
+    """Parameters of `knots`."""
+
+    scale: float = Field(0.5, allow_inf_nan=False, description="factor of the merged task vector")
+    density: float = Field(
+        1.0, ge=0, le=1, description="share of each agent's coordinates that is kept, of each matrix by itself"
+    )
+
+
+def solve(_tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
+    basis = shared_basis(taus)
+    return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
+
+
+def shared_basis(taus: Sequence[Array]) -> Array:
+    """The left singular vectors of all task vectors side by side, of shape (m, rank); from the smaller Gram matrix."""
+    out, width = taus[0].shape
+    joint = (out, width * len(taus))
+    if out <= joint[1]:
+        values, vectors = spectral.spectrum(spectral.total(spectral.gram(tau) for tau in taus))
+        return vectors[:, : spectral.rank(values, spectral.noise(joint))]
+    stacked = wide(arrays.concat(taus, 1))
+    values, vectors = spectral.spectrum(spectral.gram(stacked.T))
+    kept = spectral.rank(values, spectral.noise(joint))
+    return stacked @ spectral.scale_columns(vectors[:, :kept], 1 / np.sqrt(values[:kept]))
+
+
+def _trimmed(coordinates: Array, density: float) -> Array:
+    """Coordinates without the smallest; those that equal the least that is kept stay."""
+    count = math.prod(coordinates.shape)
+    if density >= 1 or not count:
+        return coordinates
+    if not density:
+        return 0 * coordinates
+    sizes = abs(coordinates)
+    coordinates[sizes < arrays.kth_largest(sizes, max(1, int(density * count)))] = 0
+    return coordinates
+
+
+def elected(values: Sequence[Array]) -> Array:
+    """The mean of those that have the sign of the sum; 0 where that is 0."""
+    sign = arrays.sign(sum(values))
+    total, voices = 0 * sign, 0 * sign
+    for one in values:
+        agrees = one * sign > 0
+        total += one * agrees
+        voices += agrees
+    voices[voices < 1] = 1
+    return total / voices
+
+
+def cost(shape: Shape, agents: int, _parameters: KnotsParameters) -> Cost:
+    """One eigendecomposition of the side of the outputs."""
+    out, width = shape
+    side = min(out, agents * width)
+    return Cost(
+        products=agents * side * out * width + (2 * agents + 2) * side * out * width,
+        decompositions=side**3,
+        numbers=6 * side * side + (agents + 7) * side * width + out * side + (agents * out * width),
+    )
+
+
+KNOTS = spectral_method(
+    name="knots",
+    title="KnOTS with TIES",
+    source="Model Merging with SVD to Tie the KnOTS, arXiv 2410.19735",
+    formula="matrices: scale * U TIES(U^T tau_t) with the left singular vectors U of all tau_t side by side; "
+    "others: scale * mean of tau_t",
+    parameters=KnotsParameters,
+    solve=solve,
+    cost=cost,
+)

@@ -1,0 +1,148 @@
+"""Methods that work on linear weights as whole matrices, and take the mean task vector of all other tensors.
+
+Linear weights are the matrices named `....weight` inside the numbered layers of a model.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.linalg.devices import CPU, Solver
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
+from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.formula import merge as merge_formula
+from ramerge.core.methods.task_arithmetic import weighted_sum
+
+WIDENED = 1 << 24  # blocks that are widened, and small things
+_PASSES = 100  # operations of products in the time in which an element is widened, scaled and rounded
+_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
+
+Shape = tuple[int, ...]
+Numbers = NDArray[Any]
+# tensor, task vectors of shape (out, in), where to solve if not here -> the merged one
+Solve = Callable[..., Numbers]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Cost of a matrix: `Work`, and float64 numbers that are held besides the task vectors and the result."""
+
+    products: float
+    decompositions: float
+    numbers: float
+
+
+@dataclass(frozen=True)
+class PreparedMatrices:
+    """Arguments of merging: for linear weights, and for all others."""
+
+    solve: Solve
+    formula: Formula
+
+
+def is_matrix(layer: Layer) -> bool:
+    """Whether a tensor is a linear weight."""
+    return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
+
+
+def unit(layer: Layer, _parameters: Any) -> int:
+    """All of a linear weight; more than one element, so that it is not taken for an element-wise merge."""
+    return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
+
+
+def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    """Merge a piece: a whole linear weight, or elements of another tensor."""
+    if not is_matrix(Layer(piece.tensor, piece.shape)):
+        return merge_formula(piece, prepared.formula, counts, allow_nonfinite)
+
+    def merged(base: Array, *agents: Array) -> Array:
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+            solver = piece.solver or CPU
+            tau = prepared.solve(piece.tensor, [agent - base for agent in agents], solver)
+            tau += base
+        return tau
+
+    return piece.compute_numbers(merged)
+
+
+def spectral_method(
+    *, solve: Callable[[str, Sequence[Array], Any], Array], cost: Callable[[Shape, int, Any], Cost], **fields: Any
+) -> Method:
+    """A method that takes matrices apart, and takes the mean of the weighted task vectors of other tensors.
+
+    Args:
+        solve: `solve(tensor, taus, parameters)` merges task vectors of shape (out, in), of which at least one is not
+            0, and the largest element lies between 1/2 and 1; the result is not scaled yet.
+        cost: `cost(shape, agents, parameters)`.
+        **fields: further fields of `Method`.
+    """
+
+    def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
+        weights = for_each(getattr(given, "weights", 1.0), agents)
+        return PreparedMatrices(
+            lambda tensor, taus, solver=CPU: scaled(
+                taus, weights, given.scale, lambda ones: solve(tensor, ones, given), solver
+            ),
+            weighted_sum(weights, given.scale, float(len(agents))),
+        )
+
+    def scratch(layer: Layer, given: Any, agents: int) -> int:
+        if not is_matrix(layer):
+            return 0
+        held = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
+        return held + int(cost(layer.shape, agents, given).numbers) * 8 + WIDENED
+
+    def work(layer: Layer, given: Any, agents: int) -> Work:
+        if not is_matrix(layer):
+            return Work()
+        taken = cost(layer.shape, agents, given)
+        return Work(taken.products + _PASSES * (agents + 2) * math.prod(layer.shape), taken.decompositions)
+
+    made: dict[str, Any] = {
+        "family": "spectral",
+        "differs": "has no such method",
+        "unit": unit,
+        "merge": merge,
+    } | fields
+    return Method(prepare=prepare, scratch=scratch, work=work, **made)
+
+
+def scaled(
+    taus: list[Numbers], weights: Sequence[float], scale: float, solve: Callable[[list[Array]], Array], solver: Solver
+) -> Numbers:
+    """The result of `solve` by a solver, in the dtype of the task vectors, which are overwritten.
+
+    Squares of numbers of any size neither overflow nor vanish, because what is solved has a largest element of about 1.
+    Factors of powers of 2 change no digit.
+    """
+    real = taus[0].dtype
+    for tau, weight in zip(taus, weights, strict=True):
+        if weight != 1:
+            tau *= real.type(weight)
+    # the least and the largest element are NaN where any element is
+    bounds = [abs(float(bound)) for tau in taus for bound in (tau.min(), tau.max())]
+    if not any(bounds) or not all(map(math.isfinite, bounds)):
+        return np.full_like(taus[0], math.nan if any(bounds) else -0.0)  # -0 added to any number leaves its bits
+    exponent = math.frexp(max(bounds))[1]
+    for tau in taus:
+        _shift(tau, -exponent)
+    result = np.ascontiguousarray(solver.solve(solve, taus), real)
+    result *= real.type(scale)
+    _shift(result, exponent)
+    return result
+
+
+def _shift(x: Numbers, exponent: int) -> None:
+    if abs(exponent) < 120:
+        x *= x.dtype.type(2.0**exponent)
+    else:  # which is slow, but has no limits
+        np.ldexp(x, exponent, out=x)

@@ -1,0 +1,134 @@
+"""When an agent has moved an element: |agent - base| > epsilon, a number or in units of the agent's own length.
+
+Absolute thresholds fit agents that are stored in bfloat16, in which what training did not change stays equal to the
+base. In float32 every step of an optimizer leaves a trace, so what counts is how far an element moved compared to
+others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from ramerge.core.kernels.elementwise import INFINITY, ZERO
+from ramerge.core.kernels.sums import squares
+from ramerge.core.methods.base import Column, Results
+from ramerge.core.methods.sums import Summand, Sums
+
+
+class Relative(BaseModel):
+    """A threshold in units of the root mean square of each agent's task vector."""
+
+    model_config = ConfigDict(frozen=True)
+
+    relative: float
+
+    def __str__(self) -> str:
+        return f"{{relative: {self.relative:g}}}"
+
+
+Epsilon: TypeAlias = float | Relative
+
+
+def _epsilon(value: Any) -> Epsilon:
+    if isinstance(value, Relative):
+        return value
+    if isinstance(value, Mapping):
+        if set(value) != {"relative"}:
+            raise ValueError(f"must be a number, or {{relative: x}}, not {dict(value)!r}")
+        return Relative(relative=_number(value["relative"], "relative: must be a number"))
+    return _number(value, "must be a number, or {relative: x}")
+
+
+def _number(value: Any, kind: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{kind}, not {value!r}")
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{kind}, 0 or more, not {value!r}")
+    return float(value)
+
+
+EPSILON: Any = Annotated[
+    Any, PlainValidator(_epsilon), WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"})
+]
+
+
+def epsilon_field() -> Any:
+    return Field(
+        1e-5,
+        description="an element moved if |agent - base| > epsilon; {relative: x}: if it is more than x times the root "
+        "mean square of the agent's task vector",
+    )
+
+
+COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base| is larger", optional=True)
+
+
+@dataclass(frozen=True)
+class RootMeanSquare(Sums):
+    """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
+
+    What is not finite counts as 0. The result has a float64 for each agent.
+    """
+
+    terms = staticmethod(squares)
+
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(finite)]
+
+    @property
+    def kept(self) -> str | None:
+        return "squares of task vectors"
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[float, ...]:
+        return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
+
+
+def finite(t: Any, taus: Any) -> Any:
+    return taus[t] if abs(taus[t]) < INFINITY else ZERO
+
+
+# What is advised where an absolute threshold does not separate moved parameters from unmoved ones.
+ADVICE = (
+    "`epsilon: {relative: 1}` under `parameters` in the recipe, or `--set parameters.epsilon.relative=1`, counts what "
+    "an agent moved by more than the root mean square of its task vector; compare a few values with "
+    "`ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
+)
+
+
+ORDERED = "docs/guides/merge-float32.md lists what to do, in order"
+"""Where all warnings about agents in float32 point."""
+
+
+def absolute(parameters: Any) -> float | None:
+    """The threshold of a method's parameters if it is a number; None if it is relative, or if there is none."""
+    epsilon = getattr(parameters, "epsilon", None)
+    return epsilon if isinstance(epsilon, float) else None
+
+
+def measured(epsilon: Epsilon) -> RootMeanSquare | None:
+    return RootMeanSquare("model") if isinstance(epsilon, Relative) else None
+
+
+def factor(epsilon: Epsilon) -> float:
+    return epsilon.relative if isinstance(epsilon, Relative) else epsilon
+
+
+def shown(epsilon: Epsilon) -> str:
+    return f"{epsilon.relative:g} x rms" if isinstance(epsilon, Relative) else f"{epsilon:g}"
+
+
+def thresholds(factor: float, sizes: tuple[float, ...] | None) -> tuple[float, ...]:
+    """One for each agent, given their root mean squares; only one if it is the same for all of them."""
+    return (factor,) if sizes is None else tuple(factor * size for size in sizes)
+
+
+def thresholds_of(epsilon: Epsilon, results: Results) -> tuple[float, ...]:
+    size = measured(epsilon)
+    return thresholds(factor(epsilon), results[size] if size is not None else None)

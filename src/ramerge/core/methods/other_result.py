@@ -1,0 +1,156 @@
+"""Another method's result as where a method starts: its name and parameters, and the task vector that it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationError, ValidationInfo
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, Statistic, Work
+from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.formula import merge as merge_formula
+from ramerge.core.methods.task_arithmetic import weighted_sum
+
+SUMS = ("sum", "mean", "zero")
+_COPIES = 24  # bytes of an element: the result that is not rounded, its task vector, and what is made of it
+
+
+def name_field(default: str, description: str) -> Any:
+    """A parameter that is one of `SUMS` or the name of another method."""
+    extra: dict[str, Any] = {"range": f"{', '.join(SUMS)}, or a method that merges task vectors"}
+    return Field(default, json_schema_extra=extra, description=description)
+
+
+def parameters_field(of: str) -> Any:
+    """Parameters of the method that the parameter `of` names."""
+    extra: dict[str, Any] = {"range": "names and values", "of_method": of}
+    return Field({}, json_schema_extra=extra, description=f"parameters of the method that `{of}` names")
+
+
+def checked_name(name: str) -> str:
+    """One of `SUMS`, or the name of a method that can be started from.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    from ramerge.core.methods.registry import METHODS  # which imports the methods
+
+    if name in SUMS:
+        return name
+    if name not in METHODS:
+        raise ValueError(f"must be {', '.join(SUMS)} or the name of a method, not {name!r}")
+    method = METHODS[name]
+    if not method.needs_base or not method.combines or method.side is not None or method.most is not None:
+        raise ValueError(
+            f"{name} cannot be started from; take a method that merges any number of task vectors and needs no inputs "
+            "of its own"
+        )
+    return name
+
+
+def checked_parameters(given: dict[str, Any], info: ValidationInfo, of: str) -> dict[str, Any]:
+    """The parameters of the method that the field `of` names.
+
+    Raises:
+        ValueError: it does not take them.
+    """
+    name = info.data.get(of)
+    if name in SUMS and given:
+        raise ValueError(f"{name} takes none, so remove {', '.join(given)}")
+    if name is None or name in SUMS:
+        return given
+    try:
+        method_of(name, given)
+    except ValidationError as error:
+        texts = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+        raise ValueError(f"of {name}: {'; '.join(texts)}") from error
+    return given
+
+
+def method_of(name: str, given: Mapping[str, Any]) -> tuple[Method, Any] | None:
+    """The method of a name and its parameters; None for one of `SUMS`."""
+    from ramerge.core.methods.registry import METHODS
+
+    return None if name in SUMS else (METHODS[name], METHODS[name].parameters(**given))
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start of a method: the sum of the task vectors or another method's result, times a factor.
+
+    Attributes:
+        agents: how many there are.
+        factor: of the sum, or of the other method's merged task vector.
+        method: the other method; None for the sum.
+        prepared: what its `merge` takes.
+    """
+
+    agents: int
+    factor: float
+    method: Method | None = None
+    prepared: Any = None
+
+    def __call__(self, taus: Sequence[Array]) -> Array:
+        """The sum of some rows."""
+        return np.asarray(sum(taus[1:], taus[0]) * taus[0].dtype.type(self.factor))
+
+    def task_vector(self, piece: Piece, allow_nonfinite: bool, shape: tuple[int, ...]) -> Array | None:
+        """The other method's merged task vector, in the piece's arithmetic and without rounding; None for the sum."""
+        if self.method is None:
+            return None
+        exact = piece.exact()
+        self.method.merge(exact, self.prepared, None, allow_nonfinite)
+        base, result = exact.numbers(shape)[0], exact.result(shape)
+        return np.asarray((result - base) * base.dtype.type(self.factor))
+
+    def merge(self, piece: Piece, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        """Merge a piece into what is started from."""
+        if self.method is None:
+            return merge_formula(piece, self._sum, counts, allow_nonfinite)
+        if self.factor == 1:
+            return self.method.merge(piece, self.prepared, counts, allow_nonfinite)
+        tau = self.task_vector(piece, allow_nonfinite, (-1,))
+        return piece.compute_numbers(lambda base, *_agents: np.asarray(base + tau), (-1,))
+
+    @property
+    def _sum(self) -> Formula:
+        return weighted_sum((1.0,) * self.agents, self.factor)
+
+
+def start_of(name: str, given: Mapping[str, Any], share: float, agents: Agents, results: Results) -> Start:
+    """Start of a method, for `prepare`."""
+    if (other := method_of(name, given)) is None:
+        return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[name] * share)
+    method, parameters = other
+    return Start(len(agents), share, method, method.prepare(parameters, agents, results))
+
+
+def statistics_of(name: str, given: Mapping[str, Any], agents: Agents) -> tuple[Statistic, ...]:
+    """Statistics that must be counted first, for `statistics`."""
+    other = method_of(name, given)
+    return other[0].statistics(other[1], agents) if other is not None else ()
+
+
+def unit_of(name: str, given: Mapping[str, Any], share: float, layer: Layer) -> int:
+    """How many elements the other method needs at once, for `unit`; more than one where its result is scaled."""
+    other = method_of(name, given)
+    return max(other[0].unit(layer, other[1]), 1 if share == 1 else 2) if other is not None else 1
+
+
+def scratch_of(name: str, given: Mapping[str, Any], layer: Layer, agents: int) -> int:
+    """Bytes that the other method takes, for `scratch`."""
+    if (other := method_of(name, given)) is None:
+        return 0
+    own = other[0].scratch(layer, other[1], agents)
+    return own + (_COPIES * int(np.prod(layer.shape)) if other[0].unit(layer, other[1]) > 1 else 0)
+
+
+def work_of(name: str, given: Mapping[str, Any], layer: Layer, agents: int) -> Work:
+    """Cost of the other method's solving, for `work`."""
+    other = method_of(name, given)
+    return other[0].work(layer, other[1], agents) if other is not None else Work()

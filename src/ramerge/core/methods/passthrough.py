@@ -1,0 +1,36 @@
+"""One model as it is, for other formats and dtypes: what `ramerge convert` runs.
+
+merged = scale * a
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from ramerge.core.kernels.elementwise import ONE, ZERO
+from ramerge.core.methods.define import ChosenAgent, merge_method
+
+
+@merge_method(
+    "passthrough",
+    family="one model",
+    title="One model as it is",
+    source="mergekit's method of this name, for whole models",
+    formula="scale * a, the chosen agent; needs no base",
+    differs="there is no difference for whole models; stacks of layers are not supported",
+    combines=False,
+    symmetric=False,
+    needs_base=False,
+)
+def passthrough(
+    _b: Any,
+    values: Any,
+    *,
+    agent: Annotated[ChosenAgent, "the model that is copied; by default the first agent"] = None,
+    scale: Annotated[float, "factor of the weights"] = 1.0,
+) -> Any:
+    """One model as it is."""
+    result = values[0]
+    for t in range(len(values)):
+        result = values[t] if agent[t] > ZERO else result
+    return result if scale == ONE else scale * result

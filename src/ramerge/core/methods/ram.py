@@ -1,0 +1,325 @@
+"""Reinforced Agent Merging: RAM, RAM+ and RAM+s (arXiv 2601.13572, section 4, appendix E).
+
+tau = 0                              no agent moved the element
+    = lambda_t * tau_t               only agent t moved it
+    = mean of tau_t over the movers  several did                                            (equation 7)
+
+`shared` says what stands in the last line instead of the mean:
+
+    agree_max   the tau_t of largest magnitude where all movers agree in sign, else their mean
+    sum         sum of tau_t over the movers
+    rms         sum of tau_t over the movers / square root of their number
+    ties        TIES within the shared region (the authors' script calls it arm-ties): each agent is trimmed to its
+                largest entries there, the sign of what is left is elected, and the mean runs over those that agree
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ramerge.core.kernels import ram as kernel
+from ramerge.core.kernels.elementwise import ONE, ZERO, Inputs
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only, present
+from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.formula import merge as merge_formula
+from ramerge.core.methods.moved import COLUMN, EPSILON, Relative, epsilon_field, factor, measured, thresholds, thresholds_of
+from ramerge.core.methods.ranks import Ranked
+from ramerge.core.methods.trim import least_kept, trimming
+
+SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"
+
+Scope = Literal["model", "layer", "tensor"]
+
+
+@dataclass(frozen=True)
+class AgentCounts:
+    """Counts of those of `total` elements that an agent moved by more than `epsilon` (None: differs), and only it."""
+
+    total: int
+    active: int
+    unique: int
+    epsilon: float | None = None
+
+    @property
+    def shared(self) -> int:
+        return self.active - self.unique
+
+    @property
+    def density(self) -> float:
+        """Active over total, 1 - sparsity (section 3.1); 0 for nothing."""
+        return self.active / self.total if self.total else 0.0
+
+    @property
+    def rho(self) -> float:
+        """Shared over unique elements (equation 2): infinite without unique ones, 0 without either."""
+        if self.unique == 0:
+            return math.inf if self.shared else 0.0
+        return self.shared / self.unique
+
+    def __add__(self, other: AgentCounts) -> AgentCounts:
+        epsilon = self.epsilon if self.epsilon == other.epsilon else None
+        return AgentCounts(self.total + other.total, self.active + other.active, self.unique + other.unique, epsilon)
+
+
+class RamParameters(Parameters):
+    """Parameters of `ram`."""
+
+    rescales: ClassVar[bool] = False
+
+    epsilon: EPSILON = epsilon_field()
+    shared: Literal["mean", "agree_max", "sum", "rms", "ties"] = Field(
+        "mean",
+        description="what becomes of elements that several agents moved: their mean (the paper); the largest where all "
+        "agree in sign, else the mean; their sum; the sum over the square root of the count; or TIES among them",
+    )
+    density: float = Field(
+        0.1,
+        gt=0,
+        le=1,
+        json_schema_extra=only(shared="ties"),
+        description="how many elements each agent keeps, as a share of all shared elements, moved by it or not",
+    )
+    trim: Scope = Field(
+        "tensor", json_schema_extra=only(shared="ties"), description="what the largest entries are chosen from"
+    )
+
+    @property
+    def counted_over(self) -> str:
+        return "model"
+
+    def rescaling(self, counts: AgentCounts) -> float:
+        return 1.0
+
+
+class RescaledParameters(RamParameters):
+    """Parameters of `ram+s`."""
+
+    rescales: ClassVar[bool] = True
+
+    r: float = Field(0.1, ge=0, le=10, allow_inf_nan=False, description="strength of the rescaling of unique elements")
+    scope: Scope = Field(
+        "model", description="what rho is counted over: the whole model (the paper), each layer, or each tensor"
+    )
+
+    @property
+    def counted_over(self) -> str:
+        return self.scope
+
+    def rescaling(self, counts: AgentCounts) -> float:
+        """Equation 8, in the form of equation 9: rho / (1 + rho) is shared over active elements."""
+        return 1.0 + self.r * (counts.shared / counts.active if counts.active else 0.0)
+
+
+class ClippedParameters(RescaledParameters):
+    """Parameters of `ram+`."""
+
+    alpha: float = Field(2.0, ge=0, allow_inf_nan=False, description="rho is clipped to at most alpha")
+
+    def rescaling(self, counts: AgentCounts) -> float:
+        """Equation 6, in the form of equation 9."""
+        return 1.0 + self.r * min(counts.rho, self.alpha)
+
+
+@dataclass(frozen=True)
+class Moved(Statistic):
+    """Counts of what each agent moved, and what only it moved (equations 1 and 2); gives `AgentCounts` by agent.
+
+    Attributes:
+        epsilon: the threshold, in units of what `after` measures of each agent, if that is required first.
+    """
+
+    epsilon: float = 1e-5
+
+    def blank(self, agents: int) -> Counts:
+        return np.zeros((2, agents), np.int64)
+
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        return piece.observe(
+            lambda loop, inputs: kernel.count(loop, inputs, thresholds(self.epsilon, required), counts)
+        )
+
+    @property
+    def kept(self) -> str | None:
+        return f"moved and unique, epsilon {self.epsilon!r}" if self.after is None else None
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[AgentCounts, ...]:
+        found = thresholds(self.epsilon, required)
+        epsilons = found * (total.shape[1] // len(found))
+        return tuple(
+            AgentCounts(elements, active, unique, epsilon)
+            for (active, unique), epsilon in zip(total.T.tolist(), epsilons, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class PreparedRam:
+    """Arguments of merging, unless TIES merges the shared elements.
+
+    Attributes:
+        epsilons: one for each agent, or only one: it moved an element if |agent - base| > epsilon.
+        lambdas: factors of unique elements, one for each agent; None for plain RAM.
+        shared: what becomes of shared elements, a key of `kernels.ram.SHARED`.
+    """
+
+    epsilons: tuple[float, ...]
+    lambdas: tuple[float, ...] | None
+    shared: str
+
+
+def moved(parameters: RamParameters, _agents: Agents) -> Moved:
+    """The counts that lambdas need, and that the record shows."""
+    return Moved(parameters.counted_over, measured(parameters.epsilon), epsilon=factor(parameters.epsilon))
+
+
+def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
+    """The thresholds of `shared: ties`, if it is asked for and trims anything."""
+    if parameters.shared != "ties":
+        return None
+    return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
+
+
+def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
+    """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes. RAM needs nothing."""
+    counts = moved(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
+    return present(measured(parameters.epsilon), counts, trimmed(parameters, agents))
+
+
+def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam | Formula:
+    epsilons, lambdas = thresholds_of(parameters.epsilon, results), None
+    if parameters.rescales:
+        lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
+    if parameters.shared != "ties":
+        return PreparedRam(epsilons, lambdas, parameters.shared)
+    n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
+    given = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
+    return Formula(element, given, Inputs(n), beyond=epsilons)
+
+
+def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    if isinstance(prepared, Formula):
+        return merge_formula(piece, prepared, None, allow_nonfinite)
+    epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared
+    return piece.compute(
+        lambda loop, inputs, out, rounding: kernel.merge(
+            loop, inputs, epsilons, lambdas, out, counts, allow_nonfinite, rounding, shared
+        ),
+        beyond=epsilons,
+    )
+
+
+def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilons: Any) -> Any:
+    """Equation 7 with TIES in the shared region, for one element."""
+    total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
+    for t in range(len(taus)):
+        moved = abs(taus[t]) > epsilons[t]
+        movers = movers + (ONE if moved else ZERO)
+        total = total + (taus[t] if moved else ZERO)
+        scale = lambdas[t] if moved else scale
+        kept = moved and np.float32(abs(taus[t])) >= thresholds[t]
+        mass = mass + (taus[t] if kept else ZERO)
+    agreed, voices = ZERO, ZERO
+    for t in range(len(taus)):
+        kept = abs(taus[t]) > epsilons[t] and np.float32(abs(taus[t])) >= thresholds[t]
+        agrees = kept and ((taus[t] > ZERO and mass > ZERO) or (taus[t] < ZERO and mass < ZERO))
+        agreed = agreed + (taus[t] if agrees else ZERO)
+        voices = voices + (ONE if agrees else ZERO)
+    alone = b + scale * total
+    together = b + agreed / (voices if voices > ZERO else ONE)
+    unmoved = movers == ZERO or (movers > ONE and voices == ZERO)
+    return b if unmoved else (alone if movers == ONE else together)
+
+
+def report(parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents) -> list[dict[str, Any]]:
+    """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
+    rows = []
+    for t in range(len(agents)):
+        counts = sum((part[t] for part in parts[1:]), parts[0][t]) if parts else AgentCounts(0, 0, 0)
+        own = {"epsilon": counts.epsilon} if isinstance(parameters.epsilon, Relative) else {}
+        rows.append(
+            own
+            | {
+                "total": counts.total,
+                "active": counts.active,
+                "shared": counts.shared,
+                "unique": counts.unique,
+                "density": counts.density,
+                "unique_share": counts.unique / counts.active if counts.active else 0.0,
+                "rho": counts.rho,
+                "lambda": parameters.rescaling(counts) if len(parts) < 2 else None,
+            }
+        )
+    return rows
+
+
+_COLUMNS = (
+    COLUMN,
+    Column("density", "density", ".1%", "share of parameters moved"),
+    Column("unique_share", "unique", ".1%", "share of these that no other agent moved"),
+    Column("rho", "rho", ".3f", "shared / unique"),
+    Column("lambda", "lambda", ".4f", "factor of unique elements"),
+)
+_ALONE = (
+    "the result of RAM is the agent itself, rounded to the output's dtype, and the base where the agent moved by at "
+    "most epsilon; all that it moved is unique (100 %), rho is 0 and lambda is 1"
+)
+_MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
+
+
+RAM = Method(
+    name="ram",
+    family="RAM",
+    for_sparse=True,
+    title="Reinforced Agent Merging",
+    source=f"{SOURCE}, equation 7",
+    formula="unique elements kept, shared elements averaged",
+    alone=_ALONE,
+    differs="`ram` subtracts in the files' dtype, and ramerge in float32",
+    parameters=RamParameters,
+    presets={"paper": _MEAN},
+    statistics=statistics,
+    reported=moved,
+    report=report,
+    columns=_COLUMNS,
+    prepare=prepare,
+    merge=merge,
+)
+RAM_PLUS = replace(
+    RAM,
+    name="ram+",
+    compared=True,
+    title="Reinforced Agent Merging with clipped rescaling",
+    source=f"{SOURCE}, equations 6 and 7",
+    formula="unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
+    differs="`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements",
+    parameters=ClippedParameters,
+    presets={
+        "paper": {**_MEAN, "r": 0.1, "alpha": 2.0, "scope": "model"},
+        # the authors' script clips rho at 1 and multiplies by a factor of 1.2, which is r = 0.2
+        "official": {**_MEAN, "r": 0.2, "alpha": 1.0, "scope": "model"},
+    },
+)
+RAM_PLUS_S = replace(
+    RAM,
+    name="ram+s",
+    title="Reinforced Agent Merging with saturated rescaling",
+    source=f"{SOURCE}, equations 7 and 8",
+    formula="unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged",
+    differs="",
+    parameters=RescaledParameters,
+    presets={"paper": {**_MEAN, "r": 0.1, "scope": "model"}},
+)
+
+RESCALINGS: Mapping[str, RescaledParameters] = {
+    "ram+": ClippedParameters(),
+    "ram+ official": ClippedParameters.model_validate(RAM_PLUS.presets["official"]),
+    "ram+s": RescaledParameters(),
+}
+"""The rules for lambda that an analysis compares, with their parameters."""

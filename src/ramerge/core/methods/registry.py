@@ -1,0 +1,74 @@
+"""All methods, and what is said of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ramerge.core.methods.base import Method, conditions
+from ramerge.core.registry import Registry
+
+METHODS: Registry[Method] = Registry("ramerge.methods", Method)
+"""All methods by name. A method's module is imported when it is asked for: all of them take a tenth of a second."""
+
+FAMILIES = ("RAM", "sums", "soups", "sparse", "spherical", "spectral", "one model")
+"""The order in which methods are listed; those of plug-ins come last."""
+
+
+def listed() -> dict[str, Method]:
+    """All methods that can be used, by family."""
+
+    def place(method: Method) -> int:
+        return FAMILIES.index(method.family) if method.family in FAMILIES else len(FAMILIES)
+
+    return dict(sorted(METHODS.usable().items(), key=lambda row: place(row[1])))
+
+
+def all_parameters() -> frozenset[str]:
+    """Names of the parameters of all methods, for messages; imports all of them."""
+    return frozenset(name for method in METHODS.usable().values() for name in method.parameters.model_fields)
+
+
+def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {**(method.presets[preset] if preset else {}), **given}
+
+
+def describe(method: Method) -> dict[str, Any]:
+    """A method as plain values: title, formula, source, presets, and each parameter's default, range and meaning.
+
+    `reads` are those of the inputs that a merge with default parameters takes.
+    """
+    counted = method.statistics(method.parameters(), ("code", "tool")[: method.most])
+    schema = method.parameters.model_json_schema()["properties"]
+    return {
+        "title": method.title,
+        "formula": method.formula,
+        "source": method.source,
+        "reads": 1 + max((statistic.reads for statistic in counted), default=0),
+        "differs": method.differs,
+        "parameters": {
+            name: {
+                "default": field["default"],
+                "range": _range(field),
+                "description": field["description"],
+                "only": dict(conditions(method.parameters, name)),
+            }
+            for name, field in schema.items()
+        },
+        "presets": {name: dict(values) for name, values in method.presets.items()},
+    }
+
+
+def _range(field: Mapping[str, Any]) -> str:
+    if "range" in field:
+        return str(field["range"])
+    if "enum" in field:
+        return " | ".join(field["enum"])
+    if field["type"] == "boolean":
+        return "true | false"
+    if not field.keys() & {"minimum", "maximum", "exclusiveMinimum"}:
+        return "any number" if field["type"] == "number" else "any whole number"
+    if "exclusiveMinimum" in field:
+        return f"above {field['exclusiveMinimum']:g}, to {field['maximum']:g}"
+    upper = f" to {field['maximum']:g}" if "maximum" in field else " or more"
+    return f"{field.get('minimum', 0):g}{upper}"

@@ -1,0 +1,238 @@
+"""RegMean towards a prior: do to inputs what each agent's layer does to them (Jin et al. 2023, arXiv 2212.09849).
+
+For a linear weight, with the task vectors tau_t, a prior S, and G_t = X_t' X_t of the recorded inputs X_t of each
+agent, one row a token, weighted so that an agent's weights add up to 1,
+
+    tau = argmin sum_t ||(tau - tau_t) X_t'||^2 + mu ||tau - S||^2        mu = ridge * N * mean ||x||^2 / d
+        = (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1
+        = S + [(tau_t - S) X_t']_t (X X' + mu I)^-1 X                     X: all X_t, below each other
+
+The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n
+at most. mu is in units of the mean square of a row x, for N agents. An expert sees some tokens, and its rows count in
+shares of all: the fewer they are, the less they count against the prior. All other tensors, and weights without
+recorded inputs, take the prior. RegMean itself has no prior and shrinks the elements off the diagonal of each G_t; the
+preset `paper` does so. Towards a prior: not published.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.methods.base import (
+    INPUTS,
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    Parameters,
+    RecordedRows,
+    Results,
+    Statistic,
+    Work,
+)
+from ramerge.core.methods.matrices import WIDENED
+from ramerge.core.methods.other_result import (
+    Start,
+    checked_name,
+    checked_parameters,
+    name_field,
+    parameters_field,
+    scratch_of,
+    start_of,
+    statistics_of,
+    unit_of,
+    work_of,
+)
+
+_GROUP = 128
+"""Rows of a weight that are multiplied at once, whatever the block, so that blocks change no bit of the products."""
+_LEAST = 1e-10
+"""The ridge that stands for 0, with which the equations are never singular."""
+
+
+class RegMeanParameters(Parameters):
+    """Parameters of `regmean`."""
+
+    towards: str = name_field("sum", "the prior: the sum or the mean of the task vectors, zero, or a method's result")
+    prior: dict[str, Any] = parameters_field("towards")
+    share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")
+    ridge: float = Field(
+        0.01, ge=0, le=1e9, description="how strongly the prior holds, in units of the inputs' mean square"
+    )
+    shrink: float = Field(
+        1.0, ge=0, le=1, description="factor of what lies off the diagonal of each agent's second moments"
+    )
+
+    _name = field_validator("towards")(checked_name)
+
+    @field_validator("prior")
+    @classmethod
+    def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return checked_parameters(given, info, "towards")
+
+
+class Operator(Protocol):
+    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there."""
+
+    @property
+    def transposed(self) -> bool:
+        """Whether the weight is stored as (d, rows)."""
+
+    def correction(self, prior: Array, taus: Sequence[Array]) -> Array: ...
+
+
+@dataclass(frozen=True)
+class MomentOperator:
+    """For each agent G_t (sum_t G_t + mu I)^-1, shape (d, d): the form for many rows."""
+
+    maps: Sequence[Array]
+    transposed: bool
+
+    def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
+        total = np.zeros_like(prior)
+        for tau, product in zip(taus, self.maps, strict=True):
+            total += (tau - prior) @ product
+        return total
+
+
+@dataclass(frozen=True)
+class RowOperator:
+    """All rows, shape (n, d), how many each agent has, and (X X' + mu I)^-1, shape (n, n): the form for few rows."""
+
+    rows: Array
+    counts: tuple[int, ...]
+    inverse: Array
+    transposed: bool
+
+    def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
+        ends = np.cumsum(self.counts)
+        differences = [
+            (tau - prior).astype(np.float64) @ self.rows[end - count : end].T
+            for tau, count, end in zip(taus, self.counts, ends, strict=True)
+        ]
+        return (np.concatenate(differences, 1) @ self.inverse @ self.rows).astype(prior.dtype)
+
+
+def operator(layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
+    """Prepared form of the recorded inputs of a weight; None if they are all 0."""
+    weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
+    width = layer.width
+    power = sum(float(np.vdot(x, x)) for x in weighted)
+    if not power:
+        return None
+    share = sum(float(each.weights.sum()) for each in recorded) / len(recorded)
+    mu = max(parameters.ridge, _LEAST) * power / share / width
+    if _by_rows(layer, parameters):
+        rows = np.concatenate(weighted)
+        gram = rows @ rows.T
+        gram.flat[:: len(gram) + 1] += mu
+        return RowOperator(rows, layer.rows, np.linalg.inv(gram), layer.transposed)
+    moments = [_shrunk(x.T @ x, parameters.shrink) for x in weighted]
+    total = np.sum(moments, 0)
+    total.flat[:: width + 1] += mu
+    real = np.float32 if layer.itemsize == 4 else np.float64
+    inverse = np.linalg.inv(total)
+    maps = [(one @ inverse).astype(real) for one in moments]
+    return MomentOperator(maps, layer.transposed)
+
+
+def _by_rows(layer: Layer, parameters: RegMeanParameters) -> bool:
+    """Whether the form for few rows takes fewer operations; in float32 a product counts half."""
+    n, d = sum(layer.rows), layer.width
+    moments = len(layer.rows) * d * d * (1 if layer.itemsize == 4 else 2)
+    return parameters.shrink == 1 and 4 * n * d + 2 * n * n < moments
+
+
+def _shrunk(moments: Array, factor: float) -> Array:
+    if factor == 1:
+        return moments
+    diagonal = moments.diagonal().copy()
+    moments *= factor
+    np.fill_diagonal(moments, diagonal)
+    return moments
+
+
+def prepare(parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
+    return start_of(parameters.towards, parameters.prior, parameters.share, agents, results)
+
+
+def merge(piece: Piece, prior: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    made: Operator | None = piece.operator
+    if made is None:
+        return prior.merge(piece, counts, allow_nonfinite)
+    shape = (-1, piece.shape[1])
+    start = prior.task_vector(piece, allow_nonfinite, shape)
+
+    def merged(base: Array, *agents: Array) -> Array:
+        if made.transposed:
+            base, agents = base.T, tuple(agent.T for agent in agents)
+        others = start.T if start is not None and made.transposed else start
+        result = np.empty_like(base)
+        for row in range(0, len(base), _GROUP):
+            part = slice(row, row + _GROUP)
+            taus = [agent[part] - base[part] for agent in agents]
+            towards = prior(taus) if others is None else others[part]
+            result[part] = base[part] + (towards + made.correction(towards, taus))
+        return result.T if made.transposed else result
+
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        return piece.compute_numbers(merged, shape)
+
+
+def statistics(parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
+    return statistics_of(parameters.towards, parameters.prior, agents)
+
+
+def unit(layer: Layer, parameters: RegMeanParameters) -> int:
+    """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
+    prior = unit_of(parameters.towards, parameters.prior, parameters.share, layer)
+    if not layer.rows:
+        return prior
+    rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
+    whole = math.prod(layer.shape)
+    return whole if prior >= whole > 1 else max(math.lcm(rows * layer.shape[1], prior), 2)
+
+
+def scratch(layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
+    """Bytes of an operator, of what it is made of, and of a group of rows."""
+    prior = scratch_of(parameters.towards, parameters.prior, layer, agents)
+    if not layer.rows:
+        return prior
+    n, d = sum(layer.rows), layer.width
+    made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
+    result = math.prod(layer.shape) if layer.transposed else 0
+    return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
+
+
+def work(layer: Layer, parameters: RegMeanParameters, agents: int) -> Work:
+    return work_of(parameters.towards, parameters.prior, layer, agents)
+
+
+REGMEAN = Method(
+    name="regmean",
+    family="prompts",
+    title="RegMean towards a prior",
+    source="Dataless Knowledge Fusion by Merging Weights of Language Models, arXiv 2212.09849; towards a prior: not "
+    "published, docs/methods/regmean.md derives it",
+    formula="linear weights: (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1; others: S, by default the sum of tau_t",
+    differs="has no such method",
+    alone="the result is the agent itself",
+    parameters=RegMeanParameters,
+    presets={"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}},
+    side=INPUTS,
+    operator=operator,
+    statistics=statistics,
+    unit=unit,
+    scratch=scratch,
+    work=work,
+    prepare=prepare,
+    merge=merge,
+)

@@ -1,0 +1,136 @@
+"""ResMerge: the heads and the residuals of task vectors, merged by themselves (arXiv 2606.02252).
+
+H_t is the leading singular part of tau_t, of rank `rank_topk`, and R_t = tau_t - H_t its residual. With q_t the
+residual as a unit vector and q the mean direction of them all:
+
+    a = mean over pairs of cos(R_s, R_t)        c = mean of cos(q_t, q)        z = ((a + 1) / 2 + (c + 1) / 2) / 2
+    beta = src_beta_max - (src_beta_max - src_beta_min) z        A = c^beta * mean ||R_t|| * q
+    S = mean over pairs of max(0, cos(H_s, H_t))        tau = A + head_ratio_budget * S * ||A|| * H / ||H||
+
+z is 0 for matrices that are neither of attention nor of an MLP. A is the mean of the residuals where their directions
+agree no more than orthogonal ones would, c <= 1 / sqrt(N). H is the mean of the heads.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from pydantic import Field
+
+from ramerge.core.linalg import spectral
+from ramerge.core.linalg.arrays import Array, wide
+from ramerge.core.methods.base import ScaledParameters
+from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+
+_FAMILIES = re.compile(
+    r"self_attn|\.attn\.|attention|q_proj|k_proj|v_proj|o_proj|mlp|ffn|feed_forward|gate_proj|up_proj|down_proj",
+    re.IGNORECASE,
+)
+# Rounding: shares of norms below it, and differences of cosines. Orthogonal residuals have c = 1 / sqrt(N) exactly.
+_EQUAL = 1e-9
+
+
+class ResmergeParameters(ScaledParameters):
+    """Parameters of `resmerge`."""
+
+    rank_topk: int = Field(1, ge=1, description="singular triples of a head")
+    src_beta_min: float = Field(0.7, ge=0, allow_inf_nan=False, description="exponent of c where residuals agree")
+    src_beta_max: float = Field(1.0, ge=0, allow_inf_nan=False, description="exponent of c where they do not")
+    head_ratio_budget: float = Field(
+        0.2,
+        ge=0,
+        allow_inf_nan=False,
+        description="norm of the heads' part over that of the residuals, where heads agree",
+    )
+
+
+@dataclass(frozen=True)
+class _Split:
+    """Head and residual of a task vector, float64, and their norms; 0 for what is rounding."""
+
+    head: Array
+    residual: Array
+    head_norm: float
+    residual_norm: float
+
+
+def solve(tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) -> Array:
+    parts = [_split(tau, parameters.rank_topk) for tau in taus]
+    merged = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
+    heads = [one for one in parts if one.head_norm]
+    head = spectral.total(one.head for one in parts)
+    size = spectral.norm(head)
+    agreement = _agreement(heads)
+    if size > _EQUAL * max(one.head_norm for one in parts) and agreement:
+        head *= parameters.head_ratio_budget * agreement * spectral.norm(merged) / size
+        merged += head
+    return merged
+
+
+def _split(tau: Array, k: int) -> _Split:
+    found = spectral.leading(tau, lambda _squares: k)
+    head = spectral.scale_columns(wide(found.u), found.s) @ wide(found.v).T
+    residual = wide(tau) - head
+    norms = [spectral.norm(x) for x in (head, residual)]
+    return _Split(head, residual, norms[0], norms[1] if norms[1] > _EQUAL * norms[0] else 0.0)
+
+
+def _residual(parts: Sequence[_Split], parameters: ResmergeParameters, in_family: bool) -> Array:
+    mean = spectral.total(one.residual for one in parts) / len(parts)
+    units = [one for one in parts if one.residual_norm]
+    if not units:
+        return 0 * mean
+    direction = spectral.total(one.residual / one.residual_norm for one in units)
+    length = spectral.norm(direction)
+    coherence = min(1.0, length / len(parts))  # the mean of cos(q_t, q), of which those of zeros are 0
+    if coherence <= (1 + _EQUAL) / math.sqrt(len(parts)):
+        return mean
+    pairs = [
+        spectral.inner(one.residual, other.residual) / (one.residual_norm * other.residual_norm)
+        for one, other in combinations(units, 2)
+    ]
+    alike = sum(pairs) / max(math.comb(len(parts), 2), 1)
+    z = ((alike + 1) / 2 + (coherence + 1) / 2) / 2 if in_family else 0.0
+    beta = parameters.src_beta_max - (parameters.src_beta_max - parameters.src_beta_min) * min(max(z, 0.0), 1.0)
+    norm = sum(one.residual_norm for one in parts) / len(parts)
+    direction *= coherence**beta * norm / length
+    return direction
+
+
+def _agreement(heads: Sequence[_Split]) -> float:
+    if len(heads) < 2:
+        return float(len(heads))
+    cosines = [
+        spectral.inner(one.head, other.head) / (one.head_norm * other.head_norm)
+        for one, other in combinations(heads, 2)
+    ]
+    return sum(max(0.0, cosine) for cosine in cosines) / len(cosines)
+
+
+def cost(shape: Shape, agents: int, _parameters: ResmergeParameters) -> Cost:
+    """An eigendecomposition for each agent."""
+    r, long = sorted(shape)
+    return Cost(
+        products=agents * (r * r * long + 30 * r * long),
+        decompositions=agents * r**3,
+        numbers=(2 * agents + 3) * r * long + 6 * r * r,
+    )
+
+
+RESMERGE = spectral_method(
+    name="resmerge",
+    title="ResMerge",
+    source="ResMerge, arXiv 2606.02252; sunyd0303-cpu/ResMerge-release at e990128",
+    formula="matrices: leading singular parts and residuals of tau_t, each merged by agreement; "
+    "others: scale * mean of tau_t",
+    parameters=ResmergeParameters,
+    solve=solve,
+    cost=cost,
+    harms_adapters=lambda _parameters: (
+        "damps the leading direction of each, which may be most of it; take tsvm or knots"
+    ),
+)

@@ -1,0 +1,134 @@
+"""SCE: select, calculate, erase (Wan et al. 2024, FuseChat, arXiv 2408.07990).
+
+Select the elements of a tensor in which the agents differ most: the largest variances over agents. Calculate weights of
+the agents for the tensor: their mean squares of what is selected, as shares. Erase what does not agree with the sign of
+the sum. tau is the weighted mean of what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from ramerge.core.kernels.elementwise import INFINITY, ZERO, Inputs, histogram
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.kernels.sums import squares
+from ramerge.core.methods.base import Agents, Counts, Method, Parameters, Results
+from ramerge.core.methods.formula import Formula, merge
+from ramerge.core.methods.ranks import Values, ranked
+from ramerge.core.methods.sums import Floats, Summand, Sums
+
+LEAST_WEIGHT = np.float32(1e-6)
+
+
+class SceParameters(Parameters):
+    """Parameters of `sce`."""
+
+    select_topk: float = Field(
+        1.0, ge=0, le=1, description="share of a tensor's elements with any variance that is selected; 1: all elements"
+    )
+
+
+@dataclass(frozen=True)
+class Variances(Values):
+    """Variances over agents, and the rank of the least that is selected. Where agents are equal, there is none."""
+
+    agents: int
+    topk: float
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
+        which = Inputs(self.agents)
+        return piece.observe(
+            lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)
+        )
+
+    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+        return (int(self.topk * counted),)
+
+
+@dataclass(frozen=True)
+class SquareMeans(Sums):
+    """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
+
+    terms = staticmethod(squares)
+
+    def summands(self, required: Any) -> list[Summand]:
+        return [Summand(selected, common=(_bound(required),))]
+
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[Floats, float]:
+        """The sums, and the bound of what is selected."""
+        return self.read(total), _bound(required)
+
+
+def _bound(required: Any) -> float:
+    return required[0][0].value if required is not None else 0.0
+
+
+def variance(taus: Any) -> Any:
+    """The variance of an element over agents as float32.
+
+    Many elements of 16-bit agents have the same variance. In float32 it would be rounded by the order of the agents,
+    which would decide what is selected. In float64, and without a mean to divide for, such sums are exact.
+    """
+    count, total, squares = np.float64(len(taus)), np.float64(0), np.float64(0)
+    for t in range(len(taus)):
+        total = total + np.float64(taus[t])
+    for t in range(len(taus)):
+        squares = squares + (count * taus[t] - total) * (count * taus[t] - total)
+    return np.float32(squares / (count * count * count))
+
+
+def counted_variance(_t: Any, taus: Any) -> Any:
+    found = variance(taus)
+    return found if found > ZERO else INFINITY
+
+
+def selected(own: Any, taus: Any, least: Any) -> Any:
+    return taus[own] if variance(taus) >= least else ZERO
+
+
+def sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
+    before = None
+    if parameters.select_topk < 1:
+        before = ranked(Variances(len(agents), parameters.select_topk))
+    return SquareMeans("tensor", before)
+
+
+def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Formula:
+    found, least = results[sizes(parameters, agents)]
+    total = found.sum()
+    weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
+    return Formula(element, (tuple(weights.tolist()), least), Inputs(len(agents)))
+
+
+def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
+    mass = ZERO
+    for t in range(len(taus)):
+        mass = mass + taus[t]
+    total, voices = ZERO, ZERO
+    for t in range(len(taus)):
+        agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
+        total = total + (weights[t] * taus[t] if agrees else ZERO)
+        voices = voices + (weights[t] if agrees else ZERO)
+    stays = total == ZERO or variance(taus) < least
+    return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
+
+
+SCE = Method(
+    name="sce",
+    family="sparse",
+    title="Select, calculate, erase",
+    source="FuseChat: Knowledge Fusion of Chat Models, arXiv 2408.07990",
+    formula="of the `select_topk` largest variances over agents: sum_t s_t tau_t / sum_t s_t of those that agree with "
+    "the sign of the sum, s_t the mean of tau_t^2",
+    differs="weighs all agents alike where mean squares sum to less than 1e-6, as those of RL agents do",
+    parameters=SceParameters,
+    statistics=lambda parameters, agents: (sizes(parameters, agents),),
+    prepare=prepare,
+    merge=merge,
+)

@@ -1,0 +1,93 @@
+"""Statistics that are sums of float64 over segments of tensors. Neither blocks nor threads nor processors matter."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels.elementwise import Element, Inputs
+from ramerge.core.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
+from ramerge.core.kernels.formats import Loop, Words
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.kernels.sums import sums
+from ramerge.core.methods.base import Counts, Statistic
+
+Floats = NDArray[np.float64]
+
+
+@cache
+def _number(terms: Callable[[int], Sequence[tuple[int, int]]], agents: int) -> int:
+    return len(terms(agents))
+
+
+_LARGEST = 2.0**300
+
+
+@dataclass(frozen=True)
+class Summand:
+    """A formula of one element, and its numbers, as `kernels.sums` takes them."""
+
+    value: Element
+    each: Sequence[Sequence[float]] = ()
+    common: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Sums(Statistic):
+    """Sums over a part of the model: of `kernels.sums` over chunks, which are added as fixed-point integers.
+
+    Their last row counts chunks whose sums are out of range.
+
+    Attributes:
+        kinds: how many summands there are.
+    """
+
+    chunk = CHUNK
+    kinds: ClassVar[int] = 1
+
+    @staticmethod
+    @abstractmethod
+    def terms(agents: int) -> Sequence[tuple[int, int]]:
+        """Terms of each summand that are multiplied and summed, as `kernels.sums` takes it."""
+
+    @abstractmethod
+    def summands(self, required: Any) -> list[Summand]:
+        """Terms of the sum, given the result of `after`."""
+
+    def blank(self, agents: int) -> Counts:
+        return np.zeros((self.kinds * len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)
+
+    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+        likely = len(piece.inputs), len(piece.inputs) - 1
+        agents = next(
+            n for n in (*likely, *range(1, likely[1])) if self.kinds * _number(self.terms, n) == len(counts) - 1
+        )
+        which, terms = Inputs(agents, base=len(piece.inputs) > agents), self.terms(agents)
+
+        def kernel(loop: Loop, inputs: list[Words]) -> bool:
+            found = [
+                sums(each.value, loop, inputs, which, terms, CHUNK, piece.elements, each.each, each.common)
+                for each in self.summands(required)
+            ]
+            self.enter(np.concatenate([terms_of for terms_of, _ in found], 1), counts)
+            return found[0][1]
+
+        return piece.observe(kernel)
+
+    def enter(self, found: Floats, counts: Counts) -> None:
+        """Add sums of shape (chunks, terms)."""
+        usable = np.abs(found) < _LARGEST  # false for NaN, too
+        counts[-1, 0] += np.count_nonzero(~usable)
+        for row in np.where(usable, found, 0):
+            encode(row, counts[:-1])
+
+    def read(self, total: NDArray[np.int64]) -> Floats:
+        """The sums, in the order of terms; NaN if one was out of range."""
+        found = decode(total[:-1])
+        return np.full_like(found, np.nan) if total[-1, 0] else found

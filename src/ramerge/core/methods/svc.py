@@ -1,0 +1,155 @@
+"""Singular value calibration: what several agents add in one direction is counted once (2026, arXiv 2602.05536).
+
+Of the merged task vector of a matrix, by default the sum, u_r is the left singular vector number r. With the shares
+p_r = u_r' tau of the merged task vector and p_rt = u_r' tau_t of each of N agents in that direction,
+
+    s_rt = <p_r, p_rt> / ||p_rt||^2        tau' = scale * sum_r u_r p_r N / sum_t max(alpha, s_rt)
+
+An agent that has no share in a direction has s = 0 there. Directions of equal singular values are any rotation of each
+other, so they get one factor: that of their shares together. All other tensors are merged as before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from pydantic import Field, ValidationInfo, field_validator
+
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.linalg import spectral
+from ramerge.core.linalg.arrays import Array, to_host, wide
+from ramerge.core.linalg.devices import CPU
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic, Work
+from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
+from ramerge.core.methods.other_result import (
+    Start,
+    checked_name,
+    checked_parameters,
+    name_field,
+    parameters_field,
+    scratch_of,
+    start_of,
+    statistics_of,
+    unit_of,
+    work_of,
+)
+
+_NULL = 1e-12
+"""The share of the largest squared norm of a task vector below which a part of one counts as nothing."""
+
+
+class SvcParameters(ScaledParameters):
+    """Parameters of `svc`."""
+
+    start: str = name_field("sum", "what is calibrated: the sum or the mean of the task vectors, or a method's result")
+    start_parameters: dict[str, Any] = parameters_field("start")
+    alpha: float = Field(
+        1.0, gt=0, le=1000, description="the least s that counts; with 1, no direction of the sum grows"
+    )
+
+    _name = field_validator("start")(checked_name)
+
+    @field_validator("start_parameters")
+    @classmethod
+    def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return checked_parameters(given, info, "start")
+
+
+def calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
+    """Scale the directions of a merged task vector by how often agents have added to them."""
+    found = spectral.leading(merged, lambda squares: len(squares))
+    if not found.s.size:
+        return 0 * merged
+    u = wide(found.u)
+    shares = u.T @ wide(merged)
+    squares = found.s**2
+    least = spectral.noise(merged.shape) * squares[0]
+    starts = np.flatnonzero(np.append(True, squares[:-1] - squares[1:] > least))
+    null = _NULL * max(spectral.squares(tau) for tau in taus)
+    counted = np.zeros(len(starts))
+    for tau in taus:
+        own = u.T @ wide(tau)
+        dots, norms = (np.add.reduceat(to_host((own * other).sum(1)), starts) for other in (shares, own))
+        s = np.divide(dots, norms, out=np.zeros_like(dots), where=norms > null)
+        counted += np.maximum(alpha, s)
+    factors = np.repeat(len(taus) / counted, np.diff(np.append(starts, len(squares))))
+    return spectral.scale_columns(u, factors) @ shares
+
+
+def merge(
+    piece: Piece, prepared: tuple[Start, SvcParameters], counts: Counts | None, allow_nonfinite: bool
+) -> PieceResult:
+    start, parameters = prepared
+    if not is_matrix(Layer(piece.tensor, piece.shape)):
+        return replace(start, factor=start.factor * parameters.scale).merge(piece, counts, allow_nonfinite)
+    other = start.task_vector(piece, allow_nonfinite, piece.shape)
+
+    def merged(base: Array, *agents: Array) -> Array:
+        taus = [agent - base for agent in agents]
+        first = start(taus) if other is None else other
+        result = scaled(
+            [first, *taus],
+            (1.0,) * (1 + len(taus)),
+            parameters.scale,
+            lambda ones: calibrated(ones[0], ones[1:], parameters.alpha),
+            piece.solver or CPU,
+        )
+        return np.asarray(result + base)
+
+    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+        return piece.compute_numbers(merged)
+
+
+def prepare(parameters: SvcParameters, agents: Agents, results: Results) -> tuple[Start, SvcParameters]:
+    return start_of(parameters.start, parameters.start_parameters, 1.0, agents, results), parameters
+
+
+def statistics(parameters: SvcParameters, agents: Agents) -> tuple[Statistic, ...]:
+    return statistics_of(parameters.start, parameters.start_parameters, agents)
+
+
+def unit(layer: Layer, parameters: SvcParameters) -> int:
+    """All of a linear weight."""
+    if is_matrix(layer):
+        return max(math.prod(layer.shape), 2)
+    return unit_of(parameters.start, parameters.start_parameters, parameters.scale, layer)
+
+
+def scratch(layer: Layer, parameters: SvcParameters, agents: int) -> int:
+    first = scratch_of(parameters.start, parameters.start_parameters, layer, agents)
+    if not is_matrix(layer):
+        return first
+    side, elements = min(layer.shape), math.prod(layer.shape)
+    return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2 + WIDENED
+
+
+def work(layer: Layer, parameters: SvcParameters, agents: int) -> Work:
+    """The other method's work, an eigendecomposition, and a product for each agent."""
+    first = work_of(parameters.start, parameters.start_parameters, layer, agents)
+    if not is_matrix(layer):
+        return first
+    side, elements = min(layer.shape), math.prod(layer.shape)
+    products = (3 + 2 * agents) * side * elements
+    return Work(first.products + products, first.decompositions + side**3)
+
+
+SVC = Method(
+    name="svc",
+    family="spectral",
+    title="Singular value calibration",
+    source="arXiv 2602.05536",
+    formula="matrices: scale * sum_r u_r u_r' tau N / sum_t max(alpha, s_rt), u_r: left singular vectors of the merged "
+    "tau; others: scale * tau",
+    differs="has no such method",
+    parameters=SvcParameters,
+    statistics=statistics,
+    unit=unit,
+    scratch=scratch,
+    work=work,
+    prepare=prepare,
+    merge=merge,
+)

@@ -1,0 +1,201 @@
+"""SWUDI and ASWUDI: WUDI's objective, solved in its leading directions only (arXiv 2606.07289).
+
+With g_t = 1 / ||tau_t||_F^2, or 0 where tau_t is 0, WUDI's objective has the curvature C and the target D,
+
+    C = sum_t g_t tau_t^T tau_t = V diag(lambda) V^T        D = sum_t g_t tau_t tau_t^T tau_t
+    tau = scale * [theta_0 + (D - theta_0 C) V diag(f(lambda) / lambda) V^T]
+
+f = 1 - exp(-time lambda) is what gradient descent from theta_0 reaches after that time, f = 1 the minimum. f is 0
+outside of the K leading directions: a share of all for `swudi`, and what their spectrum says for `aswudi`. The trace of
+C is the number of agents that moved, so times and spectra mean the same for small and large task vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from ramerge.core.linalg import curvature
+from ramerge.core.linalg.arrays import Array
+from ramerge.core.methods.base import ScaledParameters, only
+from ramerge.core.methods.core import CoreParameters, core_coefficients
+from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+
+_TIME = 1.0
+"""A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
+_LONG = 10.0
+_RULE = "stable_rank"
+_AMPLIFIES = "amplifies directions that adapters have almost in common"
+
+
+class FilteredParameters(ScaledParameters):
+    """Parameters of both methods."""
+
+    init_mode: Literal["sum", "mean", "zero", "core"] = Field(
+        "sum", description="theta_0: the sum or the mean of the task vectors, zero, or the sum that core takes"
+    )
+
+
+class SwudiParameters(FilteredParameters):
+    """Parameters of `swudi`."""
+
+    filter_type: Literal["exponential", "none"] = Field(
+        "exponential", description="f: what gradient descent reaches in a time, or the minimum"
+    )
+    exp_time: float = Field(
+        300.0,
+        ge=0,
+        le=1e12,
+        json_schema_extra=only(filter_type="exponential"),
+        description=f"the time; {_TIME:g} by default where several agents are LoRA adapters",
+    )
+    truncate_rank_ratio: float = Field(0.65, gt=0, le=1, description="share of the directions that are solved")
+
+
+class AswudiParameters(FilteredParameters):
+    """Parameters of `aswudi`."""
+
+    auto_rank_method: Literal[
+        "participation_sqrt",
+        "participation",
+        "entropy",
+        "stable_rank",
+        "gavish_donoho",
+        "cumvar_0.9",
+        "cumvar_0.95",
+        "cumvar_0.99",
+    ] = Field(
+        "participation_sqrt",
+        description="how many directions are solved, from the spectrum of the curvature; "
+        f"{_RULE} by default where several agents are LoRA adapters",
+    )
+    rank_scale: float = Field(1.0, gt=0, le=1e6, description="factor of that number")
+
+
+def _harm(parameters: SwudiParameters) -> str:
+    if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
+        return ""
+    return f"{_AMPLIFIES} if it solves for so long; set exp_time to {_TIME:g}, its default for adapters"
+
+
+def _harm_adaptively(parameters: AswudiParameters) -> str:
+    if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:
+        return ""
+    return f"{_AMPLIFIES} if it solves in so many; set auto_rank_method to {_RULE}, its default for adapters"
+
+
+def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
+    if parameters.init_mode == "core":
+        return core_coefficients(tensor, taus, CoreParameters())
+    return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
+
+
+def solve(tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
+    filter, _ = _filter(taus[0].shape, len(taus), parameters)
+    return curvature.solve(taus, _start(tensor, taus, parameters), filter)
+
+
+def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
+    # 1e-9: 0.65 * 20 is a little more than 13
+    k = max(1, math.ceil(shape[1] * parameters.truncate_rank_ratio - 1e-9))
+    time = parameters.exp_time if parameters.filter_type == "exponential" else math.inf
+    return curvature.Filter(time, (lambda _values: k) if k < min(shape[1], agents * shape[0]) else None), k
+
+
+def solve_adaptively(tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
+    shape: Shape = taus[0].shape
+
+    def choose(values: Array) -> int:
+        k = chosen_rank(parameters.auto_rank_method, values, shape)
+        return max(1, min(shape[1], round(k * parameters.rank_scale)))
+
+    return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
+
+
+def chosen_rank(method: str, values: Array, shape: Shape) -> int:
+    """How many directions a rule takes, at least 1.
+
+    Args:
+        method: see `AswudiParameters`.
+        values: eigenvalues of C of shape (n, n), descending, those that are null as 0; those that are missing are 0.
+        shape: of the matrix, (m, n).
+    """
+    if not values.size or not values[0]:
+        return 1
+    if method.startswith("cumvar_"):
+        share = float(method.removeprefix("cumvar_"))
+        return int(np.count_nonzero(np.cumsum(values) < share * values.sum())) + 1
+    return max(1, _RULES[method](values, shape))
+
+
+def _participation(values: Array) -> int:
+    return _up(values.sum() ** 2 / np.square(values).sum())
+
+
+def _entropy(values: Array) -> int:
+    shares = values[values > 0] / values.sum()
+    return _up(math.exp(-float((shares * np.log(shares)).sum())))
+
+
+def _gavish_donoho(values: Array, shape: Shape) -> int:
+    """Those above the optimal hard threshold for unknown noise, as the authors' code approximates it."""
+    beta = min(shape) / max(shape)
+    roots = np.sqrt(np.concatenate([values, np.zeros(shape[1] - values.size)]))
+    median = roots[shape[1] // 2]  # the lower one of two: values descend
+    upper = 2 * (beta + 1) + 8 * beta / (beta + 1 + math.sqrt(beta * beta + 14 * beta + 1))
+    lower = 2 + math.sqrt(3) if beta >= 0.9999 else max((1 - beta) ** 2 + beta, 1e-3)
+    return int(np.count_nonzero(roots > math.sqrt(upper / lower) * median))
+
+
+def _up(number: float) -> int:
+    """The next whole number, where equal values do not make one more by rounding."""
+    return math.ceil(number * (1 - 1e-12))
+
+
+_RULES: dict[str, Callable[[Array, Shape], int]] = {
+    "participation_sqrt": lambda values, _shape: _participation(np.sqrt(values)),
+    "participation": lambda values, _shape: _participation(values),
+    "entropy": lambda values, _shape: _entropy(values),
+    "stable_rank": lambda values, _shape: _up(np.square(values / values[0]).sum()),
+    "gavish_donoho": _gavish_donoho,
+}
+
+
+def cost(shape: Shape, agents: int, parameters: SwudiParameters) -> Cost:
+    return Cost(*curvature.cost(shape, agents, *_filter(shape, agents, parameters)))
+
+
+def cost_adaptively(shape: Shape, agents: int, _parameters: AswudiParameters) -> Cost:
+    return Cost(*curvature.cost(shape, agents, curvature.Filter(math.inf, len), shape[1]))
+
+
+_SOURCE = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
+_FORMULA = "matrices: scale * WUDI's minimum from theta_0 in the leading directions of its curvature{}; {}"
+_OTHERS = "others: scale * mean of tau_t"
+
+SWUDI = spectral_method(
+    name="swudi",
+    title="SWUDI",
+    source=_SOURCE,
+    formula=_FORMULA.format(", for a time", _OTHERS),
+    parameters=SwudiParameters,
+    solve=solve,
+    cost=cost,
+    for_adapters={"exp_time": _TIME},
+    harms_adapters=_harm,
+)
+ASWUDI = spectral_method(
+    name="aswudi",
+    title="ASWUDI",
+    source=_SOURCE,
+    formula=_FORMULA.format(", as many as its spectrum says", _OTHERS),
+    parameters=AswudiParameters,
+    solve=solve_adaptively,
+    cost=cost_adaptively,
+    for_adapters={"auto_rank_method": _RULE},
+    harms_adapters=_harm_adaptively,
+)

@@ -1,0 +1,82 @@
+"""Task Arithmetic: the weighted sum of task vectors (Ilharco et al. 2023, arXiv 2212.04089).
+
+tau = scale * sum_t w_t * tau_t
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Annotated, Any
+
+from ramerge.core.kernels.elementwise import ZERO
+from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.methods.base import FEW, MANY, Agents, Counts, for_each
+from ramerge.core.methods.define import PerAgent, merge_method
+from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.formula import merge as merge_formula
+from ramerge.core.methods.many import merge_many
+
+
+def divisor_of(weights: tuple[float, ...]) -> float:
+    """Divisor of a normalized sum: the sum of the weights, unless that is 0."""
+    total = sum(weights)
+    return total if abs(total) >= 1e-8 else 1.0
+
+
+def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
+    return {"divisor": divisor_of(for_each(parameters.weights, agents))}
+
+
+def _factors(parameters: Any, agents: Agents) -> tuple[float, ...]:
+    weights = for_each(parameters.weights, agents)
+    divisor = divisor_of(weights) if parameters.normalize else 1.0
+    return tuple(parameters.scale * weight / divisor for weight in weights)
+
+
+def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+    if prepared.inputs.agents <= FEW:
+        return merge_formula(piece, prepared, counts, allow_nonfinite)
+    scale, weights, normalize, divisor = prepared.given
+
+    def finish(b: Any, total: Any) -> Any:
+        kind = total.dtype.type
+        return b + kind(scale) * (total / kind(divisor) if normalize else total)
+
+    assert isinstance(weights, tuple)
+    return merge_many(piece, weights, finish, origin=0)
+
+
+@merge_method(
+    "task_arithmetic",
+    family="sums",
+    compared=True,
+    title="Task Arithmetic",
+    source="Editing Models with Task Arithmetic, arXiv 2212.04089; RAM paper, appendix D",
+    formula="scale * sum_t w_t tau_t",
+    differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
+    derived=_derived,
+    factors=_factors,
+    limit=MANY,
+    merge=_merge,
+)
+def task_arithmetic(
+    b: Any,
+    taus: Any,
+    *,
+    scale: Annotated[float, "factor of the merged task vector"] = 1.0,
+    weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
+    normalize: Annotated[bool, "divide by the sum of the weights, unless that is 0"] = False,
+    divisor: Any,
+) -> Any:
+    """The weighted sum of the task vectors, or their weighted mean."""
+    total = ZERO
+    for t in range(len(taus)):
+        total = total + weights[t] * taus[t]
+    return b + scale * (total / divisor if normalize else total)
+
+
+def weighted_sum(weights: tuple[float, ...], scale: float, divisor: float | None = None) -> Formula:
+    """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): what other methods do to some tensors."""
+    agents = tuple(map(str, range(len(weights))))
+    formula: Formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, {})
+    return replace(formula, given=(scale, weights, divisor is not None, divisor or 1.0))

@@ -1,0 +1,81 @@
+"""Trimming: the exact k-th largest magnitude of each agent's task vector, found by counting (TIES, arXiv 2306.01708).
+
+k = max(1, floor(density * d)) of d elements, or none for a density of 0; what equals the threshold is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO, Inputs, histogram
+from ramerge.core.kernels.piece import Piece
+from ramerge.core.methods.base import Agents, Counts, Results
+from ramerge.core.methods.drop_mask import DropMask
+from ramerge.core.methods.moved import Epsilon, factor, measured, thresholds
+from ramerge.core.methods.ranks import Ranked, Values, ranked
+
+
+@dataclass(frozen=True)
+class Magnitudes(Values):
+    """Magnitudes of task vectors, and the rank of each agent's threshold.
+
+    Attributes:
+        densities: the part that each agent keeps.
+        drop_mask: drops elements first (DARE); what is dropped has magnitude 0.
+        shared_beyond: count only elements that several agents moved by more than this, and d is the number of these;
+            in units of what is measured of each agent, if that is required first.
+    """
+
+    densities: tuple[float, ...]
+    drop_mask: DropMask | None = None
+    shared_beyond: float | None = None
+
+    @property
+    def rows(self) -> int:
+        return len(self.densities)
+
+    @property
+    def infinite(self) -> bool:
+        return self.shared_beyond is None
+
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, required: Any) -> bool:
+        drop = self.drop_mask.drop(piece) if self.drop_mask else None
+        value, which = every if self.shared_beyond is None else shared, Inputs(self.rows)
+        found = thresholds(self.shared_beyond, required) if self.shared_beyond is not None else ()
+        beyond = found * (self.rows // max(len(found), 1))
+        return piece.observe(lambda loop, inputs: histogram(value, loop, inputs, which, counts, bins, beyond, drop))
+
+    def ranks(self, row: int, counted: int) -> tuple[int, ...]:
+        return (max(1, int(self.densities[row] * counted)) if self.densities[row] else 0,)
+
+
+def trimming(
+    scope: str, densities: tuple[float, ...], drop_mask: DropMask | None = None, shared_beyond: Epsilon | None = None
+) -> Ranked | None:
+    """The statistic that finds thresholds; None if all agents keep everything."""
+    if min(densities) >= 1:
+        return None
+    if shared_beyond is None:
+        return ranked(Magnitudes(densities, drop_mask), scope)
+    return ranked(Magnitudes(densities, None, factor(shared_beyond)), scope, measured(shared_beyond))
+
+
+def least_kept(statistic: Ranked | None, agents: Agents, results: Results) -> tuple[float, ...]:
+    """Each agent's threshold; 0 if all of it is kept."""
+    if statistic is None:
+        return (0.0,) * len(agents)
+    return tuple(rank.value for (rank,) in results[statistic])
+
+
+def every(t: Any, taus: Any) -> Any:
+    return taus[t]
+
+
+def shared(t: Any, taus: Any, *epsilons: Any) -> Any:
+    """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
+    movers = ZERO
+    for s in range(len(taus)):
+        movers = movers + (ONE if abs(taus[s]) > epsilons[s] else ZERO)
+    return (taus[t] if abs(taus[t]) > epsilons[t] else ZERO) if movers > ONE else INFINITY

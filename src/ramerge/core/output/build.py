@@ -1,0 +1,111 @@
+"""Life of an output, local or remote: it is built, completed or kept for a later run, and cleaned up."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, StoppedError
+from ramerge.core.foundation.signals import Guard, held
+from ramerge.core.output.remote_output import RemoteOutputDir, local_folder
+from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_folder
+from ramerge.core.output.targets import OutputTarget
+
+
+def hidden_folder_of(out: OutputTarget) -> Path:
+    """The hidden folder in which an output is built."""
+    return hidden_folder(out if isinstance(out, Path) else local_folder(out))
+
+
+def _output_dir(out: OutputTarget) -> OutputDir:
+    return OutputDir(out) if isinstance(out, Path) else RemoteOutputDir(out)
+
+
+@contextmanager
+def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | None = None) -> Iterator[StagingDir]:
+    """A new folder. At the end of the `with` block it is moved to `out`, or uploaded; after an error it is removed.
+
+    A signal whose handler raises ends the block, but it waits while folders are moved or removed. With a policy, what
+    an earlier run left may be continued, and what this one leaves may be kept.
+
+    Args:
+        out: the output.
+        overwrite: whether what is there is replaced.
+        policy: decides about interrupted runs.
+
+    Raises:
+        PlanError: something is at `out` and `overwrite` is off, or it may not be replaced.
+        OutputError: another process writes it, or the folder cannot be made, synchronized, moved or uploaded.
+
+    The message says what is at `out` afterwards.
+    """
+    output, guard = _output_dir(out), Guard()
+    failure: BaseException | None = None
+    said = ""
+    try:
+        try:
+            guard.install()
+            staging = output.open(overwrite, policy)
+            for note in output.said():
+                warnings.warn(note, stacklevel=3)
+            yield staging
+            guard.hold()
+            output.publish(overwrite)
+        finally:
+            guard.hold()
+    except BaseException as error:
+        failure = error
+        said = output.reason(error) if isinstance(error, OSError) else ""  # before what fills the disk is removed
+    output.close(failure)
+    if output.placed:
+        StoppedError.finished[output.named] = None
+    try:
+        guard.release()
+    except BaseException as stop:
+        failure = stop
+    for notice in output.notices:
+        warnings.warn(notice, OutputWarning, stacklevel=3)
+    if isinstance(failure, StoppedError):
+        failure.kept = output.fate()
+    elif isinstance(failure, OSError):
+        raise OutputError(output.words(said)) from failure
+    elif isinstance(failure, OutputError | PlanError) and output.is_begun:
+        kind = PlanError if isinstance(failure, PlanError) else OutputError
+        raise kind(f"{failure}; {output.fate()}") from failure
+    if failure is not None:
+        raise failure
+
+
+def discard(out: OutputTarget) -> list[str]:
+    """Remove what interrupted runs have left, and put back an old output that they had moved.
+
+    Of a remote output, what runs of other machines have left at the place is removed too.
+
+    Returns:
+        What was done, as sentences; nothing if nothing was there.
+
+    Raises:
+        OutputError: a process on this machine writes `out`, or what is there cannot be removed.
+    """
+    output = _output_dir(out)
+    with held():
+        try:
+            return output.discard()
+        except OSError as error:
+            raise OutputError(f"{output.named}: what is left cannot be removed: {output.reason(error)}") from error
+
+
+def tidy(out: OutputTarget | None) -> None:
+    """Remove what a run has left that was killed after it had put its output in place, and warn that it is complete.
+
+    Called where the next run is refused because of that output. Remote outputs are left alone.
+    """
+    if not isinstance(out, Path) or not out.name:
+        return
+    with suppress(OSError, ValueError, OutputError):  # none is left, it lives, or another user's folder is there
+        if int((hidden_folder(out) / "lock").read_bytes()) == out.lstat().st_ino:
+            discard(out)
+            note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
+            warnings.warn(note, OutputWarning, stacklevel=3)

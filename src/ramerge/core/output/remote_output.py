@@ -1,0 +1,170 @@
+"""A remote output: built in the staging directory, and uploaded file by file.
+
+Weights are written into files of a folder on this machine, as those of a local output are. A shard that is complete is
+uploaded whole, and then removed here, so the staging directory stays small. Alongside lies `uploads`, the log of the
+run (`storage.upload`). The rest is as in `output.staging`. A run that was killed resumes there: blocks in the journal
+are in a file here, or in a shard that has arrived.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shlex
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from ramerge.core.foundation import store
+from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_folder
+from ramerge.core.output.targets import free_bytes
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.schemes import UploadTarget
+from ramerge.core.storage.upload import UploadRun
+
+_LOG = "uploads"
+# How many shards are in the staging directory, about: one that is uploaded, and two more that are made.
+_SHARDS = 3
+
+
+def local_folder(upload: UploadTarget) -> Path:
+    """The folder of the staging directory alongside which the hidden one lies."""
+    address = hashlib.sha256(upload.address.encode()).hexdigest()[:12]
+    return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
+
+
+def problems_of(upload: UploadTarget, inputs: Sequence[Location], needed: int, *, overwrite: bool) -> list[str]:
+    """All problems with a remote output.
+
+    Args:
+        upload: the place.
+        inputs: files and folders that are read.
+        needed: bytes that are in the staging directory at a time (`needed_of`).
+        overwrite: whether what is there would be replaced.
+    """
+    staging, work = upload.staging, hidden_folder(local_folder(upload))
+    folder = next(each for each in (staging, *staging.parents) if each.exists())
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return [
+            f"{staging}: no permission to write there; choose another folder for files until they are uploaded "
+            "(--staging-dir)"
+        ]
+    problems = upload.problems(inputs, overwrite=overwrite, resumes=(work / _LOG).exists())
+    free = free_here(upload)
+    with suppress(FileNotFoundError):  # what an interrupted run left counts
+        free += sum(512 * path.lstat().st_blocks for path in (work / "new").rglob("*"))
+    if needed > free:
+        problems.append(
+            f"{upload}: needs {needed:,} bytes of disk in {staging} for files until they are uploaded, but only "
+            f"{free:,} are free; choose another folder (--staging-dir), or smaller files (--shard-size)"
+        )
+    return problems
+
+
+def needed_of(size: int, largest: int) -> int:
+    """Bytes in the staging directory at a time.
+
+    Args:
+        size: bytes of all files.
+        largest: bytes of the largest file, of all points together.
+    """
+    return min(size, _SHARDS * largest)
+
+
+def free_here(upload: UploadTarget) -> int:
+    """Free bytes of the disk on which files lie until they are uploaded."""
+    return free_bytes(local_folder(upload))
+
+
+class RemoteStagingDir(StagingDir):
+    """A complete shard can be uploaded before the others are made.
+
+    Args:
+        folder: the folder.
+        kept: files that an earlier run has made.
+        upload: where they are uploaded to.
+        run: what has arrived there.
+    """
+
+    def __init__(self, folder: Path, kept: Collection[str], upload: UploadTarget, run: UploadRun) -> None:
+        super().__init__(folder, kept, reserves=False)
+        self.needs_index = upload.needs_index
+        self._upload, self._run = upload, run
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """On another node, the folder: it writes, and this process uploads."""
+        return StagingDir, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
+
+    @property
+    def arrived(self) -> Collection[str]:
+        """Shards that have arrived, and are not here any more."""
+        return self._run.arrived.keys()
+
+    def upload(self, name: str) -> None:
+        """Upload a complete shard, and remove it here.
+
+        Raises:
+            OutputError: it cannot be uploaded.
+        """
+        self._run.add(name, self._upload.put(self._run, name, self.folder / name))
+        self.remove(name)
+
+    def commit(self) -> None:
+        """Put what is here, which makes it the model there."""
+        paths = (path for path in self.folder.rglob("*") if path.is_file())
+        files = {path.relative_to(self.folder).as_posix(): path for path in paths}
+        self._upload.commit(self._run, files)
+
+
+class RemoteOutputDir(OutputDir):
+    """A remote place, and the folder in the staging directory."""
+
+    def __init__(self, upload: UploadTarget) -> None:
+        super().__init__(local_folder(upload), str(upload))
+        self._upload = upload
+        self._run = UploadRun(self._work / _LOG)
+        self._gone = self._run.arrived
+        if upload.staging != store.folder("outputs"):
+            self._words += f" --staging-dir {shlex.quote(str(upload.staging))}"
+
+    def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
+        fits = bool(self._run.name) and super()._fits(policy, built)
+        if fits and not self._upload.resumes(self._run):
+            policy.reason = "what an earlier run had uploaded has changed there, or another job has completed since"
+            fits = False
+        return fits
+
+    def _own(self) -> int:
+        descriptor = super()._own()
+        self._run.read()  # now that no other process writes it
+        return descriptor
+
+    def _open_staging(self, kept: Collection[str]) -> StagingDir:
+        return RemoteStagingDir(self._new, kept, self._upload, self._run)
+
+    def _refuse_occupied(self, overwrite: bool) -> None:
+        if not self._continues:
+            self._run.begin(self._upload.begin(overwrite=overwrite))
+
+    def publish(self, overwrite: bool) -> None:
+        """Upload the rest."""
+        assert isinstance(self._staging, RemoteStagingDir)
+        self._staging.check()
+        self._staging.commit()
+        self.placed = True
+
+    def _remove(self) -> None:
+        """Remove what is no longer needed, at the place first, because the log says what is there."""
+        if self._run.name and not self.placed:
+            self._upload.abort(self._run)
+        super()._remove()
+        self._run.log.unlink(missing_ok=True)
+
+    def discard(self) -> list[str]:
+        return [*super().discard(), *self._upload.clean()]
+
+    def reason(self, error: OSError) -> str:
+        """An error of the operating system, in the staging directory."""
+        return f"{super().reason(error)}; files lie in {self._out.parent} until they are uploaded (--staging-dir)"

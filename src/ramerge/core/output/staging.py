@@ -1,0 +1,502 @@
+"""The output folder: built alongside OUT, and moved there when it is complete.
+
+While OUT is written, there is a hidden folder `.OUT.ramerge-partial` alongside it, for one process at a time:
+
+    lock       locked as long as this process lives; names the inode of `new`
+    new        the folder that is built, or a folder that will be removed
+    old        the previous OUT, until `new` has been moved to OUT; only where two folders cannot be exchanged
+    journal    what was done in `new`, if a later run can resume it
+    spool      of a delta: blocks that are not in its files yet (`deltas.spool`)
+
+`old` is always complete, and it is never removed under this name. If nothing is at OUT, it is moved back there. If
+`new` has been moved to OUT, `old` is renamed to `new` and then removed. This is done after every run, also a failed
+one, and before every run, because a killed run may have left folders. The rest is removed likewise, but for `new`,
+`journal` and `spool` of an interrupted run. A journal names its `new` by the inode, so it is never taken for that of
+another folder. A run that was killed when `new` was at OUT has completed it: `output.build.tidy` removes the rest.
+
+The hidden folder must belong to the user, and no other user may write to it: what is in it is resumed without a check.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shlex
+import shutil
+import stat
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Protocol
+
+from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, reason
+from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
+from ramerge.core.foundation.signals import held
+from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
+from ramerge.core.output.targets import EXISTS, free_bytes, is_replaceable
+from ramerge.core.storage.location import Location
+
+SPOOL = "spool"
+"""Folder for blocks of a delta."""
+
+# What a run leaves in the hidden folder, in the order in which it is removed.
+_LEFT = ("journal", SPOOL, "new")
+_IMMOVABLE = {errno.EXDEV, errno.EACCES, errno.EPERM, errno.EBUSY}
+_HERE = -100  # AT_FDCWD
+_RENAME_EXCHANGE = 2
+_PIECE = 1 << 20
+_UNFINISHED = -1
+# A task on another node may still write into a folder while it is removed.
+_TRIES = 5
+# Another machine numbers its devices otherwise, but a shared file has the same inode.
+_ELSEWHERE = -1
+
+Identity = tuple[int, int]
+"""Device and inode."""
+
+
+class ResumePolicy(Protocol):
+    """Decides whether an interrupted run can be resumed, as `engine.journal.Journal` does.
+
+    Attributes:
+        files: names and sizes of the files that are kept. All others are made again.
+        share: how much is done, human-readable.
+        reason: why what is there cannot be used; empty for nothing to say.
+    """
+
+    files: Mapping[str, int]
+    reason: str
+
+    @property
+    def share(self) -> str: ...
+
+    def fits(self, work: Path, built: int | None, gone: Collection[str] = ()) -> bool: ...
+
+    def begin(self, work: Path, built: int | None) -> None: ...
+
+    def keeps(self, failure: BaseException | None) -> bool: ...
+
+
+def hidden_folder(out: Path) -> Path:
+    """The hidden folder alongside `out`."""
+    return hidden_beside(out, "ramerge-partial")
+
+
+class StagingDir:
+    """A folder that is being built. It may contain only files that were written through this object.
+
+    Args:
+        folder: the folder.
+        kept: files of it that an earlier run has made.
+        reserves: whether large files get all of their disk at the beginning.
+
+    Attributes:
+        needs_index: whether a model of one shard needs an index, too.
+    """
+
+    needs_index = False
+
+    def __init__(self, folder: Path, kept: Collection[str] = (), *, reserves: bool = True) -> None:
+        self.folder = folder
+        self.reserves = reserves
+        self._kept = frozenset(kept)
+        self._files: dict[str, tuple[Identity, int]] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        files = {name: ((_ELSEWHERE, identity[1]), size) for name, (identity, size) in self._files.items()}
+        return {**self.__dict__, "_files": files}
+
+    def write(self, name: str, content: str | bytes) -> None:
+        """Make a file; text is written as UTF-8.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        data = content.encode() if isinstance(content, str) else content
+        self._fill(name, [data])
+
+    def copy(self, name: str, source: Location) -> None:
+        """Make a file that holds the same bytes as `source`.
+
+        Raises:
+            OSError: the disk is full or fails.
+        """
+        with source.open("rb") as file:
+            self._fill(name, iter(lambda: file.read(_PIECE), b""))
+
+    def _fill(self, name: str, pieces: Iterable[bytes]) -> None:
+        descriptor, size = self.create(name), 0
+        try:
+            for piece in pieces:
+                write_all(descriptor, memoryview(piece), size)
+                size += len(piece)
+            self.finish(name, descriptor, size)
+        finally:
+            os.close(descriptor)
+
+    def create(self, name: str) -> int:
+        """A descriptor of a new file, or of one that is kept. Write to it, then pass it to `finish`."""
+        path = self.folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        made = NO_LINK if name in self._kept else os.O_CREAT | os.O_EXCL
+        descriptor = os.open(path, os.O_RDWR | made | PRIVATE, 0o666)
+        self._files[name] = _identity(os.fstat(descriptor)), _UNFINISHED
+        return descriptor
+
+    def reopen(self, name: str) -> int:
+        """Another descriptor of the same file.
+
+        Raises:
+            OSError: the file is not there any more.
+        """
+        path = self.folder / name
+        descriptor = os.open(path, os.O_RDWR | NO_LINK | PRIVATE)
+        device, inode = _identity(os.fstat(descriptor))
+        if self._files[name][0] not in ((device, inode), (_ELSEWHERE, inode)):
+            os.close(descriptor)
+            raise OSError(errno.ESTALE, "another program has replaced it", str(path))
+        return descriptor
+
+    def finish(self, name: str, descriptor: int, size: int) -> None:
+        """Wait until a file is on the disk. From then on it must have `size` bytes."""
+        os.fsync(descriptor)
+        self._files[name] = self._files[name][0], size
+
+    def remove(self, name: str) -> None:
+        """Remove a file that is not needed any more.
+
+        Raises:
+            OSError: the disk fails.
+        """
+        (self.folder / name).unlink()
+        del self._files[name]
+
+    def check(self) -> None:
+        """Check that the folder holds exactly the files that were written, and wait until all folders are on the disk.
+
+        Raises:
+            OutputError: another program has changed the folder.
+            OSError: the disk fails.
+        """
+        found: dict[str, tuple[Identity, int]] = {}
+        for folder, _folders, files in os.walk(self.folder, onerror=_refuse_all_but_absence):
+            for name in files:
+                path = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    status = path.lstat()
+                    found[path.relative_to(self.folder).as_posix()] = _identity(status), status.st_size
+            sync_folder(Path(folder))
+        changed = sorted(name for name in found | self._files if found.get(name) != self._files.get(name))
+        if changed or not self.folder.is_dir():
+            what = f"{self.folder / changed[0]}" if changed else f"{self.folder}"
+            raise OutputError(f"{what}: another program has changed or removed it while the output was built")
+
+
+class OutputDir:
+    """OUT, and the hidden folder alongside it.
+
+    Attributes:
+        named: OUT for messages.
+        placed: whether the folder that was built is at OUT; None if that is unknown.
+        notices: what the user should know besides the result.
+    """
+
+    def __init__(self, out: Path, named: str = "") -> None:
+        self.named = named or str(out)
+        self.placed: bool | None = False
+        self.notices: list[str] = []
+        self._out = out
+        self._work = hidden_folder(out)
+        self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
+        self._lock = -1
+        self._words = shlex.quote(self.named)
+        self._gone: Collection[str] = ()  # files that were uploaded, and are not here any more
+        self._policy: ResumePolicy | None = None
+        self._continues = self._keeps = False
+        self._made: list[Path] = []
+        self._staging: StagingDir | None = None
+        self._built: Identity | None = None
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether the folder to build in has been made."""
+        return self._built is not None
+
+    # --- the beginning ------------------------------------------------------------------------------------------------
+
+    def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
+        """The folder to build in. First repairs what a killed run left."""
+        self._policy = policy
+        self._make()
+        with held():  # a folder without its lock would not be removed
+            self._lock = self._own()
+        if self._put_back():
+            self.notices.append(f"{self._out}: a killed run had moved it to {self._old}; it has been moved back")
+        there = _at(self._new)
+        self._continues = policy is not None and self._fits(policy, there[1] if there else None)
+        if not self._continues:
+            self._remove()
+        self._refuse_occupied(overwrite)
+        self._refuse_immovable()
+        if not self._continues:
+            self._new.mkdir()
+        self._built = _at(self._new)
+        assert self._built is not None
+        write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
+        if policy is not None and not self._continues:
+            policy.begin(self._work, self._built[1])
+        kept = policy.files.keys() - self._gone if policy is not None and self._continues else ()
+        self._remove_all_but(kept)
+        self._staging = self._open_staging(kept)
+        return self._staging
+
+    def said(self) -> Iterator[OutputWarning]:
+        """Notes for the user at the beginning."""
+        if self._policy is not None and self._continues:
+            yield ContinueNote(f"{self.named}: continuing: {self._policy.share} of the work was done before")
+        elif self._policy is not None and self._policy.reason:
+            yield ContinueNote(f"{self.named}: restarts from scratch: {self._policy.reason}")
+
+    def _own(self) -> int:
+        if self._work.is_symlink():
+            raise OutputError(f"{self._work}: is a link, but the output is built in this folder; remove the link")
+        try:
+            while True:
+                with suppress(FileNotFoundError):  # another process has removed the folder just now
+                    try:
+                        self._work.mkdir(mode=0o700)
+                    except FileExistsError:
+                        check_own(self._work)
+                    return lock(self._lock_file, wait=False)
+        except BlockingIOError as error:
+            raise OutputError(
+                f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
+            ) from error
+
+    def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
+        """Whether what an earlier run left can be continued."""
+        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, self._gone)
+
+    def _open_staging(self, kept: Collection[str]) -> StagingDir:
+        return StagingDir(self._new, kept)
+
+    def _remove_all_but(self, kept: Collection[str]) -> None:
+        for folder, _folders, files in os.walk(self._new):
+            for path in (Path(folder, name) for name in files):
+                if path.relative_to(self._new).as_posix() not in kept:
+                    path.unlink()
+
+    def _refuse_occupied(self, overwrite: bool) -> None:
+        if _at(self._out) is None:
+            return
+        if not overwrite:
+            raise PlanError(f"{self._out}: {EXISTS}")
+        if not is_replaceable(self._out):
+            raise PlanError(f"{self._out}: has changed meanwhile and is not a checkpoint now; choose another folder")
+
+    def _refuse_immovable(self) -> None:
+        """Refuse what is at OUT now if it cannot be moved at the end, such as a folder of an overlay's lower layer.
+
+        A folder cannot be renamed to one that is not empty. If that is the only objection, it can be moved.
+        """
+        if _at(self._out) is None:
+            return
+        try:
+            self._out.rename(self._work)
+        except OSError as error:
+            if error.errno in _IMMOVABLE:
+                raise PlanError(
+                    f"{self._out}: cannot be moved to make room for the new one: {error.strerror}; remove it yourself, "
+                    "or choose another folder"
+                ) from error
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def publish(self, overwrite: bool) -> None:
+        """Move what was built to OUT."""
+        assert self._staging is not None
+        self._staging.check()
+        self._refuse_occupied(overwrite)
+        self.placed = None
+        if _at(self._out) is None:
+            self._new.rename(self._out)
+        elif not self._exchanged():
+            self._out.rename(self._old)
+            self._new.rename(self._out)
+        self.placed = self._is_placed()
+        if not self.placed:
+            raise OSError(errno.EIO, "the file system did not move the folder that was built")
+        sync_folder(self._out.parent)
+
+    def _exchanged(self) -> bool:
+        """Exchange `new` and OUT in one step. Return whether the file system did so."""
+        with suppress(AttributeError, TypeError):  # no such call, or a system without one library of its own
+            library = ctypes.CDLL(None, use_errno=True)
+            library.renameat2(_HERE, os.fsencode(self._new), _HERE, os.fsencode(self._out), _RENAME_EXCHANGE)
+        return self._is_placed()  # a file server may report a failure although it did the exchange
+
+    def _is_placed(self) -> bool:
+        return self._built is not None and _at(self._out) == self._built
+
+    def close(self, failure: BaseException | None) -> None:
+        """Remove the folders alongside OUT, or move the previous OUT back."""
+        if self._lock >= 0:
+            if self.placed is None:
+                with suppress(OSError):
+                    self.placed = self._is_placed()
+            if self._policy is not None and self.placed is False:
+                self._keeps = self._policy.keeps(failure) if self._staging is not None else self._continues
+            try:
+                if is_at(self._lock_file, self._lock):  # otherwise another program has removed the folder
+                    self._settle()
+                    self._leave()
+            except OutputError as error:
+                self.notices.append(str(error))
+            except OSError as error:
+                self.notices.append(
+                    f"{self._work}: is left over and cannot be removed: {reason(error)}; "
+                    f"the next run to {self.named} removes it"
+                )
+            finally:
+                os.close(self._lock)
+        self._unmake()
+
+    def discard(self) -> list[str]:
+        """Do what every run does before it begins, and say what was there."""
+        if not os.path.lexists(self._work):
+            return []
+        self._lock = self._own()
+        try:
+            left = any(os.path.lexists(self._work / name) for name in _LEFT)
+            back = self._settle()
+        finally:
+            try:
+                self._leave()
+            finally:
+                os.close(self._lock)
+        found = [f"{self._out}: has been moved back from {self._old}"] if back else []
+        return [*found, f"{self._work}: removed"] if left or not back else found
+
+    # --- what is on the disk ------------------------------------------------------------------------------------------
+
+    def _make(self) -> None:
+        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._out.parent.mkdir(parents=True, exist_ok=True)
+
+    def _unmake(self) -> None:
+        with suppress(OSError):
+            if _at(self._out) is None:
+                for folder in self._made:
+                    folder.rmdir()
+
+    def _settle(self) -> bool:
+        """Put back, and remove what is not kept. Return whether an old output was moved back."""
+        back = self._put_back()
+        if not self._keeps:
+            self._remove()
+        return back
+
+    def _put_back(self) -> bool:
+        """Move an old output back if nothing has replaced it, or to `new`. Return whether it was moved back."""
+        if _at(self._old) is None:
+            return False
+        if _at(self._out) is None:
+            self._old.rename(self._out)
+            sync_folder(self._out.parent)
+            return True
+        if _at(self._new) is not None:
+            raise OutputError(
+                f"{self._old}: was at {self._out} before a run was killed, but something else is there now; "
+                "move it to another folder, or remove it"
+            )
+        self._old.rename(self._new)
+        return False
+
+    def _remove(self) -> None:
+        """Remove what is no longer needed; the journal first, because it speaks of the others."""
+        for name in _LEFT:
+            _remove_tree(self._work / name)
+
+    def _leave(self) -> None:
+        self._lock_file.unlink()
+        try:
+            self._work.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
+                raise
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def words(self, said: str) -> str:
+        """The message about an error of the operating system, and what it means for the output."""
+        if self.placed:
+            return f"{self.named}: is the new one and complete, but the file system reported an error: {said}"
+        return f"{self.named}: cannot be written: {said}; {self.fate()}"
+
+    def reason(self, error: OSError) -> str:
+        """An error of the operating system, with what is free now if the disk is full."""
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            with suppress(OSError):
+                return f"the disk is full ({free_bytes(self._out):,} bytes free)"
+        return reason(error, f": {error.filename}" if error.filename else "")
+
+    def fate(self) -> str:
+        """A phrase that says what is at OUT now."""
+        if self.placed:
+            return f"{self.named} is the new one and complete"
+        try:
+            out, old = _at(self._out), _at(self._old)
+        except OSError:
+            self.placed = None
+        if self.placed is None:
+            return f"it is unknown whether {self._out} is the new one: look there, and in {self._work}"
+        if old is not None and self._lock >= 0:
+            back = "" if out else f", and the next run to {self._out} puts it back"
+            return f"what was at {self._out} is in {self._old}{back}"
+        return f"{self._kept()}; {self._out} is as it was" if out and self._lock >= 0 else self._kept()
+
+    def _kept(self) -> str:
+        if not self._keeps or self._policy is None:
+            return "nothing was kept"
+        return (
+            f"{self._policy.share} of the work is kept: the same command resumes from there, "
+            f"and `ramerge clean {self._words}` removes it"
+        )
+
+
+def _at(path: Path) -> Identity | None:
+    try:
+        return _identity(path.lstat())
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def _is_stray(path: Path) -> bool:
+    """Whether something that is to be continued is a link, or belongs to another user than the folder it is in."""
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return False
+    return stat.S_ISLNK(status.st_mode) or status.st_uid != path.parent.lstat().st_uid
+
+
+def _remove_tree(path: Path) -> None:
+    if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
+        path.unlink()
+    for _ in range(_TRIES):
+        shutil.rmtree(path, ignore_errors=True)
+        if _at(path) is None:
+            return
+    shutil.rmtree(path)
+
+
+def _identity(status: os.stat_result) -> Identity:
+    return status.st_dev, status.st_ino
+
+
+def _refuse_all_but_absence(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -1,0 +1,177 @@
+"""Checks of an output's path: conflicts with other files, permissions, and free disk space."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ramerge.core.foundation import store
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.jsontext import RECORD, read
+from ramerge.core.foundation.text import NOT_UTF8, is_unicode
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.own_files import INDEX, SWEEP, holds_another, model_inside
+from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
+
+EXISTS = "exists; choose another folder, or pass --overwrite (in Python overwrite=True)"
+"""What is wrong with an output folder that is there, whenever that is found."""
+
+OutputTarget: TypeAlias = Path | UploadTarget
+
+
+def output_target(path: str | Path, staging: str | Path | None = None, *, public: bool = False) -> OutputTarget:
+    """The output folder, local or remote.
+
+    Args:
+        path: as it was given.
+        staging: of remote outputs, the local folder in which files lie until they are uploaded; by default in
+            the user's cache folder.
+        public: whether anyone may see a repository of the hub.
+
+    Raises:
+        RecipeError: it is not a possible path, or an option has no meaning for it.
+        CheckpointError: it is not a possible place.
+    """
+    text = os.fspath(path)
+    if not text:
+        raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
+    if is_remote(text):
+        folder = _staging_folder(staging) if staging is not None else store.folder("outputs")
+        if folder is None:
+            raise RecipeError(
+                f"{text}: there is no home folder for files until they are uploaded; give one (--staging-dir)"
+            )
+        return open_upload(text, folder, public=public)
+    if staging is not None or public:
+        raise RecipeError(f"{'--staging-dir' if staging is not None else '--public'}: applies to remote outputs only")
+    return path_of(path)
+
+
+def _staging_folder(staging: str | Path) -> Path:
+    """The folder that `--staging-dir` names, which may not be there yet."""
+    if not os.fspath(staging):
+        raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
+    folder = path_of(staging, "a staging directory")
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise RecipeError(
+            f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are uploaded"
+        )
+    return folder
+
+
+def path_of(path: str | Path, what: str = "an output folder") -> Path:
+    """A path as the file system knows it. For a link, its target, because the target would be replaced.
+
+    Args:
+        path: as it was given.
+        what: what the path is for, for the message.
+
+    Raises:
+        RecipeError: it is not a possible path, or is remote.
+    """
+    if is_remote(os.fspath(path)):
+        raise RecipeError(f"{path}: cannot be {what}: it must be on this machine; write to a folder here and upload it")
+    try:
+        given = Path(path).expanduser()
+        if not is_unicode(str(given)):
+            raise RecipeError(f"{os.fspath(path)!r}: {NOT_UTF8}")
+        with suppress(FileNotFoundError, NotADirectoryError):
+            given.stat()  # refuses impossible paths, and links that lead round
+        target = given.resolve()
+        return target if given.is_symlink() else given
+    except FileNotFoundError:
+        raise  # the working folder was removed, so the path is not at fault
+    except (ValueError, RuntimeError, OSError) as error:
+        raise RecipeError(f"{os.fspath(path)!r}: cannot be {what}: {error}") from error
+
+
+def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
+    """All problems with an output folder at `out`.
+
+    Args:
+        out: the output folder.
+        inputs: files and folders that are read.
+        size: bytes that will be written. An old output is removed only after that.
+        overwrite: whether an existing folder would be replaced.
+    """
+    text = _conflict(out, inputs, overwrite=overwrite)
+    problems = [f"{out}: {text}"] if text is not None else []
+    ancestor = _ancestor(out)
+    if not ancestor.is_dir():
+        problems.append(f"{out}: {ancestor} is a file; choose another folder")
+    elif not os.access(ancestor, os.W_OK | os.X_OK):
+        problems.append(f"{out}: no permission to write in {ancestor}; choose another folder")
+    disk = shutil.disk_usage(ancestor)
+    if not disk.total:
+        problems.append(f"{out}: {ancestor} is of a file system that stores no files; choose another folder")
+    elif size > disk.free:
+        problems.append(f"{out}: needs {size:,} bytes of disk, but only {disk.free:,} are free")
+    return problems
+
+
+def free_bytes(out: Path) -> int:
+    """Free bytes of the disk on which `out` would be."""
+    return shutil.disk_usage(_ancestor(out)).free
+
+
+def _ancestor(out: Path) -> Path:
+    parent = out.resolve().parent
+    return next(folder for folder in (parent, *parent.parents) if folder.exists())
+
+
+def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str | None:
+    """Why an output folder cannot be at `out`, because of existing files or the inputs; None if it can."""
+    resolved = out.resolve()
+    if Path.cwd().is_relative_to(resolved):
+        return "is the working folder, or holds it; choose another folder"
+    if resolved.is_mount():
+        return "is a mount point, which cannot be replaced; choose a folder inside it"
+    for path in (each.resolve() for each in inputs if isinstance(each, Path)):
+        if resolved == path:
+            return "is one of the inputs; choose another folder"
+        if path.is_dir() and resolved.is_relative_to(path):
+            return f"is inside the input {path}; choose a folder outside of it"
+        if path.is_relative_to(resolved):
+            return f"holds the input {path}; choose another folder"
+    if not os.path.lexists(out):
+        return None
+    if not out.is_dir():
+        return "is a file; choose a folder"
+    if not overwrite:
+        return EXISTS
+    if not is_replaceable(out):
+        return (
+            "was not made by ramerge and is not a model without subfolders, so --overwrite does not replace it; choose "
+            "another folder, or remove it yourself"
+        )
+    names = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
+    inside = model_inside(names, _record(out / SWEEP))
+    return holds_another(out / inside) if inside else None
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Whether `--overwrite` may replace a folder: it is empty, was made by a merge, is a delta, or a flat model.
+
+    This protects home and project folders, and such as `~/.ssh`, that are named by mistake.
+    """
+    if not folder.is_dir():
+        return False
+    records = (folder / name for name in ("ramerge.json", SWEEP))
+    if (folder / INDEX).is_file() or any("ramerge_version" in _record(record) for record in records):
+        return True
+    entries = list(folder.iterdir())
+    is_flat = not any(entry.is_dir() for entry in entries)
+    is_model = any(entry.name == "config.json" or entry.suffix == ".safetensors" for entry in entries)
+    return not entries or (is_flat and is_model)
+
+
+def _record(path: Path) -> dict[str, Any]:
+    try:
+        return read(path, RECORD)
+    except (OSError, ValueError):
+        return {}

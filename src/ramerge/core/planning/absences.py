@@ -1,0 +1,131 @@
+"""Tensors that one of two models has and the other need not have, although both are the same model.
+
+What a model has depends on who saved it: transformers leaves out heads for several tokens, buffers that it computes,
+and keys and values that layers share; a text model lacks the towers of the larger model that it was taken from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+from ramerge.core.recipe.layers import counts_of, layer_of
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.core.tensors.prefixes import stack_of
+from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.text_config import has_more_than_text, text_configs
+
+# Computed from config.json when a model is loaded.
+_BUFFERS = (
+    *("inv_freq", "original_inv_freq", "cos_cached", "sin_cached", "freqs_cis"),
+    *("position_ids", "text_position_ids", "image_position_ids", "token_type_ids", "tokens_per_expert"),
+    *("masked_bias", "mask", "causal_mask", "attn_mask", "attention_mask"),
+)
+# A bias of four dimensions in one of these is a mask, as of GPT-2 and GPT-NeoX.
+_ATTENTION = ("attn", "attention", "self_attn", "self_attention")
+_FURTHER_TOKENS = re.compile(r"(^|\.)(?:mtp|nextn)\w*\.")
+_KEYS_AND_VALUES = re.compile(r".*\.(?:self_attn|attn|attention)\.(?:k|v|kv)_(?:proj|norm)\.\w+")
+
+BUFFERS = "buffers that follow from config.json"
+SHARED = "keys and values of layers that share those of earlier layers"
+FURTHER = "heads for several tokens at once, which transformers does not load"
+BEYOND = "layers beyond those that config.json counts, which transformers does not load"
+PARTS = "parts for images and sound, and others next to the text model"
+
+
+def is_buffer(tensor: Tensor) -> bool:
+    """Whether a tensor is computed from the configuration, so that it need not be stored."""
+    module, _, last = tensor.name.rpartition(".")
+    return last in _BUFFERS or (last == "bias" and len(tensor.shape) == 4 and module.endswith(_ATTENTION))
+
+
+def known_absences(
+    tensors: Mapping[str, Tensor], absent: Sequence[Tensor], configs: Sequence[Mapping[str, Any]]
+) -> Iterator[tuple[str, list[str]]]:
+    """Tensors that another model may lack, as reasons and names.
+
+    Args:
+        tensors: those of a model.
+        absent: those of them that the other model does not have.
+        configs: `config.json` of both, the model's own first.
+    """
+    names = {tensor.name for tensor in absent}
+    yield BUFFERS, [tensor.name for tensor in absent if is_buffer(tensor)]
+    layers = _text_layers(tensors)
+    numbers = {name: layer for name, layer in layers.items() if name in names}
+    for config in configs:
+        total, shared = (_number(config, key) for key in ("num_hidden_layers", "num_kv_shared_layers"))
+        if total and shared:
+            yield (
+                SHARED,
+                [
+                    name
+                    for name, layer in numbers.items()
+                    if total - shared <= layer < total and _KEYS_AND_VALUES.fullmatch(name)
+                ],
+            )
+    counted = _number(configs[0], "num_hidden_layers") or max(counts_of(configs[0]), default=0)
+    further = [name for name in tensors if _FURTHER_TOKENS.search(name)]
+    beyond = [name for name, layer in layers.items() if counted and layer >= counted]
+    for why, found in ((FURTHER, further), (BEYOND, beyond)):
+        if names.issuperset(found):  # a model that has some of them lacks the others by mistake
+            yield why, found
+    if has_more_than_text(configs[0]):
+        yield PARTS, _of_other_parts(tensors, names)
+
+
+def _number(config: Mapping[str, Any], key: str) -> int | None:
+    stated = (part.get(key) for part in reversed(text_configs(config)))
+    return next((value for value in stated if type(value) is int), None)
+
+
+def _text_layers(names: Collection[str]) -> dict[str, int]:
+    """The numbers of layers that belong to a text model, which has embeddings next to its layers."""
+    embedded = {name.removesuffix(end) for name in names for end in EMBEDDINGS if name.endswith(end)}
+    found = {name: layer for name in names if (layer := layer_of(name)) is not None and "layers" in layer.stack}
+    texts = {
+        name: layer.number for name, layer in found.items() if f"{layer.stack}.".removesuffix("layers.") in embedded
+    }
+    return texts or {name: layer.number for name, layer in found.items()}
+
+
+def _of_other_parts(tensors: Collection[str], absent: Collection[str]) -> list[str]:
+    """The absent tensors of towers, projectors and other models, of which nothing is there.
+
+    A part is what a stack of layers lies in. Of parts that are there, nothing may lack.
+    """
+    stacks = {name: stack_of(name) for name in tensors}
+    present = {stack for name, stack in stacks.items() if stack and name not in absent}
+    inside = {stack: stack.rstrip(".").rpartition(".")[0] for stack in set(stacks.values()) if stack}
+    parts = {part: f"{part}." if part else "" for part in inside.values()}
+    there = {inside[stack] for stack in present}
+    if not there:
+        return []
+    # with towers inside of it, a part holds more than its own layers
+    around = {part for part in there if any(other not in there and other.startswith(parts[part]) for other in parts)}
+    modules = {
+        parts[part] + name[len(parts[part]) :].partition(".")[0]
+        for name in tensors
+        if name not in absent
+        for part in around
+        if name.startswith(parts[part])
+    }
+    found = []
+    for name in tensors:
+        if name not in absent or _is_head(name, there):
+            continue
+        part = max((part for part, start in parts.items() if name.startswith(start)), key=len, default=None)
+        if part not in there:
+            found.append(name)
+        elif part in around:
+            rest = name[len(parts[part]) :].split(".")
+            if len(rest) != 2 and stacks[name] not in present and parts[part] + rest[0] not in modules:
+                found.append(name)
+    return found
+
+
+def _is_head(name: str, parts: Collection[str]) -> bool:
+    """Whether a name is that of the output embeddings of one of these parts."""
+    starts = (name.removesuffix(end) for end in HEADS if name.endswith(end))
+    return any(f"{part}.".startswith(start) for start in starts for part in parts)

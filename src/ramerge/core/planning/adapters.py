@@ -1,0 +1,243 @@
+"""Which tensors of a merge become factors of a LoRA adapter, and how."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ramerge.core.formats.adapter import is_stored_transposed, module_of
+from ramerge.core.foundation.limits import ResourceLimits
+from ramerge.core.foundation.text import quoted
+from ramerge.core.options import AsAdapter
+from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.inputs import OpenedInputs
+from ramerge.core.planning.model import AdaptedMatrix, AdapterPlan, AdapterTerm, Resources, TensorPlan
+from ramerge.core.planning.resources import BASELINE_BYTES
+from ramerge.core.recipe.points import Point
+from ramerge.core.tensors.embeddings import head_of, tied_embedding
+from ramerge.core.tensors.lowrank import LowRank
+from ramerge.core.tensors.tensor import Stored, Tensor
+
+ENERGY = 0.99
+"""The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
+
+VLLM_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Values that vLLM accepts as `--max-lora-rank` (vllm/config/lora.py, v0.26)."""
+
+SMALL = 1024
+"""A matrix with a side of at most so many is decomposed exactly."""
+OVERSAMPLING = 10
+BLOCK_ELEMENTS = 1 << 20
+"""Elements of a matrix that are in memory at a time."""
+
+# Transformers has experts in one tensor and routers in classes of their own, neither of which PEFT adapts by module.
+_OF_EXPERTS = re.compile(r"\.experts\.\d+\.|\b(mlp|block_sparse_moe|feed_forward)\.(gate|router)\.weight$")
+# Embeddings of tokens, positions and others.
+_EMBEDDING = re.compile(r"(?:^|\.)(?:w[tp]e|\w*embed(?!_out)\w*)\.weight$")
+
+
+def in_float32(points: Sequence[Point], findings: Findings) -> tuple[Point, ...]:
+    """The merges as an adapter is made of them: not rounded to the base's dtype."""
+    if points[0].recipe.dtype not in (None, "float32"):
+        text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
+        findings.problems.append(findings.document.where(("dtype",), text))
+    wide = {"dtype": "float32", "rounding": "nearest"}
+    return tuple(replace(point, recipe=point.recipe.model_copy(update=wide)) for point in points)
+
+
+def plan_adapter(
+    settings: AsAdapter,
+    points: Sequence[Point],
+    inputs: OpenedInputs,
+    tensors: Sequence[TensorPlan],
+    findings: Findings,
+) -> AdapterPlan | None:
+    """How the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
+    base = inputs.opened_base
+    if base is None:
+        return None
+    matrices, others, refused = [], [], []
+    for number, tensor in enumerate(tensors):
+        if not _may_move(tensor):
+            continue
+        if len(tensor.base.shape) > 2 or _OF_EXPERTS.search(tensor.name):
+            refused.append(tensor.name)
+            continue
+        terms = _terms(tensor, points[0])
+        module = _module(tensor, terms)
+        if module is None:
+            others.append(number)
+        else:
+            is_embedding = _EMBEDDING.search(tensor.name) is not None
+            transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
+            copies = tuple(end for term in terms or () if (end := _end(term.product)) is not tensor.base)
+            matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
+    if refused:
+        findings.problem(
+            f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
+            f"{listed(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
+            "rule (keep: base)"
+        )
+    _note(settings, matrices, others, findings)
+    peak = max((memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
+    embedding = tied_embedding(base)
+    tied = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
+    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied)
+
+
+def check(
+    settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
+) -> None:
+    """Refuse settings that are out of range, and what cannot be an adapter of the base."""
+    if settings.rank is not None and settings.energy is not None:
+        findings.problem("--rank and --energy: each of them decides the ranks; give only one")
+    if settings.rank is not None and settings.rank < 1:
+        findings.problem(f"--rank: must be at least 1, not {settings.rank}")
+    if settings.energy is not None and not 0 < settings.energy <= 1:
+        findings.problem(f"--energy: must be more than 0 and at most 1, such as 0.99, not {settings.energy:g}")
+    recipe, base = points[0].recipe, inputs.opened_base
+    if in_memory or points[0].name:
+        findings.problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
+    if recipe.base is None:
+        findings.problem("--as-adapter: the recipe has no base; name the model that the adapter shall be for as base")
+    elif base is not None and (base.untied or base.lineage):
+        why = "agents changed the embeddings that it ties apart from each other" if base.untied else "it is a delta"
+        findings.problem(f"--as-adapter: no adapter is possible for {base.directory}: {why}; write the model instead")
+    if recipe.allow.vocabulary is not None:
+        findings.problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
+
+
+def _may_move(tensor: TensorPlan) -> bool:
+    return tensor.base.is_float and any(
+        source.tensor is not tensor.base for source in tensor.sources if not source.is_importance
+    )
+
+
+def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
+    """The products whose sum is what the merge adds to a tensor; None if it is no such sum."""
+    agents = tuple(point.recipe.agents)
+    factors: dict[str, float] | None = None
+    if tensor.action == "copy":
+        factors = {tensor.sources[0].owner: 1.0}
+    elif (made := point.method.factors(point.parameters[tensor.rule], agents)) is not None:
+        factors = dict(zip(agents, made, strict=True))
+    if factors is None:
+        return None
+    terms: list[AdapterTerm] = []
+    for source in tensor.sources:
+        if source.owner in factors and not source.is_importance:
+            products = _products(source.tensor, tensor.base)
+            if products is None:
+                return None
+            terms += [AdapterTerm(factors[source.owner], product) for product in products]
+    return tuple(terms)
+
+
+def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
+    """The products that adapters put over the base or a copy, one over the other; None if it is something else."""
+    found: list[LowRank] = []
+    while tensor is not base and not (found and isinstance(tensor.origin, Stored)):
+        origin = tensor.origin
+        if not isinstance(origin, LowRank) or origin.magnitude is not None or origin.left is None:
+            return None
+        found.append(origin)
+        tensor = origin.base
+    return found
+
+
+def _end(product: LowRank) -> Tensor:
+    """The tensor to which products of factors are added."""
+    tensor = product.base
+    while isinstance(tensor.origin, LowRank):
+        tensor = tensor.origin.base
+    return tensor
+
+
+def _module(tensor: TensorPlan, terms: tuple[AdapterTerm, ...] | None) -> str | None:
+    """The module whose weight a tensor is, if factors can stand for its update."""
+    if len(tensor.base.shape) != 2 or not tensor.name.endswith(".weight"):
+        return None
+    if terms:
+        named = {module_of(term.product.right.tensor) for term in terms}
+        return named.pop() or tensor.name.removesuffix(".weight")
+    return None if _EMBEDDING.search(tensor.name) else tensor.name.removesuffix(".weight")
+
+
+def ranks_of(terms: Sequence[AdapterTerm]) -> int:
+    return sum(term.product.ranks for term in terms)
+
+
+def memory_of(shape: Sequence[int], settings: AsAdapter, matrix: AdaptedMatrix) -> int:
+    """The most bytes that `deltas.factors` takes for a matrix."""
+    (m, n), block = shape, 8 * 3 * BLOCK_ELEMENTS
+    side = min(m, n)
+    if matrix.terms is not None and not matrix.copies:
+        return 8 * 4 * (m + n) * ranks_of(matrix.terms) + block
+    columns = settings.rank + OVERSAMPLING if settings.rank is not None else side // 4
+    exact = 8 * (5 * side * side + (m + n) * min(settings.rank or side, side))
+    sketched = 8 * 4 * (m + n) * columns
+    if side <= SMALL or 4 * columns > side or settings.rank is None:
+        return block + max(exact, sketched if settings.rank is None else 0)
+    return block + sketched
+
+
+def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
+    """Bytes of the merged tensors that lie next to the output until their factors are made."""
+    return sum(tensors[number].bytes_written for number in needed(plan))
+
+
+def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits, findings: Findings) -> Resources:
+    """The resources, with the memory that decomposing takes if it is more than merging does."""
+    peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
+    if limits.memory and peak > limits.memory:
+        findings.problem(
+            f"--max-memory: {limits.memory:,} bytes are too little to decompose the largest matrix; give at least "
+            f"{-(-peak // 1_000_000)}MB, or a smaller --rank"
+        )
+    return replace(resources, peak_memory_bytes=peak)
+
+
+def served_rank(rank: int) -> int | None:
+    """The least `--max-lora-rank` of vLLM for a rank; None if it serves none as large."""
+    return next((each for each in VLLM_RANKS if each >= rank), None)
+
+
+def said_of_vllm(rank: int, *, saves: bool = False) -> str:
+    """How vLLM serves an adapter of this largest rank, human-readable."""
+    least = served_rank(rank)
+    if saves:
+        return "vLLM does not serve adapters with modules_to_save"
+    if least is None:
+        return f"vLLM serves no rank above {VLLM_RANKS[-1]}; --rank {VLLM_RANKS[-1]} limits it"
+    return f"vLLM serves it with --enable-lora --max-lora-rank {least}"
+
+
+def _note(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int], findings: Findings) -> None:
+    exact = [ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
+    left = len(matrices) - len(exact)
+    notes = []
+    if exact:
+        ranks = f"{min(exact)}" if min(exact) == max(exact) else f"{min(exact)} to {max(exact)}"
+        cut = [rank for rank in exact if settings.rank is not None and rank > settings.rank]
+        how = f"of which {len(cut):,} are truncated to {settings.rank}" if cut else "exactly"
+        how = f"truncated to an energy of {settings.energy:g}" if settings.energy is not None else how
+        notes.append(f"the factors of {len(exact):,} matrices are concatenated to rank {ranks}, {how}")
+    if left:
+        kept = f"of rank {settings.rank}" if settings.rank else f"that keep {settings.energy or ENERGY:g} of its energy"
+        notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {kept}")
+    known = max([*exact, 0]) if settings.rank is None else settings.rank
+    if notes and (settings.rank is not None or (not left and settings.energy is None)):
+        notes.append(said_of_vllm(known))
+    elif notes:
+        notes.append(f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})")
+    if others:
+        what = "saved as modules_to_save" if settings.save_modules else "refused (--save-modules saves it)"
+        notes.append(f"what the merge changes of {len(others):,} norms, biases and embeddings is {what}")
+    findings.notes += [f"--as-adapter: {text}" for text in notes]
+
+
+def needed(plan: AdapterPlan) -> list[int]:
+    """Numbers of the tensors whose merged values are needed: those that are no exact sums."""
+    updates = (matrix.tensor for matrix in plan.matrices if matrix.terms is None or matrix.copies)
+    return sorted([*updates, *plan.others])

@@ -1,0 +1,155 @@
+"""Counts of earlier reads of the same files, kept in the user's cache folder.
+
+Integers are kept for each tensor. The counts of every scope follow from them. Their key is a digest of everything that
+they depend on: each tensor's dtype, shape and place in its file, as in the header, and each file's path, size, inode,
+times and a sample of its pages, because a write through a memory map may leave the times as they were. If a file was
+written to less than two seconds ago, a further write might not change its times. So counts of such files are not kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation import store
+from ramerge.core.methods.base import Statistic
+from ramerge.core.planning.model import TensorPlan
+from ramerge.core.recipe.points import Point
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.tensor import Tensor
+
+KIND = "counts"
+SETTLED_SECONDS = 2.0
+
+Totals = NDArray[np.int64]
+
+
+def digest_of(
+    tensors: Sequence[TensorPlan], files: Mapping[Location, Identity], points: Sequence[Point]
+) -> bytes | None:
+    """A digest of everything that counts of these tensors depend on; None if the merges at these points need none, or a
+    file was written too recently."""
+    if not _wanted(points):
+        return None
+    read: dict[Location, tuple[str, Identity]] = {}
+
+    def named(path: Location) -> tuple[str, Identity]:
+        if path not in read:
+            read[path] = str(path.resolve()), files[path]
+        return read[path]
+
+    seen: dict[int, str] = {}
+    digest = hashlib.sha256(b"4")
+    for tensor in merged(tensors):
+        for source in tensor.sources:
+            digest.update(repr((tensor.name, source.is_importance, fingerprint(source.tensor, named, seen))).encode())
+    youngest = max((identity.latest_ns for _, identity in read.values()), default=0)
+    return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
+
+
+def fingerprint(value: Any, named: Callable[[Location], object], seen: dict[int, str]) -> object:
+    """A value with tensors, their origins, and everything inside of these, as plain values; files as `named` gives
+    them. Tensors become digests, each once, which `seen` collects: those of a chain of deltas are part of each other.
+    """
+    if isinstance(value, Tensor):
+        return _digest_of(value, named, seen)
+    if isinstance(value, str | int | None):
+        return value
+    if isinstance(value, Location):
+        return named(value)
+    if isinstance(value, tuple):
+        return tuple([fingerprint(item, named, seen) for item in value])
+    if is_dataclass(value):
+        kind: Any = type(value)
+        return (kind.__name__, *[fingerprint(getattr(value, name), named, seen) for name in _names_of(kind)])
+    return value
+
+
+def _digest_of(tensor: Tensor, named: Callable[[Location], object], seen: dict[int, str]) -> str:
+    chain: list[Tensor] = []
+    below: Tensor | None = tensor
+    while below is not None and id(below) not in seen:
+        chain.append(below)
+        below = below.origin.below
+    for each in reversed(chain):
+        plain = each.name, each.dtype, each.shape, fingerprint(each.origin, named, seen)
+        seen[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
+    return seen[id(tensor)]
+
+
+@cache
+def _names_of(kind: Any) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
+    """The tensors that are counted, sorted by name."""
+    return sorted((tensor for tensor in tensors if tensor.merged), key=lambda tensor: tensor.name)
+
+
+def recall(
+    inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
+) -> dict[tuple[Statistic, str], Any]:
+    """Results that are already known, by statistic and part of the model."""
+    if inputs is None:
+        return {}
+    agents = len(points[0].recipe.agents)
+    counted = merged(tensors)
+    found: dict[tuple[Statistic, str], Any] = {}
+    for statistic, rules in _wanted(points).items():
+        totals = _read(inputs, statistic, len(counted), agents)
+        if totals is not None:
+            caught = [(tensor, total) for tensor, total in zip(counted, totals, strict=True) if tensor.rule in rules]
+            found |= _results(statistic, caught)
+    return found
+
+
+def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
+    wanted: dict[Statistic, set[int]] = {}
+    for point in points:
+        for rule in range(len(point.parameters)):
+            for statistic in (*point.statistics(rule), point.reported(rule)):
+                if statistic is not None and statistic.kept is not None:
+                    wanted.setdefault(statistic, set()).add(rule)
+    return wanted
+
+
+def _results(statistic: Statistic, totals: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Statistic, str], Any]:
+    sums: dict[str, Totals] = {}
+    elements: dict[str, int] = {}
+    for tensor, total in totals:
+        part = tensor.part(statistic.scope)
+        sums[part] = sums[part] + total if part in sums else total
+        elements[part] = elements.get(part, 0) + tensor.base.elements
+    return {(statistic, part): statistic.finish(sums[part], elements[part], None) for part in sums}
+
+
+def _read(inputs: bytes, statistic: Statistic, tensors: int, agents: int) -> Totals | None:
+    shape = (tensors, *statistic.blank(agents).shape)
+    payload = store.read(KIND, _key(inputs, statistic))
+    if payload is None or len(payload) != 8 * int(np.prod(shape)):
+        return None
+    return np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
+
+
+def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:
+    """Store the counts of each tensor, by statistic and the tensor's name."""
+    if inputs is None:
+        return
+    names = [tensor.name for tensor in merged(tensors)]
+    for statistic in dict.fromkeys(statistic for statistic, _ in totals):
+        if all((statistic, name) in totals for name in names):
+            rows = np.array([totals[statistic, name] for name in names], "<i8")
+            store.write(KIND, _key(inputs, statistic), rows.tobytes())
+
+
+def _key(inputs: bytes, statistic: Statistic) -> bytes:
+    return hashlib.sha256(inputs + str(statistic.kept).encode()).digest()

@@ -1,0 +1,424 @@
+"""Further checks of a plan: configurations, rules, layers, sizes of shards, and files to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from ramerge.core.formats.encodings.decode import OF_MODELOPT
+from ramerge.core.formats.safetensors import INDEX
+from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import brief, enumerated, one_line, quoted
+from ramerge.core.methods.base import conditions
+from ramerge.core.output.write import Shard
+from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
+from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.inputs import OpenedInputs
+from ramerge.core.planning.layout import unlike_base
+from ramerge.core.planning.model import TensorPlan, Tie, caught
+from ramerge.core.planning.tokens import TokenReader
+from ramerge.core.recipe.document import Key
+from ramerge.core.recipe.globs import catches_any
+from ramerge.core.recipe.layers import counts_of
+from ramerge.core.recipe.model import LIKE_BASE, Recipe
+from ramerge.core.recipe.points import Point
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.embeddings import HEADS, tied_embedding
+from ramerge.core.tensors.rounded import Rounded
+
+_MOST_SHARDS = 10_000
+# Rules that are noted one by one; a gradient over layers makes more.
+_MOST_RULES = 3
+# What says that weights are quantized, next to config.json, as ModelOpt, AutoGPTQ and AutoAWQ write it.
+_OF_QUANTIZATION = (OF_MODELOPT, "quantize_config.json", "quant_config.json")
+_ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
+
+
+def check_configs(
+    base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe, findings: Findings
+) -> None:
+    """Refuse differences between configurations that change what the weights mean, and warn of unknown ones."""
+    if not base.config:
+        findings.notes.append(f"{base.directory}: has no config.json; add one to the output before you load it")
+        return
+    if misfits := contradictions(base):
+        text = f"config.json does not fit the weights, and the output gets it: {'; '.join(misfits)}; correct it"
+        findings.warn(f"{base.metadata_folder}: {text}", None if recipe.base is None else "")
+    for name, agent in agents.items():
+        if not agent.config:
+            findings.notes.append(f"{name}: has no config.json to compare with the base's")
+            continue
+        found = compare_configs(base.config, agent.config)
+        differing = found.refused | found.warned
+        allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
+        if _agree_on_heads(name, agent, ties):
+            allowed |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
+        if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
+            allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
+        refused = {key: text for key, text in found.refused.items() if key not in allowed}
+        warned = {key: text for key, text in found.warned.items() if key not in allowed}
+        if refused:
+            text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)}"
+            accept = f"allow.config: [{', '.join(refused)}] accepts it"
+            findings.problem(f"{agent.metadata_folder}/{text} ({accept})", name)
+        if warned:
+            text = f"config.json differs from the base's, which may change what the weights mean: {_pairs(warned)}"
+            accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
+            findings.warn(f"{agent.metadata_folder}/{text} ({accept})", name)
+        accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
+        if accepted:
+            findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+
+
+def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
+    """Whether it does not matter that one model ties its embeddings: the other's two are compared, or its one is used
+    for both."""
+    stores = any(key.endswith(HEADS) for key in agent.tensors)
+    return any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores)
+
+
+def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> OpenedInputs:
+    """The inputs without agents of another architecture than the base's: for those, nothing else is worth a word."""
+    base = inputs.opened_base
+    if base is None or "model_type" in recipe.allow.config:
+        return inputs
+    kept = {}
+    for name, agent in inputs.opened_agents.items():
+        if are_related(base.config, agent.config):
+            kept[name] = agent
+            continue
+        findings.problem(
+            f"{agent.metadata_folder}: is of another architecture: the agent is {_architecture(agent)}, the base "
+            f"{_architecture(base)}; give an agent that was trained from this base, or this agent's base "
+            "(allow.config: [architectures, model_type] compares the tensors nevertheless)",
+            name,
+        )
+    return replace(inputs, opened_agents=kept)
+
+
+def _architecture(checkpoint: Checkpoint) -> str:
+    kind, classes = (checkpoint.config.get(key) for key in ("model_type", "architectures"))
+    found = classes[0] if isinstance(classes, list) and classes else kind
+    return brief(one_line(str(found) if found == kind else f"{found} ({kind})"), 200)
+
+
+def _pairs(differences: Mapping[str, str]) -> str:
+    return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
+
+
+def note_companions(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
+    """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
+    output, unless the recipe says whose files it gets."""
+    base, agents = inputs.opened_base, inputs.opened_agents
+    if base is None or recipe.companions is not None:
+        return
+    reader = TokenReader(recipe.allow.outside_links)
+    whose = chosen or ("the base" if recipe.base is not None else next(iter(agents)))
+    given = agents[chosen] if chosen else base
+    try:
+        for name, agent in agents.items():
+            if agent is not given:
+                for text, what in _other_companions(reader, given, agent, whose):
+                    findings.notes.append(f"{name}: {text}; companions: {name} takes {what} of {name}")
+    except CheckpointError as error:
+        findings.notes += error.problems
+
+
+def _other_companions(
+    reader: TokenReader, given: Checkpoint, agent: Checkpoint, whose: str
+) -> Iterator[tuple[str, str]]:
+    """Differences of an agent, and what `companions` would take from it."""
+    ours, own = reader.template_of(given), reader.template_of(agent)
+    if own not in (None, ours):
+        gets = "the output gets none" if ours is None else f"the output gets that of {whose}"
+        yield f"has {'a' if ours is None else 'another'} chat template, and {gets}", "tokenizer and template"
+    if reader.digest_of(given) != reader.digest_of(agent):
+        split, other = reader.splitting_of(given), reader.splitting_of(agent)
+        if kinds := [kind for kind in split if kind in other and split[kind] != other[kind]]:
+            text = (
+                f"its tokenizer splits text in another way ({enumerated(kinds)}), and the output gets that of {whose}"
+            )
+            yield text, "tokenizer and template"
+    ends, others = reader.stops_of(given), reader.stops_of(agent)
+    if ends and others and ends != others:
+        text = f"generation_config.json ends answers at eos_token_id {_numbers(others)}, and the output gets that of "
+        yield f"{text}{whose}, which ends them at {_numbers(ends)}", "generation config and tokenizer"
+
+
+def _numbers(tokens: Iterable[int]) -> str:
+    return listed([str(token) for token in sorted(tokens)])
+
+
+def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Findings) -> None:
+    """Note that the output has no tokenizer, and which agent has one."""
+    if has_tokenizer(companions):
+        return
+    reader = TokenReader()
+    owners = [name for name, agent in inputs.opened_agents.items() if reader.has_tokenizer(agent)]
+    advice = f"companions: {owners[0]} takes that of {owners[0]}" if owners else "add one before you use the output"
+    findings.notes.append(f"the base has no tokenizer files, so the output has none; {advice}")
+
+
+def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, findings: Findings) -> None:
+    """Refuse rules that catch no tensor. Note how many tensors the others catch."""
+    counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
+    if len(counts) > _MOST_RULES:
+        each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
+        findings.notes.append(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
+    for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
+        if count:
+            if len(counts) <= _MOST_RULES:
+                findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
+            continue
+        text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"
+        problem = findings.document.where(("rules", str(number - 1)), f"matches no tensor: {rule}: {text}")
+        findings.problems.append(problem)
+    if recipe.rules and tensors and not any(tensor.merged for tensor in tensors):
+        findings.notes.append("the rules leave nothing to merge")
+
+
+def note_methods(points: Sequence[Point], findings: Findings) -> None:
+    """Note which methods give other results in mergekit with the same parameters."""
+    noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
+    findings.notes += dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)
+
+
+def warn_of_idle(points: Sequence[Point], findings: Findings) -> None:
+    """Warn of parameters that were given and change nothing at any point, in no tensor that they are for."""
+    for key, rules in _given(points[0].recipe):
+        first, name = points[0].parameters[rules[0]], key[-1]
+        needed = conditions(type(first), name)
+        if not needed or any(name in point.parameters[rule].in_effect() for point in points for rule in rules):
+            continue
+        now, then = (
+            ", ".join(f"{other}: {value}" for other, value in values.items())
+            for values in ({other: getattr(first, other) for other in needed}, needed)
+        )
+        findings.warnings.append(findings.document.where(key, f"has no effect with {now}; only {then} uses it"))
+
+
+def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
+    """The keys of parameters in a recipe, each with the rules whose tensors it is for; 0 is for all others."""
+    merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
+    for name in recipe.parameters:
+        yield ("parameters", name), [0, *(number for number, own in merging.items() if name not in own)]
+    for number, own in merging.items():
+        yield from ((("rules", str(number - 1), "parameters", name), [number]) for name in own)
+
+
+def note_one_agent(point: Point, findings: Findings) -> None:
+    """Note what a merge of only one agent means."""
+    if len(point.recipe.agents) == 1 and point.method.combines:
+        findings.notes.append(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
+
+
+def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findings) -> None:
+    """Note what `rounding: stochastic` does."""
+    if recipe.seed is None:
+        return
+    if not any(tensor.rounds_updates for tensor in tensors):
+        findings.notes.append(
+            "rounding: stochastic changes nothing here: the output's dtypes hold all that is computed"
+        )
+        return
+    findings.notes.append(
+        f"rounding: stochastic, seed {recipe.seed}: a draw decides to which of its two neighbors in the output's "
+        "dtype a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
+    )
+
+
+def note_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findings) -> None:
+    """Note what dense updates mean for methods that are made for sparse ones."""
+    if len(inputs.adapters) > 1 and any(point.method.for_sparse for point in points):
+        findings.notes.append(
+            f"{', '.join(inputs.adapters)} are LoRA adapters: they move nearly every element of the matrices that they "
+            "change, while RAM is made for the sparse updates of full training with RL (section 3.2 of its paper). "
+            "Where several meet, nearly everything is shared and averaged, rho is large (equation 2), and lambda "
+            "stands at its limit (equation 6); `ramerge analyze` measures it"
+        )
+
+
+def suit_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findings) -> tuple[Point, ...]:
+    """The merges with the defaults for LoRA adapters, if several agents are some. Warn of what harms these."""
+    if len(inputs.adapters) < 2:
+        return tuple(points)
+    suited = tuple(point.for_adapters for point in points)
+    ranks = [str(rank) for rank in sorted(set(inputs.ranks.values()))]
+    are = f"{enumerated(inputs.adapters)} are LoRA adapters{' of rank ' if ranks else ''}{enumerated(ranks)}"
+    notes = []
+    for point, given in zip(suited, points, strict=True):
+        for now, before in zip(point.parameters, given.parameters, strict=True):
+            changed = {name: value for name, value in now.in_effect().items() if value != getattr(before, name)}
+            notes += [
+                f"{are}, so {point.method.name} takes {name}: {value} as its default, not {getattr(before, name)} "
+                f"({_ADAPTERS})"
+                for name, value in changed.items()
+            ]
+            if harm := point.method.harms_adapters(now):
+                findings.warnings.append(f"{are}, and {point.method.name} {harm} ({_ADAPTERS})")
+    findings.notes += dict.fromkeys(notes)
+    return suited
+
+
+def check_layers(base: Checkpoint, findings: Findings) -> None:
+    """Refuse slices that do not hold all layers of the base."""
+    asked = findings.document.layers
+    if asked is None:
+        return
+    stated = counts_of(base.config)
+    if asked not in stated:
+        known = f"the base has {', '.join(map(str, sorted(stated)))}" if stated else "config.json states no number"
+        text = f"take layers 0 to {asked}, but {known}; only whole models can be merged"
+        findings.problems.append(findings.document.where(("slices",), text))
+
+
+def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findings) -> None:
+    """Refuse a shard size that would make too many files, for example 5 bytes instead of 5 gigabytes."""
+    size, total = recipe.shard_size, sum(tensor.bytes_written for tensor in tensors)
+    if size is not None and total > _MOST_SHARDS * size:
+        text = f"{size:,} bytes per shard are too few for {total:,} bytes of weights; give a size such as 5GB"
+        findings.problems.append(findings.document.where(("shard_size",), text))
+
+
+def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings, *, counted: bool) -> None:
+    """Refuse to quantize like the base where no rule says how. Note what is kept."""
+    if recipe.dtype != LIKE_BASE or base.quantized is None:
+        return
+    for number, rule in enumerate(recipe.rules):
+        if rule.dtype is not None:
+            text = f"{rule}: tensors that are quantized like the base have no other dtype; leave one of the two out"
+            findings.problems.append(findings.document.where(("rules", str(number), "dtype"), text))
+    if recipe.seed is not None:
+        text = (
+            "stochastic does not go with dtype: like base: codes are rounded in steps that depend on the largest "
+            "number of their block, and only rounding them to nearest is defined; write another dtype, or "
+            "rounding: nearest"
+        )
+        findings.problems.append(findings.document.where(("rounding",), text))
+    others = unlike_base(base, counted=counted)
+    if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
+        text = (
+            f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
+            f"write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
+        )
+        findings.problems.append(findings.document.where(("dtype",), text))
+    elif others:
+        names = listed([repr(tensor.name) for tensor in others])
+        text = (
+            f"like base: cannot quantize {names} to {full_name(others[0].encoding)}: only float8 has a rule for scales "
+            "that all tools share; write bfloat16, and quantize the result with the base's own tool (ramerge analyze "
+            "with dtype: like base counts what would survive)"
+        )
+        findings.problems.append(findings.document.where(("dtype",), text))
+    else:
+        findings.notes.append(
+            "the output is quantized like the base: blocks that the merge does not change keep the base's codes and "
+            "scales, and other blocks get scales of their own (largest magnitude / largest code)"
+        )
+
+
+def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe, findings: Findings) -> None:
+    """Note which tensors stay wider than the dtype that the recipe asks for."""
+    asked = FROM_FULL_NAME.get(recipe.dtype or "")
+    ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
+    kept = {
+        tensor.parts[0].name: full_name(tensor.dtype)
+        for tensor in tensors
+        if asked and tensor.base.is_float and tensor.dtype != asked and tensor.rule not in ruled
+    }
+    if kept:
+        are = "1 tensor is" if len(kept) == 1 else f"{len(kept):,} tensors are"
+        findings.notes.append(
+            f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
+            f"not narrowed: {listed([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
+            f"`dtype: {recipe.dtype}` narrows them"
+        )
+
+
+def find_companions(
+    inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
+) -> dict[str, Location]:
+    """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
+    assert inputs.opened_base is not None
+    base = inputs.opened_base.metadata_folder
+    agent = inputs.opened_agents.get(chosen) if chosen else None
+    source = (agent.metadata_folder, *agent.tokenizers) if agent is not None else ()
+    ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
+    for name in sorted(ours):
+        if (base / name).is_dir():
+            findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
+    try:
+        found = companion_files(
+            (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
+        )
+        left = left_out(base, inputs.opened_base.files)
+        if inputs.opened_base.quantized is not None and recipe.dtype != LIKE_BASE:
+            left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]
+        if left:
+            text = "not copied, because they are or belong to weights that are not read, or not as they are"
+            findings.notes.append(f"{base}: {listed(list(map(quoted, left)))}: {text}")
+        if modules := modules_with_weights(found):
+            text = f"have weights of their own, which are the base's and are not merged: {listed(modules)}"
+            findings.notes.append(f"{base}: modules {text}")
+        return found
+    except CheckpointError as error:
+        for text in error.problems:
+            findings.problem(text)
+        return {}
+
+
+def note_rounded_base(tensors: Sequence[TensorPlan], findings: Findings) -> None:
+    """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
+    made = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
+    if made:
+        first = made[0]
+        kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
+        names = [source.owner for source in first.sources if source.owner != "base" and not source.tensor.encoding]
+        are = "is" if len(names) == 1 else "are"
+        findings.notes.append(
+            f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "
+            f"{len(made):,} of its tensors are compared as rounded to {dtype}"
+        )
+
+
+def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:
+    """Say which agents are stored more coarsely than the base: their rounding looks like training."""
+    coarse = {
+        source.owner: (full_name(tensor.base.dtype), full_name(source.tensor.dtype))
+        for tensor in tensors
+        if tensor.merged and tensor.base.is_float
+        for source in tensor.sources
+        if source.owner != "base" and not source.is_importance and _is_coarser(source.tensor.dtype, tensor.base.dtype)
+    }
+    if coarse and points[0].uses_base:
+        (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))
+        findings.notes.append(
+            f"the base is {wide}, and {names} {'is' if len(coarse) == 1 else 'are'} {narrow}: rounding by itself makes "
+            f"most elements differ, and counts as moved. Give the base in {narrow} (ramerge convert BASE OUT --dtype "
+            f"{narrow}), or agents in {wide}"
+        )
+
+
+def _is_coarser(dtype: str, other: str) -> bool:
+    return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")
+
+
+def check_delta(points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool) -> None:
+    """Refuse what cannot be a delta on the base."""
+    recipe, base = points[0].recipe, inputs.opened_base
+    if in_memory or points[0].name:
+        findings.problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
+    if recipe.base is None:
+        findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
+    elif base is not None and base.quantized is not None:
+        findings.problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
+    elif base is not None and base.untied:
+        findings.problem(
+            f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a delta "
+            "cannot untie them; leave --as-delta out"
+        )
+    elif base is not None and base.lineage:
+        findings.problem(f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply")

@@ -1,0 +1,338 @@
+"""The place of every tensor in the output: its file, its first byte, its dtype."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Literal
+
+from ramerge.core.formats.recorded import expert_of, name_of
+from ramerge.core.formats.series import numbered, renumbered
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
+from ramerge.core.methods.base import Layer, Statistic
+from ramerge.core.output.write import Shard, lay_out
+from ramerge.core.planning.model import ALL_AGENTS, OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
+from ramerge.core.planning.vocabulary import BASE, Rows
+from ramerge.core.recipe.model import LIKE_BASE, Recipe
+from ramerge.core.recipe.points import Point, means_of
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.origins import reshaped
+from ramerge.core.tensors.origins import rows_of as cut_rows
+from ramerge.core.tensors.rounded import rounded
+from ramerge.core.tensors.scaled import Scaled, recountable, requantizable
+from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.weighted import Weighted, mean_of
+
+Entry = tuple[str, str, Sequence[int], int]
+
+# Of an output whose base has no safetensors files: what transformers wrote for years.
+_SHARD_BYTES = 5_000_000_000
+
+
+@dataclass(frozen=True)
+class Matched:
+    """The counterparts of the base's tensors, by name.
+
+    Attributes:
+        agents: each agent's tensors, in recipe order.
+        importances: each agent's importances, for methods that need them; otherwise empty.
+        rows: of embeddings that models have with different numbers of rows: which models have which rows.
+        recorded: what was recorded of each agent at the inputs of tensors, for methods that need it; otherwise empty.
+    """
+
+    agents: Mapping[str, Mapping[str, Tensor]]
+    importances: Mapping[str, Mapping[str, Tensor]]
+    rows: Mapping[str, Sequence[Rows]] = field(default_factory=dict)
+    recorded: Mapping[str, Mapping[str, Recorded]] = field(default_factory=dict)
+
+    def inputs_of(self, tensor: Tensor) -> tuple[Recorded, ...]:
+        """Statistics recorded for each agent at the input of a tensor; empty if nothing was."""
+        found = [by_tensor.get(tensor.name) for by_tensor in self.recorded.values()]
+        some = next((each for each in found if each is not None), None)
+        return tuple(each or none_of(some) for each in found) if some is not None else ()
+
+    def height(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape of a tensor in the output: with the rows that any model has."""
+        return (self.rows[tensor.name][-1].stop, *tensor.shape[1:]) if tensor.name in self.rows else tensor.shape
+
+    def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Matched]:
+        """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
+        sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
+        cut = {name: cut_rows(source, rows.start, rows.stop) for name, source in sources.items() if name in rows.owners}
+        if rows.shape is not None:
+            cut = {name: reshaped(source, rows.shape) for name, source in cut.items()}
+        base = replace(cut[BASE] if BASE in cut else next(iter(cut.values())), name=rows.name)
+        agents = {agent: {rows.name: cut.get(agent, base)} for agent in self.agents}
+        importances = {agent: {rows.name: found[tensor.name]} for agent, found in self.importances.items()}
+        return base, Matched(agents, importances, recorded=self.recorded if rows.shape is not None else {})
+
+    def experts(self, tensor: Tensor) -> Iterator[Rows]:
+        """The rows of a tensor that stacks experts: each expert with recorded inputs, and what lies between them."""
+        owners, end = (BASE, *self.agents), 0
+        for expert in [*self.seen.get(tensor.name, ()), tensor.shape[0]]:
+            if end < expert:
+                yield Rows(end, expert, owners, f"{tensor.name}[{end}:{expert}]")
+            if expert < tensor.shape[0]:
+                yield Rows(expert, expert + 1, owners, name_of(tensor.name, expert), tensor.shape[1:])
+            end = expert + 1
+
+    @cached_property
+    def seen(self) -> dict[str, list[int]]:
+        """By the name of a tensor that stacks experts, those of which inputs were recorded, in order."""
+        names = {name for by_tensor in self.recorded.values() for name in by_tensor}
+        whole = next(iter(self.agents.values()), {})
+        found: dict[str, list[int]] = {}
+        for tensor, expert in sorted(filter(None, map(expert_of, names - whole.keys()))):
+            found.setdefault(tensor, []).append(expert)
+        return found
+
+
+def plan_tensors(
+    base: Checkpoint, matched: Matched, points: Sequence[Point], observed: Sequence[Statistic] = ()
+) -> tuple[list[Shard], list[TensorPlan]]:
+    """The output's files, like the base's or of the requested size, and the tensors in them.
+
+    Args:
+        base: the base.
+        matched: the agents' counterparts of the base's tensors.
+        points: their recipe gives dtype, size of shards and rules; their methods say what they need.
+        observed: what else is counted.
+    """
+    chunks = _chunks(points, observed)
+    recipe = points[0].recipe
+    like = recountable if observed else requantizable  # what is only counted is not written
+    stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, counted=bool(observed)) else None
+    wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
+    outputs = []
+    for tensor in base.tensors.values():
+        number = numbers[tensor.name]
+        asked = _asked(tensor, recipe, number, wide)
+        quantized = like(tensor) if stored is not None and tensor.name not in matched.rows else None
+        outputs.append(_output(tensor, number, asked, quantized, matched))
+    if stored is not None:
+        extras = stored.extras.values()
+        outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
+    owners = {entry[0]: output for output in outputs for entry in output.entries}
+    entries = {entry[0]: entry for output in outputs for entry in output.entries}
+    files = stored.shards if stored is not None else base.shards
+    groups = {shard: [entries[name] for name in names if name in entries] for shard, names in renumbered(files).items()}
+    if recipe.shard_size is not None or not groups:
+        groups = _regroup(list(entries.values()), recipe.shard_size or _SHARD_BYTES)
+    shards = [lay_out(name, group) for name, group in groups.items()]
+    places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
+    planned = {id(owners[name]): owners[name] for name in places}.values()
+    return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places)]
+
+
+def _plans(
+    output: _Output,
+    matched: Matched,
+    points: Sequence[Point],
+    chunks: Sequence[int],
+    places: Mapping[str, tuple[str, int]],
+) -> Iterator[TensorPlan]:
+    """How a tensor is made: at once, or some rows after others if models have different numbers of rows."""
+    tensor, recipe, number = output.tensor, points[0].recipe, output.rule
+    rule = recipe.rules[number - 1] if number else None
+    parts = tuple(
+        OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
+    )
+    for rows in _segments(output, matched):
+        piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
+        action, sources = _treatment(piece, output, number, counterparts, points)
+        if rows is not None:
+            row = itemsize(output.dtype) * math.prod(tensor.shape[1:])
+            parts = (parts[0]._replace(begin=rows.start * row, size=(rows.stop - rows.start) * row),)
+            if BASE not in rows.owners:
+                taken = rule.take if rule is not None and rule.take in rows.owners else None
+                owner = taken or rows.owners[0]
+                action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
+        recorded = counterparts.inputs_of(piece) if action == "merge" else ()
+        yield TensorPlan(
+            base=sources[0].tensor if action == "merge" and sources[0].owner == BASE else piece,
+            sources=sources,
+            action=action,
+            dtype=output.dtype,
+            parts=parts,
+            rule=number,
+            unit=_unit(piece, points, number, recorded) if action == "merge" else 1,
+            chunk=chunks[number] if action == "merge" else 1,
+            quantized=output.quantized,
+            seed=recipe.seed if action == "merge" else None,
+            together=_together(piece, points, number) if action == "merge" and recipe.allow.non_finite else (),
+            recorded=recorded,
+            originals=_treatment(tensor, output, number, matched, points)[1] if rows and matched.recorded else (),
+        )
+
+
+def _segments(output: _Output, matched: Matched) -> Sequence[Rows | None]:
+    """The rows of a tensor that are planned apart; None for all of it."""
+    tensor = output.tensor
+    if tensor.name in matched.rows:
+        return matched.rows[tensor.name]
+    if tensor.name in matched.seen and output.quantized is None:
+        return tuple(matched.experts(tensor))
+    return (None,)
+
+
+@dataclass(frozen=True)
+class _Output:
+    """How a tensor of the base is written.
+
+    Attributes:
+        tensor: the base's.
+        rule: the rule that catches it; 0 if none does.
+        entries: what its files hold for it.
+        quantized: the codes and scales that it becomes.
+        is_extra: whether only the base's encoding needs it.
+    """
+
+    tensor: Tensor
+    rule: int
+    entries: tuple[Entry, ...]
+    quantized: Scaled | None = None
+    is_extra: bool = False
+
+    @property
+    def dtype(self) -> str:
+        return "F32" if self.quantized is not None else self.entries[0][1]
+
+
+def unlike_base(base: Checkpoint, *, counted: bool = False) -> list[Tensor]:
+    """Tensors of a quantized base that results cannot be quantized like, or if they are only counted, need not be."""
+    like = recountable if counted else requantizable
+    names = base.quantized.names if base.quantized is not None else frozenset[str]()
+    return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
+
+
+def _output(tensor: Tensor, rule: int, asked: str | None, quantized: Scaled | None, matched: Matched) -> _Output:
+    if quantized is not None:
+        parts = (quantized.codes, quantized.scales)
+        return _Output(tensor, rule, tuple(_entry(part, part.dtype) for part in parts), quantized)
+    whole = replace(tensor, shape=matched.height(tensor)) if tensor.name in matched.rows else tensor
+    return _Output(tensor, rule, (_entry(whole, _dtype(asked, tensor, matched)),))
+
+
+def _asked(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str]) -> str | None:
+    """The dtype that the recipe asks for; None for the base's."""
+    own = recipe.rules[rule - 1].dtype if rule else None
+    if own is None and tensor.name in wide and recipe.dtype in FROM_FULL_NAME:
+        return full_name(max(tensor.usual_dtype, FROM_FULL_NAME[recipe.dtype], key=itemsize))
+    return own or recipe.dtype
+
+
+def _stored_wider(base: Checkpoint) -> frozenset[str]:
+    """The floating-point tensors that a model stores wider than most of its weights, such as routers and states.
+
+    Not those of an adapter, whose tensors are wider than the model's because it was trained so.
+    """
+    floats = [tensor for tensor in base.tensors.values() if tensor.is_float]
+    counts: Counter[str] = Counter()
+    for tensor in floats:
+        counts[tensor.usual_dtype] += tensor.elements
+    if len(counts) < 2:
+        return frozenset()
+    # of as many elements the narrower, so that the order of tensors in files does not matter
+    usual = max(counts, key=lambda dtype: (counts[dtype], -itemsize(dtype), dtype))
+    folders = {_folder(tensor) for tensor in floats if tensor.usual_dtype == usual}
+    wider = (tensor for tensor in floats if itemsize(tensor.usual_dtype) > itemsize(usual))
+    return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)
+
+
+def _folder(tensor: Tensor) -> Location:
+    """The folder that has the tensor; of what an adapter changes, that of the model."""
+    *_, last = tensor.origin.leaves()
+    return last.path.parent
+
+
+def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
+    if wanted in (None, LIKE_BASE) or not tensor.is_float:
+        return tensor.usual_dtype
+    if wanted == "widest":
+        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
+    return FROM_FULL_NAME[wanted]
+
+
+def _treatment(
+    tensor: Tensor, output: _Output, number: int, matched: Matched, points: Sequence[Point]
+) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
+    rule = points[0].recipe.rules[number - 1] if number else None
+    base = Source("base", tensor)
+    if output.is_extra or (rule is not None and rule.keep is not None):
+        return "copy", (base,)
+    if rule is not None and rule.take is not None:
+        return "copy", (Source(rule.take, matched.agents[rule.take][tensor.name]),)
+    agents = [Source(name, tensors[tensor.name]) for name, tensors in matched.agents.items()]
+    if not tensor.is_float:
+        return "compare", (base, *agents)
+    if means := means_of(points, number):
+        tensors = [source.tensor for source in agents]
+        return "merge", tuple(Source(ALL_AGENTS, mean_of(tensor.name, tensors, weights)) for weights in means)
+    if not any(point.uses_base for point in points):
+        return "merge", tuple(agents)
+    weighted = [Source(name, tensors[tensor.name], True) for name, tensors in matched.importances.items()]
+    return "merge", (*_as_trained(base, agents), *weighted)
+
+
+def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
+    """Base and agents to compare: of a quantized base, its numbers as the agents' trainers have rounded them.
+
+    Trainers dequantize such a base when they load it. So the elements that they did not move are the base's numbers
+    rounded to the agents' dtype of 16 bits. Agents that are quantized themselves are rounded likewise; an adapter is
+    not, because its updates are smaller than what that rounds away.
+    """
+    others = [source.tensor for source in agents if source.tensor is not base.tensor]
+    kinds = {
+        tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype
+        for tensor in others
+        if not tensor.encoding
+    }
+    if not base.tensor.encoding or len(kinds) != 1 or itemsize(kind := kinds.pop()) != 2:
+        yield from (base, *agents)
+        return
+    made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if tensor.encoding}
+    yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
+
+
+def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]:
+    """For tensors of each rule: of how many elements statistics add floats."""
+    found = []
+    for rule in range(len(points[0].parameters)):
+        own = (statistic for point in points for statistic in (*point.statistics(rule), point.reported(rule)))
+        found.append(math.lcm(*(statistic.chunk for statistic in (*own, *observed) if statistic is not None)))
+    return found
+
+
+def _unit(tensor: Tensor, points: Sequence[Point], rule: int, recorded: Sequence[Recorded]) -> int:
+    if all(point.method.elementwise for point in points):
+        return 1
+    layer = Layer(tensor.name, tensor.shape, rows=rows_of(recorded), transposed=any(one.transposed for one in recorded))
+    return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
+
+
+def _together(tensor: Tensor, points: Sequence[Point], rule: int) -> tuple[str, ...]:
+    """The methods, each once, that compute a tensor's elements from one another."""
+    layer, agents = Layer(tensor.name, tensor.shape), tuple(points[0].recipe.agents)
+    together = (point.method for point in points if point.method.together(layer, point.parameters[rule], agents))
+    return tuple(dict.fromkeys(method.name for method in together))
+
+
+def _entry(tensor: Tensor, dtype: str) -> Entry:
+    return tensor.name, dtype, tensor.shape, tensor.elements * itemsize(dtype)
+
+
+def _regroup(entries: Sequence[Entry], limit: int) -> dict[str, list[Entry]]:
+    """Shards of at most `limit` bytes of data each. A larger tensor gets a shard of its own."""
+    groups: list[list[Entry]] = [[]]
+    room = limit
+    for entry in entries:
+        if groups[-1] and entry[3] > room:
+            groups.append([])
+            room = limit
+        groups[-1].append(entry)
+        room -= entry[3]
+    return numbered(groups)

@@ -1,0 +1,703 @@
+"""Definition of a plan: the tensors, files and bytes of a merge, as known from headers."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal, NamedTuple
+
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
+from ramerge.core.foundation.text import enumerated, without_secrets
+from ramerge.core.kernels.formats import loop_of
+from ramerge.core.kernels.piece import arithmetic, computed
+from ramerge.core.methods.base import FEW, Layer, Method, Statistic
+from ramerge.core.methods.moved import ORDERED, absolute
+from ramerge.core.options import AsAdapter
+from ramerge.core.output.targets import OutputTarget
+from ramerge.core.output.write import Shard
+from ramerge.core.recipe.layers import layer_of
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.points import Point
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.models import FoundModel
+from ramerge.core.tensors import scaled
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.lowrank import LowRank
+from ramerge.core.tensors.scaled import Scaled
+from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.weighted import Weighted
+
+# Numbers of an element while many agents are summed: the origin, the sum, and what the result is made of.
+_BYTES_OF_MANY = 5 * 8
+
+ALL_AGENTS = "the agents"
+"""The owner of a mean of all agents, which is one input."""
+
+
+class Source(NamedTuple):
+    """One input of a tensor: weights or importances of `owner`: an agent's name, "base" or `ALL_AGENTS`."""
+
+    owner: str
+    tensor: Tensor
+    is_importance: bool = False
+
+    @property
+    def label(self) -> str:
+        """The owner's name, `importance of` it for importances."""
+        return f"importance of {self.owner}" if self.is_importance else self.owner
+
+
+class Recorded(NamedTuple):
+    """Statistics recorded for an agent at the input of a linear layer.
+
+    Attributes:
+        inputs: one row for each token, shape (n, d); n may be 0.
+        weights: how much each row counts, shape (n,).
+        transposed: whether the layer's weight is stored as (in, out).
+    """
+
+    inputs: Tensor
+    weights: Tensor
+    transposed: bool = False
+
+
+def rows_of(recorded: Sequence[Recorded]) -> tuple[int, ...]:
+    """How many rows were recorded of each agent."""
+    return tuple(each.inputs.shape[0] for each in recorded)
+
+
+def none_of(recorded: Recorded) -> Recorded:
+    """Nothing, of an agent of which nothing was recorded where others have `recorded`."""
+    inputs, weights, transposed = recorded
+    return Recorded(replace(inputs, shape=(0, *inputs.shape[1:])), replace(weights, shape=(0,)), transposed)
+
+
+class OutputPart(NamedTuple):
+    """A tensor of an output file.
+
+    Attributes:
+        name: its name in the file.
+        dtype: safetensors dtype.
+        shape: its shape.
+        shard: name of the output file.
+        offset: byte in that file where its data begins.
+        begin: byte of its data where what is written begins, if only some rows are.
+        size: how many bytes are written, if not all.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    shard: str
+    offset: int
+    begin: int = 0
+    size: int | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that are written."""
+        return self.whole_nbytes if self.size is None else self.size
+
+    @property
+    def whole_nbytes(self) -> int:
+        """The bytes of the tensor in the file."""
+        return math.prod(self.shape) * itemsize(self.dtype)
+
+
+@dataclass(frozen=True)
+class TensorPlan:
+    """One tensor of the output.
+
+    Attributes:
+        base: the base's tensor, which gives name, shape and place; rounded where agents were trained from it so.
+        sources: what is read, in the order that the action needs. If an agent does not change a tensor, its source is
+            the base's tensor itself.
+        action: `merge` by the method; `copy` the only source; or `compare`: all sources must hold the same bytes.
+        dtype: safetensors dtype of the result; F32 if it is quantized before it is written.
+        parts: what is written: the tensor itself, or its codes and its scales.
+        rule: the rule of the recipe that catches it, counted from 1; 0 if no rule does.
+        unit: how many elements that follow one another the method needs in one block.
+        chunk: blocks begin at multiples of so many elements too, for statistics that add floats.
+        quantized: the base's codes and scales if the result is stored like them.
+        seed: of the random draws that round the method's result; None to round to nearest.
+        together: the methods that compute its elements from one another, if NaN and Inf are allowed in other tensors:
+            here they are not.
+        recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
+        originals: the sources of the whole tensor, where this is a part of it, for methods that take recorded inputs.
+    """
+
+    base: Tensor
+    sources: tuple[Source, ...]
+    action: Literal["merge", "copy", "compare"]
+    dtype: str
+    parts: tuple[OutputPart, ...]
+    rule: int = 0
+    unit: int = 1
+    chunk: int = 1
+    quantized: Scaled | None = None
+    seed: int | None = None
+    together: tuple[str, ...] = ()
+    recorded: tuple[Recorded, ...] = ()
+    originals: tuple[Source, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The tensor's name."""
+        return self.base.name
+
+    @property
+    def layer(self) -> Layer:
+        """View of it for a method."""
+        real = arithmetic([source.tensor.dtype for source in self.sources])
+        transposed = any(each.transposed for each in self.recorded)
+        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), transposed)
+
+    @property
+    def merged(self) -> bool:
+        """Whether the method computes the tensor."""
+        return self.action == "merge"
+
+    @property
+    def whole(self) -> bool:
+        """Whether the method needs the whole tensor at once."""
+        return 1 < self.unit == self.base.elements
+
+    @property
+    def narrowed(self) -> tuple[str, ...]:
+        """The agents whose dtype is wider than the output's."""
+        return tuple(
+            source.owner
+            for source in self.sources
+            if source.owner != "base" and not source.is_importance
+            if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
+            # float32 numbers that come from 8 bits or fewer, or are a mean of narrower ones
+            if not source.tensor.encoding and not isinstance(source.tensor.origin, Weighted)
+        )
+
+    @property
+    def rounds_updates(self) -> bool:
+        """Whether the last rounding of the method's result can lose anything."""
+        arithmetic = "F64" if any(source.tensor.dtype == "F64" for source in self.sources) else "F32"
+        return self.merged and (self.quantized is not None or itemsize(self.dtype) < itemsize(arithmetic))
+
+    @cached_property
+    def bytes_read(self) -> int:
+        """Bytes of one read of all sources. What several of them need, such as the base's, is read once."""
+        return sum(leaf.nbytes for leaf in {leaf for tensor in self._read for leaf in tensor.origin.leaves()})
+
+    @property
+    def _read(self) -> list[Tensor]:
+        """The tensors that are read. To keep what the base stores, its numbers are needed too."""
+        own = [self.base] if self.quantized is not None else []
+        return [*own, *[source.tensor for source in self.sources]]
+
+    def block(self, size: int) -> int:
+        """The number of elements of its blocks, given the size of blocks in general."""
+        # blocks begin at even elements, because two elements of a 16-bit format share a word
+        unit = math.lcm(2, self.unit, self.chunk, scaled.unit_of(self.quantized) if self.quantized is not None else 1)
+        return max(size // unit, 1) * unit
+
+    @property
+    def likeness(self) -> Hashable:
+        """Equal for tensors of which workers need the same buffers."""
+        read = tuple(tensor.likeness for tensor in self._read)
+        return self.action, self.dtype, self.unit, self.chunk, self.seed is None, self.base.shape, read
+
+    def buffer_bytes(self, block: int) -> int:
+        """Bytes that a worker needs for a block, given the size of blocks in general."""
+        elements = min(self.block(block), self.base.elements)
+        # inputs, output, and widened copies of both where they are made
+        each = sum(itemsize(source.tensor.dtype) for source in self.sources) + itemsize(self.dtype) + sum(self.scratch)
+        arrays = room(1) * (len(self.sources) + 2) + 8 * (len(self.sources) + 1)
+        scratch = max((tensor.scratch(elements) for tensor in self._read), default=0)
+        quantized = 0
+        if self.quantized is not None:
+            widened = 0 if self.base.dtype == "F32" else room(4 * elements) + room(itemsize(self.base.dtype) * elements)
+            quantized = room(4 * elements) + widened + scaled.scratch_of(self.quantized, elements)
+        many = _BYTES_OF_MANY * elements if self.merged and len(self.sources) > 1 + FEW else 0
+        return elements * each + arrays + max(scratch, quantized) + many
+
+    def part(self, scope: str) -> str:
+        """The part of the model with which the tensor is counted. Each rule's tensors are counted separately."""
+        return f"{f'rule {self.rule}: ' if self.rule else ''}{scope_of(self.name, scope)}"
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of the tensor in the output."""
+        return sum(part.nbytes for part in self.parts)
+
+    @property
+    def scratch(self) -> tuple[int, ...]:
+        """Bytes of an element in each row of `kernels.piece.Piece.scratch`."""
+        if not self.merged:
+            return ()
+        formats = [source.tensor.dtype for source in self.sources]
+        written, element = (
+            computed(formats, self.dtype, stochastic=self.seed is not None),
+            itemsize(arithmetic(formats)),
+        )
+        if self.unit == 1 and loop_of(formats, written) is not None:
+            return () if written == self.dtype else (element,)
+        return (element,) * (len(formats) + 1)
+
+
+@dataclass(frozen=True)
+class Block:
+    """Elements `start:stop` of the plan's tensor number `tensor`."""
+
+    tensor: int
+    start: int
+    stop: int
+
+
+Batch = tuple[Block, ...]
+"""Blocks of a tensor that a worker takes at once; not empty."""
+
+Run = tuple[Batch, ...]
+"""Batches that a worker takes one after another; not empty."""
+
+
+def share_of(tensor: TensorPlan, block: Block) -> int:
+    """The block's share of the bytes that a read of all sources takes; those of all blocks add up to these bytes."""
+    total, elements = tensor.bytes_read, tensor.base.elements
+    return total * block.stop // elements - total * block.start // elements
+
+
+def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
+    """How many tensors each rule of a recipe catches."""
+    counts = Counter(tensor.rule for tensor in tensors)
+    return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
+
+
+def _stored_dtype(tensor: Tensor) -> str:
+    return tensor.encoding or (tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype)
+
+
+def scope_of(name: str, scope: str) -> str:
+    """The part of a model that a tensor belongs to: the whole `model` (""), its `layer`, or the `tensor` itself."""
+    if scope == "model":
+        return ""
+    layer = layer_of(name) if scope == "layer" else None
+    return str(layer) if layer else name
+
+
+@dataclass(frozen=True)
+class Tie:
+    """An output embedding that an agent stores although the base ties it: it must equal the agent's embedding."""
+
+    agent: str
+    head: Tensor
+    embedding: Tensor
+
+    @property
+    def untie(self) -> str:
+        """Advice how to keep both if they differ."""
+        return (
+            "untie a copy of the base and merge with that: set tie_word_embeddings to false in its config.json, and "
+            f"store {self.head.name!r} in it as a copy of its {self.embedding.name!r}"
+        )
+
+
+@dataclass(frozen=True)
+class Resources:
+    """Threads, blocks and memory of the work.
+
+    Attributes:
+        workers: number of worker threads.
+        block_elements: elements of each input that a worker holds at a time.
+        buffer_bytes: size of a worker's buffer.
+        peak_memory_bytes: upper estimate of the process's memory.
+        worker_bytes: the share of it that each worker takes.
+        run_bytes: of the blocks that a worker takes one after another, where more than one is better.
+        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved, or not on the CPU.
+        device: where whole matrices are solved for: `cpu`, or a device as torch names it.
+        device_name: with the name of a GPU.
+        device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
+    """
+
+    workers: int
+    block_elements: int
+    buffer_bytes: int
+    peak_memory_bytes: int
+    worker_bytes: int
+    run_bytes: int = 0
+    solving_seconds: float | None = None
+    device: str = "cpu"
+    device_name: str = "cpu"
+    device_bytes: int = 0
+
+    def memory_of(self, workers: int) -> int:
+        """Upper estimate of the memory of a process with so many workers, in bytes."""
+        return self.peak_memory_bytes + (workers - self.workers) * self.worker_bytes
+
+
+class AdapterTerm(NamedTuple):
+    """A product that is a part of a matrix's update: its factor, and the origin that has it."""
+
+    factor: float
+    product: LowRank
+
+
+class AdaptedMatrix(NamedTuple):
+    """A matrix that an adapter changes.
+
+    Attributes:
+        tensor: its number in the plan.
+        module: the module's name, as PEFT has it.
+        transposed: whether the model stores it as (in, out).
+        is_embedding: whether it is a table of embeddings, whose factors have names of their own.
+        terms: the products whose sum its update is; None if its update is decomposed.
+        copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
+            their factors: if these are not equal, the update is decomposed, too.
+    """
+
+    tensor: int
+    module: str
+    transposed: bool
+    is_embedding: bool
+    terms: tuple[AdapterTerm, ...] | None
+    copies: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """An adapter as output.
+
+    Attributes:
+        settings: what is asked for.
+        matrices: the matrices that may become factors.
+        others: numbers of the tensors that may have moved and are no such matrices.
+        peak_bytes: the most memory that decomposing a matrix takes.
+        config: the base's `config.json`.
+        tied: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
+    """
+
+    settings: AsAdapter
+    matrices: tuple[AdaptedMatrix, ...]
+    others: tuple[int, ...]
+    peak_bytes: int
+    config: Mapping[str, Any]
+    tied: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedContents:
+    """The tensors of the output, and what is read for them.
+
+    Attributes:
+        tensors: in the order of the output's files.
+        shards: the output's files.
+        ties: tensors that must be equal before anything is merged.
+        companions: relative name to source of the files that are copied.
+        files: the identities of all input files before they were read.
+        rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
+        digest: the key for storing counts of these inputs; None if counts are not stored.
+        vocabulary: rows of the embeddings if models have different numbers of them.
+        untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
+        remembered: stored results of earlier reads of the same files, by statistic and part of the model.
+        bytes_read: bytes of weights that are read, in all passes together.
+        bytes_written: bytes of the output's safetensors files, of all points.
+        below: the model on which the output is a delta; None if the output is a checkpoint.
+        adapter: how the output becomes a LoRA adapter; None if it does not.
+        dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
+            output is quantized like it.
+        stated: the dtype that the base's `config.json` states.
+    """
+
+    tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
+    shards: tuple[Shard, ...] = field(default=(), repr=False)
+    ties: tuple[Tie, ...] = field(default=(), repr=False)
+    companions: Mapping[str, Location] = field(default_factory=dict, repr=False)
+    files: Mapping[Location, Identity] = field(default_factory=dict, repr=False)
+    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
+    digest: bytes | None = field(default=None, repr=False)
+    vocabulary: int | None = None
+    untied: bool = False
+    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
+    bytes_read: int = 0
+    bytes_written: int = 0
+    below: Checkpoint | None = field(default=None, repr=False)
+    adapter: AdapterPlan | None = field(default=None, repr=False)
+    dequantized_to: str | None = None
+    stated: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MergePlan(PlannedContents):
+    """Everything that is known about a merge from headers. It can be carried out if `problems` is empty.
+
+    Attributes:
+        points: the merges; one, or those of a sweep.
+        out: the output folder, local or remote, if it is known.
+        overwrite: whether an existing checkpoint there is replaced.
+        base: the base; if the recipe has no base, the first agent.
+        agents: by name, in recipe order.
+        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
+        adapters: the agents that are LoRA adapters.
+        formats: how base and agents are stored, by name; those that could be opened.
+        resources: threads, blocks and memory.
+        disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
+        strict: whether warnings are problems, also those that come later, during the merge.
+        notes: further information for the user.
+        warnings: what can be merged, but is probably not what the user wants.
+        problems: what would make the merge fail.
+    """
+
+    points: tuple[Point, ...]
+    out: OutputTarget | None
+    overwrite: bool
+    base: FoundModel
+    agents: Mapping[str, FoundModel]
+    sides: Mapping[str, FoundModel]
+    adapters: tuple[str, ...]
+    formats: Mapping[str, str]
+    resources: Resources
+    disk_free: int | None = None
+    strict: bool = False
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe; of a sweep, the first point's. Points differ only in method and parameters."""
+        return self.points[0].recipe
+
+    @property
+    def method(self) -> Method:
+        """The method; of a sweep, the first point's."""
+        return self.points[0].method
+
+    @property
+    def parameters(self) -> Any:
+        """The parameters of tensors that no rule catches; of a sweep, the first point's."""
+        return self.points[0].parameters[0]
+
+    @property
+    def passes(self) -> int:
+        """Number of reads of the inputs: one for each round of counting, and one for merging."""
+        return len(self.rounds) + 1
+
+    @property
+    def counts(self) -> str:
+        """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
+        return "earlier read" if self.remembered else "read"
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether the plan is for a sweep, in which every point has its own folder in the output."""
+        return bool(self.points[0].name)
+
+    @property
+    def caught(self) -> list[int]:
+        """How many tensors each rule of the recipe catches."""
+        return caught(self.recipe, self.tensors)
+
+    @property
+    def _stored(self) -> dict[str, str]:
+        return {part.name: part.dtype for tensor in self.tensors for part in tensor.parts}
+
+    @property
+    def tensors_count(self) -> int:
+        """Tensors of the output; one that is quantized counts once."""
+        return len({tensor.parts[0].name for tensor in self.tensors})
+
+    @property
+    def parameters_count(self) -> int:
+        """Elements of the output."""
+        return sum(tensor.base.elements for tensor in self.tensors)
+
+    @property
+    def dtype(self) -> str:
+        """The output's dtype by its full name, `mixed` if it has several; floating-point tensors only."""
+        names = {full_name(tensor.parts[0].dtype) for tensor in self.tensors if tensor.base.is_float}
+        return names.pop() if len(names) == 1 else ("mixed" if names else "none")
+
+    @property
+    def loads_as(self) -> str | None:
+        """The dtype that `config.json` must state; None if it states the right one.
+
+        That is the widest of the output's. Models that store some tensors in a wider one than they state, such as
+        routers, keep what they state.
+        """
+        floats: Counter[str] = Counter()
+        for tensor in self.tensors:
+            if tensor.base.is_float:
+                floats[tensor.dtype] += tensor.base.elements
+        if not floats or any(tensor.quantized is not None for tensor in self.tensors):
+            return None
+        asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
+        stated = asked or self.dequantized_to or self.stated or floats.most_common(1)[0][0]
+        wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
+        as_base = all(each.dtype == each.base.usual_dtype and (asked or self._is_published(each)) for each in wider)
+        if self.recipe.dtype != "widest" and stated in floats and as_base:
+            return stated if stated != self.stated or self.dequantized_to else None
+        return widest(floats)
+
+    def _is_published(self, tensor: TensorPlan) -> bool:
+        """Whether the files next to the base's `config.json` hold a tensor."""
+        config = self.companions.get("config.json")
+        return config is not None and all(leaf.path.parent == config.parent for leaf in tensor.base.origin.leaves())
+
+    def _stored_as(self, source: Source) -> list[tuple[str, Tensor]]:
+        """The inputs that a source is made of, by label. Of a mean that leaves out agents, each has all dtypes."""
+        if source.owner != ALL_AGENTS:
+            return [(source.label, source.tensor)]
+        parts = source.tensor.origin.parts or (source.tensor,)
+        if len(parts) == len(self.agents):
+            return list(zip(self.agents, parts, strict=True))
+        return [(agent, part) for agent in self.agents for part in parts]
+
+    @cached_property
+    def input_dtypes(self) -> dict[str, str]:
+        """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
+        weighted = [f"importance of {name}" for name in (self.sides if self.method.needs_importance else ())]
+        owners = [*(["base"] if self.recipe.base is not None else []), *self.agents, *weighted]
+        found: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
+        for tensor in self.tensors:
+            if self.recipe.base is not None and tensor.base.is_float:
+                found["base"][_stored_dtype(tensor.base)] += tensor.base.elements
+            for source in tensor.sources:
+                # if an agent lacks a tensor, the base's is used instead
+                borrowed = self.recipe.base is not None and source.tensor is tensor.base
+                for label, stored in self._stored_as(source):
+                    if label != "base" and source.tensor.is_float and not borrowed:
+                        found[label][_stored_dtype(stored)] += stored.elements
+        return {
+            owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())
+            for owner, counts in found.items()
+            if counts
+        }
+
+    def allow_nonfinite(self, tensor: TensorPlan) -> bool:
+        """Whether NaN and Inf of a tensor are computed with."""
+        return self.recipe.allow.non_finite and not tensor.together
+
+    @property
+    def rounds_updates(self) -> bool:
+        """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
+        few = len(self.agents) <= FEW
+        return few and self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
+
+    @property
+    def exact_dtype(self) -> str:
+        """The full name of the dtype of the arithmetic. With this output dtype, the last rounding loses nothing."""
+        dtypes = {source.tensor.dtype for tensor in self.tensors for source in tensor.sources}
+        return full_name("F64" if "F64" in dtypes else "F32")
+
+    @property
+    def forecast(self) -> tuple[str, ...]:
+        """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
+        return (*self.forecast_of_rounding, *self.forecast_of_density)
+
+    @property
+    def objections(self) -> tuple[str, ...]:
+        """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+        return (*self.problems, *(self.forecast if self.strict else ()))
+
+    @property
+    def doubts(self) -> tuple[str, ...]:
+        """The warnings and the forecast, as far as they are no `objections`."""
+        return (*self.warnings, *(() if self.strict else self.forecast))
+
+    @property
+    def fine(self) -> dict[str, str]:
+        """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
+        dtypes = self.input_dtypes
+        wide = {name: dtypes[name] for name in self.agents if dtypes.get(name, "").startswith(("float32", "float64"))}
+        return wide | dict.fromkeys(self.adapters, "a LoRA adapter")
+
+    @property
+    def forecast_of_density(self) -> tuple[str, ...]:
+        """A warning, from headers, that a threshold may not tell what moved from what did not."""
+        epsilon = absolute(self.parameters)
+        if epsilon is None or not self.fine or len(self.agents) == 1:
+            return ()
+        return (
+            f"{_are(self.fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
+            f"{self.method.name} averages nearly all. Count it with `ramerge analyze`, or choose another "
+            "threshold, such as `--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); "
+            f"{ORDERED}",
+        )
+
+    @property
+    def forecast_of_rounding(self) -> tuple[str, ...]:
+        """A warning, from headers, that rounding will lose updates."""
+        wide = {owner for tensor in self.tensors if tensor.seed is None for owner in tensor.narrowed}
+        if not wide:
+            return ()
+        names = [name for name in self.agents if name in wide]
+        counted = (
+            "and the merge counts them"
+            if self.rounds_updates
+            else f"and not counted, because {self.method.name} does not look at the base"
+        )
+        return (
+            f"{_are({name: self.input_dtypes[name] for name in names})}, the output is {self.dtype}: updates smaller "
+            f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
+            f"with `--dtype {self.exact_dtype}` (in a recipe `dtype: {self.exact_dtype}`), or on average with "
+            f"`rounding: stochastic`; {ORDERED}",
+        )
+
+    @property
+    def narrowed_copies(self) -> tuple[str, ...]:
+        """Names of tensors that rules take from an agent whose dtype is wider than the output's."""
+        return tuple(tensor.name for tensor in self.tensors if tensor.action == "copy" and tensor.narrowed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values, `without_secrets`."""
+        values = {
+            "method": self.method.name,
+            "parameters": self.parameters.in_effect(),
+            "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
+            "base": self.base.location,
+            "agents": {name: model.location for name, model in self.agents.items()},
+            "formats": dict(self.formats),
+            "out": str(self.out) if self.out else None,
+            "tensors": self.tensors_count,
+            "merged_tensors": sum(tensor.merged for tensor in self.tensors),
+            "whole_tensors": sum(tensor.whole for tensor in self.tensors),
+            "rules": [
+                {"tensors": count, **rule.model_dump(mode="json", exclude_none=True)}
+                for rule, count in zip(self.recipe.rules, self.caught, strict=True)
+            ],
+            "parameters_count": self.parameters_count,
+            "input_dtypes": self.input_dtypes,
+            "rounding": self.recipe.rounding,
+            "rounding_seed": self.recipe.seed,
+            "dtypes": dict(Counter(full_name(dtype) for dtype in self._stored.values())),
+            "shards": [shard.name for shard in self.shards],
+            "companions": sorted(self.companions),
+            "passes": self.passes,
+            "counts": self.counts,
+            "bytes_read": self.bytes_read,
+            "bytes_written": self.bytes_written,
+            "disk_free": self.disk_free,
+            "workers": self.resources.workers,
+            "block_elements": self.resources.block_elements,
+            "peak_memory_bytes": self.resources.peak_memory_bytes,
+            "device": self.resources.device_name,
+            "solving_seconds": self.resources.solving_seconds,
+            "notes": list(self.notes),
+            "warnings": list(self.doubts),
+            "problems": list(self.objections),
+        }
+        return without_secrets(values)
+
+
+def _are(kinds: Mapping[str, str]) -> str:
+    """Agents of each kind, human-readable: `a, b and c are float32, d is a LoRA adapter`."""
+    groups: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        groups.setdefault(kind, []).append(name)
+    return ", ".join(
+        f"{enumerated(names)} are {kind.removeprefix('a ')}{'s' * kind.startswith('a ')}"
+        if len(names) > 1
+        else f"{names[0]} is {kind}"
+        for kind, names in groups.items()
+    )

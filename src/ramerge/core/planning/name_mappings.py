@@ -1,0 +1,445 @@
+"""An agent's tensors under the base's names: first by the recipe's own rules, then by conventions.
+
+A text model by itself lacks the prefix that it has inside of a vision model: `tensors.prefixes` finds prefixes from
+names and shapes. A trainer stores the names of its modules, `save_pretrained` the names of files, and experts are one
+tensor here and many there. Each of these conventions is a row of a table: `tensors.name_aliases` has names, `FUSIONS`
+arrangements. What one side need not have is in `planning.absences`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from time import monotonic
+
+from ramerge.core.foundation.text import quoted
+from ramerge.core.planning.absences import is_buffer, known_absences
+from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.recipe.model import Recipe, Rename
+from ramerge.core.recipe.patterns import replace_all
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.core.tensors.origins import Pieces, PlacedPiece, Transposed, box_of, reshaped
+from ramerge.core.tensors.prefixes import aligned, stack_of
+from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.text_config import path_to
+
+# For all names of an agent; a hundred thousand names take a fraction of a second.
+_SECONDS = 5
+
+
+def fitted_agents(
+    recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint], findings: Findings
+) -> dict[str, Checkpoint]:
+    """The agents, with the base's names where the recipe or a convention gives them. The plan's notes say so.
+
+    Args:
+        recipe: its rules apply first, one after another.
+        base: gives the names.
+        agents: by name.
+        findings: gets notes, rules that catch nothing, and names that are not clear.
+    """
+    caught: Counter[int] = Counter()
+    fitted = {}
+    for name, agent in agents.items():
+        renamed = _renamed(name, agent, recipe.rename, caught, findings)
+        found = fit(base, renamed)
+        findings.notes += [f"{name}: {note}" for note in found.notes]
+        for text in found.problems:
+            findings.problem(f"{agent.directory}: {text}", name)
+        fitted[name] = replace(agent, tensors=found.tensors)
+    for number, rule in enumerate(recipe.rename):
+        if not caught[number]:
+            who = rule.agent or "any agent"
+            text = f"{quoted(rule.pattern)}: matches no name of a tensor of {who}"
+            findings.problems.append(findings.document.where(("rename", str(number)), text))
+    return fitted
+
+
+def _renamed(
+    name: str, agent: Checkpoint, rules: Sequence[Rename], caught: Counter[int], findings: Findings
+) -> Checkpoint:
+    names = {old: old for old in agent.tensors}
+    deadline = monotonic() + _SECONDS
+    for number, rule in enumerate(rules):
+        if rule.agent in (None, name):
+            try:
+                changed = {old: replace_all(rule.pattern, rule.to, new, deadline) for old, new in names.items()}
+            except ValueError as error:
+                text = findings.document.where(("rename", str(number)), f"{quoted(rule.pattern)}: {error}")
+                findings.problems.append(text)
+                caught[number] += 1
+                return agent
+            caught[number] += sum(names[old] != new for old, new in changed.items())
+            names = changed
+    twice = [new for new, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        text = f"{agent.directory}: rename gives several tensors the name {listed([quoted(new) for new in twice])}"
+        findings.problem(text, name)
+        return agent
+    tensors = {new: agent.tensors[old] for old, new in names.items()}
+    return replace(agent, tensors={new: t if t.name == new else replace(t, name=new) for new, t in tensors.items()})
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Several matrices that are stored as one, their rows one below the other.
+
+    Attributes:
+        whole: its name; `{stem}` is any beginning.
+        parts: names of the parts in order. With `{expert}` there is one of each for every expert, and the one tensor
+            has a dimension more, for experts, in front.
+        why: who writes such tensors.
+    """
+
+    whole: str
+    parts: tuple[str, ...]
+    why: str
+
+    @property
+    def is_of_experts(self) -> bool:
+        """Whether there is one of each part for every expert."""
+        return "{expert}" in self.parts[0]
+
+    def names(self, stem: str, expert: int = 0) -> list[str]:
+        """The names of the parts."""
+        return [part.format(stem=stem, expert=expert) for part in self.parts]
+
+
+_EXPERTS = "all experts in one tensor, as transformers 5 has them in memory, or each its own, as in files"
+_PRIME = "experts as prime-rl has them in training"
+_ROWS = "projections in one tensor, or each its own"
+_EXPERT = "{stem}.experts.{expert}"
+
+FUSIONS = (
+    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
+    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
+    Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
+    Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
+    *(
+        Fusion(f"{{stem}}.experts.{short}", (f"{_EXPERT}.{part}.weight",), _PRIME)
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+        for part in (long, short)
+    ),
+    Fusion("{stem}.experts.gate_up_proj", ("{stem}.experts.w1", "{stem}.experts.w3"), _PRIME),
+    *(
+        Fusion(f"{{stem}}.{whole}.{kind}", tuple(f"{{stem}}.{part}.{kind}" for part in parts), _ROWS)
+        for whole, parts in (("qkv_proj", ("q_proj", "k_proj", "v_proj")), ("gate_up_proj", ("gate_proj", "up_proj")))
+        for kind in ("weight", "bias")
+    ),
+)
+
+
+@dataclass
+class Fitted:
+    """An agent's tensors under the base's names.
+
+    Attributes:
+        tensors: by name; those for which nothing was found keep their own.
+        notes: which conventions were used, and for how many tensors.
+        problems: names for which several tensors were found.
+    """
+
+    tensors: dict[str, Tensor]
+    notes: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
+    """Find an agent's tensors under other names than the base's.
+
+    Args:
+        base: gives names, shapes, and the number of layers.
+        agent: names that the base has too are not touched.
+    """
+    fitted = Fitted(dict(agent.tensors))
+    if not base.tensors.keys() >= agent.tensors.keys():
+        _move(base, agent, fitted)
+    _turn(base, fitted)
+    unknown = [tensor for name, tensor in fitted.tensors.items() if name not in base.tensors]
+    missing = [tensor for name, tensor in base.tensors.items() if name not in fitted.tensors]
+    if unknown:
+        spelled = _Spelled(unknown, missing)
+        taking_turns = interleaves_gates(base.config) or interleaves_gates(agent.config)
+        for tensor in missing:
+            _find(tensor, base, spelled, fitted, taking_turns)
+        for used in spelled.used:
+            del fitted.tensors[used]
+        fitted.notes += spelled.notes
+    _settle(base, agent, fitted)
+    return fitted
+
+
+def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, taking_turns: bool) -> None:
+    """Enter the agent's counterpart of a base's tensor, if there is one."""
+    found = spelled.get(wanted.name)
+    if len(found) > 1:
+        names = " and ".join(quoted(tensor.name) for tensor in found)
+        fitted.problems.append(f"both {names} may be the base's {quoted(wanted.name)}; say which one with rename")
+    elif found and (other := spelled.whole.get(found[0].name)) is not None:
+        text = f"{quoted(found[0].name)} may be the base's {quoted(other)} and its {quoted(wanted.name)}"
+        fitted.problems.append(f"{text}; say which one with rename")
+    elif found:
+        spelled.whole[found[0].name] = wanted.name
+        one = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        if one.shape == (1, *wanted.shape):  # one shared expert, as a stack of one
+            one = reshaped(one, wanted.shape)
+        elif one.shape != wanted.shape and one.shape == (*wanted.shape[:1], *wanted.shape[:0:-1]):
+            one = Tensor(one.name, one.dtype, wanted.shape, Transposed(one))
+        fitted.tensors[wanted.name] = one
+    else:
+        made = ((fusion, tensor) for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
+        fusion, tensor = next(made, (None, None))
+        if fusion is not None and tensor is not None:
+            fitted.tensors[wanted.name] = tensor
+            if taking_turns and ".experts." in fusion.whole and len(fusion.parts) > 1:
+                fitted.problems.append(
+                    f"{quoted(wanted.name)}: rows of gate and up take turns in the experts.gate_up_proj of gpt-oss, "
+                    "and one of base and agent has them as tensors of their own, in an order that nothing says; "
+                    "save the agent in the base's layout"
+                )
+
+
+class _Spelled:
+    """Tensors of an agent under all names that they may have by the table."""
+
+    def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor]) -> None:
+        self.missing = {tensor.name for tensor in missing}
+        self.whole: dict[str, str] = {}  # the base's names of tensors that were used as they are
+        self._found: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+        self.used: dict[str, None] = {}
+        for tensor in tensors:
+            for name, reasons in name_aliases(tensor.name).items():
+                self._found.setdefault(name, {})[tensor.name] = tensor, reasons
+
+    def get(self, name: str) -> list[Tensor]:
+        """The tensors that may have a name. If some do in fewer steps than others, only these."""
+        found = self._found.get(name, {}).values()
+        least = min((len(reasons) for _, reasons in found), default=0)
+        return [tensor for tensor, reasons in found if len(reasons) == least]
+
+    def reason(self, name: str, tensor: Tensor) -> str:
+        return "; ".join(dict.fromkeys(self._found[name][tensor.name][1]))
+
+    def use(self, tensor: Tensor, wanted: Tensor, why: str) -> Tensor:
+        self.used[tensor.name] = None
+        self._counts[why] += 1
+        self._examples.setdefault(why, f"{quoted(tensor.name)} is the base's {quoted(wanted.name)}")
+        return tensor
+
+    @property
+    def notes(self) -> list[str]:
+        return [
+            f"{count:,} tensor{'s' if count > 1 else ''} under other names ({why}): {self._examples[why]}"
+            for why, count in self._counts.items()
+        ]
+
+
+def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
+    """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
+    if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
+        turned = _is_square(wanted.shape[1:]) and _gates_are_turned(found["stem"], base, spelled)
+        yield from _joined(fusion, found["stem"], wanted, spelled, turned=turned)
+    for place, part in enumerate(fusion.parts):
+        if (found := _pattern(part).fullmatch(wanted.name)) is not None:
+            expert = int(found["expert"]) if fusion.is_of_experts else 0
+            # an agent that also has one of them alone is not clear
+            if spelled.missing.issuperset(fusion.names(found["stem"], expert)):
+                yield from _taken_out(fusion, found["stem"], expert, place, wanted, base, spelled)
+
+
+@cache
+def _pattern(template: str) -> re.Pattern[str]:
+    text = re.escape(template)
+    text = text.replace(re.escape("{stem}"), r"(?P<stem>.*)").replace(re.escape("{expert}"), r"(?P<expert>\d{1,6})")
+    return re.compile(text)
+
+
+def _is_square(shape: tuple[int, ...]) -> bool:
+    return len(shape) == 2 and shape[0] == shape[1]
+
+
+def _experts(fusion: Fusion, stem: str, tensors: Mapping[str, Tensor]) -> int:
+    count = 0
+    while fusion.names(stem, count)[0] in tensors:
+        count += 1
+    return count
+
+
+def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
+    """Whether rows and columns of the experts' gates are exchanged between base and agent.
+
+    The shapes of a square matrix do not say so; those of the other projection in the same experts do.
+    """
+    for fusion in FUSIONS:
+        if fusion.is_of_experts and len(fusion.parts) > 1:
+            name, part = fusion.whole.format(stem=stem), fusion.names(stem)[0]
+            for wholes, parts in (
+                ([base.tensors.get(name)], spelled.get(part)),
+                (spelled.get(name), [base.tensors.get(part)]),
+            ):
+                whole, single = next(iter(wholes), None), next(iter(parts), None)
+                if whole is not None and single is not None and len(single.shape) == 2:
+                    return whole.shape[1:] != (len(fusion.parts) * single.shape[0], single.shape[1])
+    return False
+
+
+def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, turned: bool) -> Iterator[Tensor]:
+    """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
+    matrices = _matrices(fusion, stem, wanted, spelled)
+    if not matrices:
+        return
+    experts = range(len(matrices))
+    front = wanted.shape[:1] if len(wanted.shape) > len(matrices[0][0].shape) else ()
+    rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
+    exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
+    turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
+    shapes = {tuple(part.shape for part in row) for row in matrices}
+    dtypes = {part.dtype for row in matrices for part in row}
+    fits = turned or wanted.shape == (*front, rows, *rest)
+    if not fits or len(shapes) > 1 or len(dtypes) > 1 or any(part.shape[1:] != rest for part in matrices[0]):
+        return
+    pieces = []
+    for expert, row in zip(experts, matrices, strict=True):
+        start = 0
+        for part in row:
+            place = (0, start) if turned else (start, *(0 for _ in rest))
+            used = spelled.use(part, wanted, fusion.why)
+            size = used.shape[0]
+            piece = Tensor(part.name, part.dtype, (*rest, size), Transposed(part)) if turned else part
+            if front:
+                piece = reshaped(piece, (1, *piece.shape))
+            pieces.append(PlacedPiece((expert, *place) if front else place, piece))
+            start += size
+    yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
+
+
+def _matrices(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> list[list[Tensor]]:
+    """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
+    count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
+    found = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
+    if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
+        return []
+    rows = [[each[0] for each in row] for row in found]
+    stacks = rows[0]
+    if len(wanted.shape) != 3 or any(len(stack.shape) != 3 or stack.shape[0] != wanted.shape[0] for stack in stacks):
+        return rows
+    return [
+        [reshaped(box_of(stack, (expert, 0, 0), (1, *stack.shape[1:])), stack.shape[1:]) for stack in stacks]
+        for expert in range(wanted.shape[0])
+    ]
+
+
+def _taken_out(
+    fusion: Fusion, stem: str, expert: int, place: int, wanted: Tensor, base: Checkpoint, spelled: _Spelled
+) -> Iterator[Tensor]:
+    """The part at a place of the fusion's table, out of the agent's one tensor."""
+    found = spelled.get(fusion.whole.format(stem=stem))
+    if len(found) != 1 or not wanted.shape:
+        return
+    whole, front = found[0], (expert,) if fusion.is_of_experts else ()
+    siblings = [base.tensors.get(name) for name in fusion.names(stem, expert)]
+    heights = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
+    start, rows = sum(heights[:place]), sum(heights)
+    height, *rest = wanted.shape
+    inner, ones = whole.shape[len(front) :], (1,) * len(front)
+    if len(whole.shape) != len(front) + len(wanted.shape):
+        return
+    if front and _experts(fusion, stem, base.tensors) != whole.shape[0]:
+        return
+    if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(stem, base, spelled)):
+        spelled.use(whole, wanted, fusion.why)
+        part = box_of(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
+        yield replace(reshaped(part, wanted.shape), name=wanted.name)
+    elif len(rest) == 1 and inner == (*rest, rows):
+        spelled.use(whole, wanted, fusion.why)
+        part = box_of(whole, (*front, 0, start), (*ones, *rest, height))
+        yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(reshaped(part, (*rest, height))))
+
+
+_STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")
+
+
+def _turn(base: Checkpoint, fitted: Fitted) -> None:
+    """Turn experts that the agent stores with rows and columns exchanged, under the same name."""
+    stacked = {
+        name: tensor
+        for name, tensor in base.tensors.items()
+        if len(tensor.shape) == 3 and _STACKED.fullmatch(name) and name in fitted.tensors
+    }
+    exchanged = {
+        name
+        for name, tensor in stacked.items()
+        if fitted.tensors[name].shape != tensor.shape
+        if fitted.tensors[name].shape == (tensor.shape[0], tensor.shape[2], tensor.shape[1])
+    }
+    # the shapes of a square one say nothing, those of the other one in the same experts do
+    modules = {name.rpartition(".")[0] for name in exchanged}
+    exchanged |= {
+        name for name, tensor in stacked.items() if name.rpartition(".")[0] in modules and _is_square(tensor.shape[1:])
+    }
+    for name in sorted(exchanged):
+        other = fitted.tensors[name]
+        fitted.tensors[name] = Tensor(name, other.dtype, stacked[name].shape, Transposed(other))
+    if exchanged:
+        fitted.notes.append(f"{len(exchanged):,} tensors of experts are stored with rows and columns exchanged")
+
+
+def _move(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
+    """Give tensors the prefixes that the same layers have in the base."""
+    unknown = {name: tensor.shape for name, tensor in agent.tensors.items() if name not in base.tensors}
+    missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}
+    path = path_to(base.config, agent.config.get("model_type")) or path_to(agent.config, base.config.get("model_type"))
+    names, prefixes = aligned(
+        unknown,
+        missing,
+        kept=set(map(stack_of, base.tensors)),
+        preferred=[key.removesuffix("_config") for key in path],
+    )
+    names = {old: new for old, new in names.items() if new not in agent.tensors}
+    for old, new in names.items():
+        fitted.tensors[new] = replace(fitted.tensors.pop(old), name=new)
+    if names:
+        pairs = [(quoted(old) if old else "no prefix", quoted(new) if new else "none") for old, new in prefixes.items()]
+        shown = ", ".join(f"{old} is the base's {new}" for old, new in pairs[:3])
+        fitted.notes.append(f"{len(names):,} tensors under other prefixes: {shown}")
+
+
+def _settle(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
+    """Take the base's tensors for what agents may lack, and drop what the base may lack."""
+    for name, tensor in base.tensors.items():
+        other = fitted.tensors.get(name)
+        if other is not None and (other.dtype, other.shape) != (tensor.dtype, tensor.shape) and is_buffer(tensor):
+            del fitted.tensors[name]
+    lacking = [tensor for name, tensor in base.tensors.items() if name not in fitted.tensors]
+    extra = [tensor for name, tensor in fitted.tensors.items() if name not in base.tensors]
+    configs = base.config, agent.config
+    if lacking:
+        found = dict[str, str]()
+        for why, names in known_absences(base.tensors, lacking, configs):
+            found |= {name: why for name in names if name not in found}
+        fitted.tensors |= {name: base.tensors[name] for name in found}
+        if found:
+            fitted.notes.append(f"lacks {_counted(found)}; the base's are used")
+    if extra:
+        found = dict[str, str]()
+        for why, names in known_absences(fitted.tensors, extra, configs[::-1]):
+            found |= {name: why for name in names if name not in found}
+        for name in found:
+            del fitted.tensors[name]
+        if found:
+            fitted.notes.append(f"has {_counted(found)}, which the base does not have; they are dropped")
+
+
+def _counted(found: Mapping[str, str]) -> str:
+    """How many tensors there are of each kind, with one of them."""
+    counts, first = Counter(found.values()), {why: name for name, why in reversed(list(found.items()))}
+    return "; ".join(
+        f"{count:,} tensor{'s' if count > 1 else ''} such as {quoted(first[why])} ({why})"
+        for why, count in counts.items()
+    )

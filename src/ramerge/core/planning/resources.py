@@ -1,0 +1,195 @@
+"""Chooses the number of workers and the size of blocks, so that the work fits the processors and the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from ramerge.core.foundation.limits import ResourceLimits
+from ramerge.core.foundation.machine import memory, processors
+from ramerge.core.methods.base import FEW, Statistic
+from ramerge.core.planning.findings import Findings
+from ramerge.core.planning.inputs import OpenedInputs
+from ramerge.core.planning.model import PlannedContents, Resources, TensorPlan
+from ramerge.core.recipe.points import Point
+from ramerge.core.storage.location import is_far
+from ramerge.core.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
+
+# Resident memory of the process without buffers: Python, NumPy, numba, the compilation of kernels, which grows with the
+# number of agents, and the plan's memory for each tensor of each input. Measured; tests compare peaks with plans.
+BASELINE_BYTES = 230_000_000
+_BYTES_PER_AGENT = 6_000_000
+_BYTES_PER_TENSOR = 700
+# The compilation of kernels that decode quantized weights, and write them.
+_BYTES_OF_CODES = 50_000_000
+
+# Parts of a file that is sent, and the library that sends it.
+_BYTES_OF_SENDING = 80_000_000
+
+# What a worker holds of the answer to a request, one for each model, before it is copied into the buffer. Measured.
+_BYTES_OF_ANSWER = 1_500_000
+
+# With blocks of this many elements, the buffers of all workers stay in the last level of cache. Smaller blocks cost
+# more in calls than they gain. Larger blocks do not fit.
+_LARGEST_BLOCK = 1 << 19
+# A delta's block becomes many short steps, and a thread that comes back from a short one waits long for Python's lock.
+_LARGEST_BLOCK_OF_DELTAS = 1 << 20
+# A block of a remote tensor that is not stored as it is read is a request, or several. These cost servers and
+# clients more than the caches save.
+_LARGEST_REMOTE_BLOCK = 1 << 22
+# Bytes of a remote file that a worker reads in one request, as blocks that follow one another. Far more would not
+# cost servers less, and would leave some workers without work at the end.
+_RUN = 32_000_000
+# How many of these each worker has at least, so that all are busy to the end.
+_RUNS = 4
+# Workers that must have room for such blocks.
+_FEW = 4
+SMALLEST_BLOCK = 1 << 12
+# Threads in addition to those that keep the processors busy, because they wait for disks, or for servers.
+_SPARE = 2
+_DEFAULT_BUFFERS = 150_000_000
+# What several whole matrices may take of the machine's memory if the user sets no limit.
+_SHARE_OF_MEMORY = 0.5
+
+
+def cut(
+    points: Sequence[Point],
+    inputs: OpenedInputs,
+    contents: PlannedContents,
+    limits: ResourceLimits,
+    findings: Findings,
+    *,
+    in_memory: bool = False,
+    observed: Sequence[Statistic] = (),
+    sends: bool = False,
+    fewest: int = SMALLEST_BLOCK,
+) -> Resources:
+    """The largest blocks, then the most workers, that fit the memory.
+
+    Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are remote,
+    few workers with large blocks are better than many with small ones.
+
+    Args:
+        points: the merges.
+        inputs: what is read.
+        contents: the tensors.
+        limits: the user's limits.
+        findings: gets a problem if the limit of memory is too low.
+        in_memory: whether whole merged tensors are passed to a function instead of being written.
+        observed: statistics that are counted instead of a merge.
+        sends: whether the output is sent to a remote place.
+        fewest: elements of the smallest useful blocks.
+    """
+    agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.sides)
+    fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
+    # of each worker one set of counts that it fills, and one that waits to be added up
+    partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
+    budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
+
+    kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
+    remote = any(map(is_far, inputs.files))
+    deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
+
+    def resources(workers: int, block: int) -> Resources:
+        buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
+        each = buffer + scratch + partials + min(deltas, MOST_KEPT) * KEPT_BYTES
+        each += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
+        return Resources(workers, block, buffer, fixed + workers * each, each)
+
+    block = _largest_block(inputs)
+    fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
+    least = min(workers, _FEW) if remote and not limits.threads else workers
+    while block > fewest and resources(least, block).peak_memory_bytes > budget:
+        block //= 2
+    while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
+        workers -= 1
+    made = resources(workers, block)
+    if limits.memory and made.peak_memory_bytes > limits.memory:
+        given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
+        findings.problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")  # rounded up
+    if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
+        return made
+    return replace(made, run_bytes=min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS)))
+
+
+def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
+    if limits.memory:
+        return limits.memory
+    # one whole matrix must be possible; several at a time are faster, if they leave room for others
+    return max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if solves else 0)
+
+
+def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
+    agents, tensors = len(inputs.agents), contents.tensors
+    models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
+    compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
+    fixed = BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
+    fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
+    fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
+    return fixed + (_BYTES_OF_SENDING if sends else 0)
+
+
+def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
+    """Bytes of the merged tensors in memory: the present one, and the next."""
+    return 2 * len(points) * max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
+
+
+def _largest_block(inputs: OpenedInputs) -> int:
+    if any(map(is_far, inputs.files)):
+        return _LARGEST_REMOTE_BLOCK
+    has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
+    return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
+
+
+def _workers(limits: ResourceLimits, *, solves: bool) -> int:
+    # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
+    return limits.threads or processors() + (0 if solves else _SPARE)
+
+
+def _counts(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
+    groups = [group for wanted in contents.rounds for group in set(wanted.values())]
+    return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
+
+
+def _sums(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
+    """The most bytes of counts, in 64 bits, of parts of the model that are begun and not complete."""
+    rounds = [*contents.rounds, dict.fromkeys(range(len(contents.tensors) if observed else 0), tuple(observed))]
+    return max(_open(contents.tensors, wanted, agents) for wanted in rounds)
+
+
+def _open(tensors: Sequence[TensorPlan], wanted: Mapping[int, Sequence[Statistic]], agents: int) -> int:
+    """The most bytes of sums at a time if tensors are counted one after another."""
+    last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
+    sizes: dict[Statistic, int] = {}
+    begun: dict[tuple[Statistic, str], int] = {}
+    most = 0
+    for i in sorted(wanted):
+        for each in wanted[i]:
+            if each not in sizes:
+                sizes[each] = 8 * each.blank(agents).size
+            begun[each, tensors[i].part(each.scope)] = sizes[each]
+        most = max(most, sum(begun.values()))
+        for key in [key for key in begun if last[key] == i]:
+            del begun[key]
+    return most
+
+
+def _nbytes(statistics: Sequence[Statistic], agents: int) -> int:
+    return sum(statistic.blank(agents).nbytes for statistic in statistics)
+
+
+def _scratch(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> int:
+    """Bytes that the method needs in addition to a worker's buffer for its largest tensor.
+
+    What methods make of recorded inputs is kept for all points, each of which merges every block.
+    """
+    return max(
+        (
+            (sum if tensor.recorded else max)(
+                point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents) for point in points
+            )
+            for tensor in tensors
+            if tensor.merged and tensor.unit > 1
+        ),
+        default=0,
+    )

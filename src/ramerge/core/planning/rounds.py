@@ -1,0 +1,46 @@
+"""The reads of the inputs before the merging pass, and what each of them counts."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+
+from ramerge.core.methods.base import Statistic
+from ramerge.core.planning.model import TensorPlan
+from ramerge.core.recipe.points import Point
+
+
+def rounds(
+    tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Statistic, str]] = ()
+) -> list[dict[int, tuple[Statistic, ...]]]:
+    """For each read: the statistics to count, by the tensor's index. A statistic of several points is counted once.
+
+    Results in `known`, by statistic and part of the model, are not counted again.
+    """
+    wanted = {rule: _wanted(points, rule) for rule in {tensor.rule for tensor in tensors if tensor.merged}}
+    reads = max((statistic.reads for statistics in wanted.values() for statistic in statistics), default=0)
+    found = []
+    for read in range(1, reads + 1):
+        due = {
+            rule: [statistic for statistic in statistics if statistic.reads == read]
+            for rule, statistics in wanted.items()
+        }
+        counted = {
+            index: tuple(
+                statistic for statistic in due[tensor.rule] if (statistic, tensor.part(statistic.scope)) not in known
+            )
+            for index, tensor in enumerate(tensors)
+            if tensor.merged
+        }
+        found.append({index: statistics for index, statistics in counted.items() if statistics})
+    return [read for read in found if read]
+
+
+def _wanted(points: Sequence[Point], rule: int) -> list[Statistic]:
+    chains = (chain for point in points for statistic in point.statistics(rule) for chain in _chain(statistic))
+    return list(dict.fromkeys(chains))
+
+
+def _chain(statistic: Statistic) -> Iterator[Statistic]:
+    if statistic.after is not None:
+        yield from _chain(statistic.after)
+    yield statistic

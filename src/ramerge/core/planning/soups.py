@@ -1,0 +1,56 @@
+"""An agent that is a soup: the checkpoints of a run as one checkpoint, whose tensors are their weighted means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.recipe.model import Soup
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.weighted import mean_of
+
+
+def weights_of(soup: Soup) -> tuple[float, ...]:
+    """The weights of a soup's agents, in order, which add up to 1. The soup was checked."""
+    method = METHODS[soup.method]
+    assert method.mean is not None
+    return method.mean(method.parameters(**soup.parameters), tuple(soup.agents))
+
+
+def soup_of(soup: Soup, opened: Mapping[str, Checkpoint]) -> Checkpoint:
+    """The mean of checkpoints, with everything else of the last one. Integer tensors are the last one's, too.
+
+    Raises:
+        CheckpointError: the checkpoints have different tensors, or tensors of different shapes.
+    """
+    weights, models = weights_of(soup), list(opened.values())
+    last = models[-1]
+    problems = [
+        f"{model.directory}: has other tensors than {last.directory}, or other shapes, such as {different[0]!r}; a "
+        "soup is made of checkpoints of one run"
+        for model in models
+        if (different := _different(model, last))
+    ]
+    if problems:
+        raise CheckpointError(problems)
+    tensors = {
+        name: mean_of(name, [model.tensors[name] for model in models], weights) if tensor.is_float else tensor
+        for name, tensor in last.tensors.items()
+    }
+    return replace(
+        last,
+        tensors=tensors,
+        files={path: identity for model in models for path, identity in model.files.items()},
+        format="soup",
+        title=f"{soup.method} of {len(models)} checkpoints: {last.title}",
+        shards={},
+        notes=(),
+        warnings=(),
+    )
+
+
+def _different(model: Checkpoint, other: Checkpoint) -> list[str]:
+    shapes, others = ({name: tensor.shape for name, tensor in each.tensors.items()} for each in (model, other))
+    return sorted(name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name))

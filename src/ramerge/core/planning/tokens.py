@@ -1,0 +1,226 @@
+"""Tokens and chat templates of models, read from the files next to their weights.
+
+A tokenizer's JSON may have 40 MB, most of which are merges. Parsing it takes seconds and 300 MB. So the entries of its
+vocabulary and of its merges are read one after another, and most of the rest is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from ramerge.core.foundation.errors import CheckpointError, readable
+from ramerge.core.foundation.jsontext import JsonLimits, parse
+from ramerge.core.storage.location import Location
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.paths import leads_outside
+
+# A vocabulary of half a million tokens with its merges.
+_MOST_BYTES = 128_000_000
+# Of configurations, and of a single token that was added.
+_CONFIG, _ENTRY = JsonLimits(size=32_000_000, signs=1_000_000), JsonLimits(size=100_000, signs=1000, depth=4)
+# The repetitions are bounded, because the engine remembers each of them.
+_STRING = rb'"([^"\\]{0,4096}(?:\\.[^"\\]{0,4096}){0,512})"'
+_NUMBERED = re.compile(rb"\s*,?\s*" + _STRING + rb"\s*:\s*([0-9]{1,9})(?![0-9.eE])")
+_SCORED = re.compile(rb"\s*,?\s*\[\s*" + _STRING + rb"\s*,[^\[\]\"]{1,64}\]")
+_OBJECT = re.compile(rb'\s*,?\s*(\{[^{}"]*(?:' + _STRING + rb'[^{}"]{0,256}){0,32}\})')
+# No token is followed by a colon and a bracket.
+_VOCABULARY = re.compile(rb'"vocab"\s{0,9}:\s{0,9}([{\[])')
+_ADDED = re.compile(rb'"added_tokens"\s{0,9}:\s{0,9}\[')
+_MERGES = re.compile(rb'"merges"\s{0,9}:\s{0,9}\[')
+_MERGE = re.compile(rb"\s*,?\s*(?:" + _STRING + rb"|\[\s*" + _STRING + rb"\s*,\s*" + _STRING + rb"\s*\])")
+_STEPS = {"normalizer": "another normalizer", "pre_tokenizer": "another pre-tokenizer"}
+_LONGEST_STEP = 100_000
+_ROW = re.compile("[0-9]{1,9}")
+_NAMES = ("tokenizer.json", "vocab.json", "added_tokens.json", "tokenizer_config.json")
+_UNREAD = ("tokenizer.model", "vocab.txt", "spiece.model", "sentencepiece.bpe.model", "tekken.json", "qwen.tiktoken")
+
+
+@dataclass(frozen=True)
+class TokenReader:
+    """Reads what tells tokens and templates of a model.
+
+    Attributes:
+        allow_outside_links: whether files may be links that lead out of their folder.
+    """
+
+    allow_outside_links: bool = False
+
+    def digest_of(self, model: Checkpoint) -> bytes | None:
+        """The same for models whose tokenizer files are the same; None if a model has none that is read.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        texts = [self._text(model, name, _MOST_BYTES) for name in (*_NAMES, "merges.txt")]
+        if texts[0] is None and texts[1] is None:
+            return None
+        return sha256(repr([text and sha256(text).digest() for text in texts]).encode()).digest()
+
+    def tokens_of(self, model: Checkpoint) -> dict[int, bytes]:
+        """Row to token in UTF-8. Where files disagree, the later counts, as in transformers.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        whole, plain, added, config = (self._text(model, name, _MOST_BYTES) for name in _NAMES)
+        found: dict[int, bytes] = {}
+        if whole is not None:
+            found.update(_vocabulary(whole))
+            found.update(_added(whole))
+        else:
+            found.update(_numbered(plain or b"", (plain or b"").find(b"{") + 1))
+            found.update(_numbered(added or b"", (added or b"").find(b"{") + 1))
+        decoder = _config(config).get("added_tokens_decoder")
+        for row, entry in decoder.items() if isinstance(decoder, Mapping) else ():
+            if isinstance(entry, Mapping) and isinstance(entry.get("content"), str) and _ROW.fullmatch(row):
+                found[int(row)] = entry["content"].encode("utf-8", "replace")
+        return found
+
+    def splitting_of(self, model: Checkpoint) -> dict[str, object]:
+        """Settings that decide, besides the tokens, how text is split: what differs if a value does, and the value.
+
+        Empty if a model has no such files.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        whole = self._text(model, "tokenizer.json", _MOST_BYTES)
+        if whole is None:
+            lines = self._text(model, "merges.txt", _MOST_BYTES)
+            return (
+                {}
+                if lines is None
+                else {"other merges": _digest(line for line in lines.splitlines() if line[:1] != b"#")}
+            )
+        steps = {text: _step(whole, key) for key, text in _STEPS.items()}
+        begin = _MERGES.search(whole)
+        return {"other merges": _digest(_merges(whole, begin.end())), **steps} if begin is not None else steps
+
+    def stops_of(self, model: Checkpoint) -> set[int]:
+        """The tokens at which generation ends, from `generation_config.json`; empty if it names none.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        stated = _config(self._text(model, "generation_config.json", _CONFIG.size)).get("eos_token_id")
+        return {token for token in (stated if isinstance(stated, list) else [stated]) if isinstance(token, int)}
+
+    def unread(self, model: Checkpoint) -> str | None:
+        """The name of a tokenizer file that is not read, if the model has one."""
+        return next((name for name in _UNREAD if self._find(model, name) is not None), None)
+
+    def has_tokenizer(self, model: Checkpoint) -> bool:
+        """Whether a model has a tokenizer file."""
+        return any(self._find(model, name) is not None for name in (*_NAMES[:2], *_UNREAD))
+
+    def template_of(self, model: Checkpoint) -> str | None:
+        """The chat template that transformers would use, without white space around it; None if there is none.
+
+        Raises:
+            CheckpointError: a file cannot be read.
+        """
+        text = self._text(model, "chat_template.jinja", _CONFIG.size)
+        if text is not None:
+            return text.decode("utf-8", "replace").strip()
+        for name in ("tokenizer_config.json", "chat_template.json"):
+            template = _config(self._text(model, name, _CONFIG.size)).get("chat_template")
+            if template:
+                return template.strip() if isinstance(template, str) else json.dumps(template, sort_keys=True)
+        return None
+
+    def _find(self, model: Checkpoint, name: str) -> Location | None:
+        for folder in (*reversed(model.tokenizers), model.metadata_folder):
+            path = folder / name
+            if path.is_file() and (self.allow_outside_links or not leads_outside(path, folder)):
+                return path
+        return None
+
+    def _text(self, model: Checkpoint, name: str, most: int) -> bytes | None:
+        path = self._find(model, name)
+        if path is None:
+            return None
+        with readable(path), path.open("rb") as file:
+            text = file.read(most + 1)
+        if len(text) > most:
+            raise CheckpointError(f"{path}: has more than the {most:,} bytes that are read")
+        return text
+
+
+def _vocabulary(text: bytes) -> Iterator[tuple[int, bytes]]:
+    begin = _VOCABULARY.search(text)
+    if begin is not None and begin[1] == b"{":
+        yield from _numbered(text, begin.end())
+    elif begin is not None:
+        entries = (_unescaped(found[1]) for found in _in_turn(_SCORED, text, begin.end()))
+        yield from enumerate(entries)
+
+
+def _numbered(text: bytes, position: int) -> Iterator[tuple[int, bytes]]:
+    for found in _in_turn(_NUMBERED, text, position):
+        yield int(found[2]), _unescaped(found[1])
+
+
+def _added(text: bytes) -> Iterator[tuple[int, bytes]]:
+    begin = _ADDED.search(text)
+    for found in _in_turn(_OBJECT, text, begin.end()) if begin is not None else ():
+        entry = _config(found[1], _ENTRY)
+        row, content = entry.get("id"), entry.get("content")
+        if isinstance(row, int) and isinstance(content, str):
+            yield row, content.encode("utf-8", "replace")
+
+
+def _merges(text: bytes, position: int) -> Iterator[bytes]:
+    """Merges as `left right`, however they are written."""
+    for found in _in_turn(_MERGE, text, position):
+        one, left, right = found.groups()
+        yield _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
+
+
+def _digest(lines: Iterable[bytes]) -> bytes:
+    digest = sha256()
+    for line in lines:
+        digest.update(line + b"\n")
+    return digest.digest()
+
+
+def _step(text: bytes, key: str) -> object:
+    """A step before the lookup of tokens, such as the pre-tokenizer; None if it is missing or unreadable."""
+    begin = re.search(rb'"%b"\s{0,9}:\s{0,9}(?={)' % key.encode(), text)
+    if begin is None:
+        return None
+    try:
+        part = text[begin.end() : begin.end() + _LONGEST_STEP].decode("utf-8", "replace")
+        return json.JSONDecoder().raw_decode(part)[0]
+    except (ValueError, RecursionError):
+        return None
+
+
+def _in_turn(pattern: re.Pattern[bytes], text: bytes, position: int) -> Iterator[re.Match[bytes]]:
+    """Matches that follow one another without a gap."""
+    while (found := pattern.match(text, position)) is not None:
+        yield found
+        position = found.end()
+
+
+def _unescaped(raw: bytes) -> bytes:
+    """The UTF-8 of a string in JSON. Writers escape different characters."""
+    if b"\\" not in raw:
+        return raw
+    try:
+        return str(json.loads(b'"%b"' % raw)).encode("utf-8", "replace")
+    except ValueError:
+        return raw
+
+
+def _config(text: bytes | None, limits: JsonLimits = _CONFIG) -> dict[str, Any]:
+    """The object in a text; empty if it is none. Files of tokenizers are copied as they are, even broken ones."""
+    try:
+        values = parse(text or b"{}", limits, halves="replace")
+    except ValueError:
+        return {}
+    return values if isinstance(values, dict) else {}

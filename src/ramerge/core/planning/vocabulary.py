@@ -1,0 +1,203 @@
+"""Vocabularies: which rows of the embeddings which models have, and whether their tokens agree.
+
+Row i of an embedding belongs to token i. Models pad their vocabulary, and training may add tokens at its end, so teams
+that train the same base give the same rows to different tokens. With `allow.vocabulary: common` the rows that all
+models have are merged, and rows that only some have come from these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import quoted
+from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.tokens import TokenReader
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
+from ramerge.core.tensors.tensor import Tensor
+
+BASE = "base"
+_SOME = 5
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a tensor that the same models have.
+
+    Attributes:
+        start: the first row.
+        stop: the row after the last.
+        owners: names of the agents that have them, and "base".
+        name: of what is planned for them.
+        shape: its shape, if not theirs.
+    """
+
+    start: int
+    stop: int
+    owners: tuple[str, ...]
+    name: str
+    shape: tuple[int, ...] | None = None
+
+
+def is_vocabulary(base: Tensor, agent: Tensor) -> bool:
+    """Whether two tensors are embeddings that differ only in their number of rows."""
+    named = base.name.endswith(HEADS + EMBEDDINGS)
+    return named and base.shape[1:] == agent.shape[1:] and base.shape != agent.shape and bool(base.shape)
+
+
+def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]]) -> dict[str, tuple[Rows, ...]]:
+    """The rows of every embedding that not all models have alike, by the tensor's name.
+
+    Args:
+        base: the base.
+        agents: each agent's counterparts of the base's tensors.
+    """
+    found = {}
+    for name, tensor in base.tensors.items():
+        heights = {agent: tensors[name].shape[0] for agent, tensors in agents.items() if tensor.shape}
+        if any(is_vocabulary(tensor, tensors[name]) for tensors in agents.values()):
+            heights = {BASE: tensor.shape[0], **heights}
+            ends = sorted({0, *heights.values()})
+            found[name] = tuple(
+                Rows(
+                    start,
+                    stop,
+                    tuple(model for model, height in heights.items() if height >= stop),
+                    f"{name}[{start}:{stop}]" if start else name,
+                )
+                for start, stop in pairwise(ends)
+            )
+    return found
+
+
+def check_tokens(
+    recipe: Recipe,
+    base: Checkpoint,
+    agents: Mapping[str, Checkpoint],
+    rows: Mapping[str, Sequence[Rows]],
+    findings: Findings,
+) -> str | None:
+    """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
+
+    Returns:
+        The agent whose tokenizer and template the output gets; None for those of the base.
+    """
+    for name, segments in rows.items():
+        findings.notes += [f"{name}: {_said(segment)}" for segment in segments]
+    models = dict(agents) if recipe.base is None else {BASE: base, **agents}
+    tokens = _tokens(models, recipe, findings)
+    _refuse_clashes(tokens, models, recipe, findings)
+    chosen = recipe.companions or next(iter(models))
+    if recipe.allow.vocabulary is not None and recipe.companions is None:
+        furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=chosen)
+        if furthest != chosen:
+            findings.notes.append(
+                f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(chosen)} does not have"
+            )
+            chosen = furthest
+    _warn_of_lost(tokens, chosen, recipe, findings)
+    return chosen if chosen in agents and chosen != next(iter(models)) else None
+
+
+def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> None:
+    """Refuse models with different tokens in a recipe of mergekit's form that asks for another tokenizer."""
+    key = findings.document.same_tokenizers
+    if key is None:
+        return
+    reader = TokenReader(recipe.allow.outside_links)
+    try:
+        known = reader.digest_of(base) is not None
+        others = [name for name, agent in agents.items() if not _have_same_tokens(base, agent, reader)]
+    except CheckpointError as error:
+        findings.error(error, "")
+        return
+    if others:
+        what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
+        text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
+        findings.problems.append(findings.document.where(key, f"{text} gets the base's tokenizer"))
+
+
+def _have_same_tokens(one: Checkpoint, other: Checkpoint, reader: TokenReader) -> bool:
+    digests = {reader.digest_of(one), reader.digest_of(other)}
+    return None not in digests and (len(digests) == 1 or reader.tokens_of(one) == reader.tokens_of(other))
+
+
+def _said(rows: Rows) -> str:
+    which = f"rows {rows.start:,} to {rows.stop - 1:,} are in {', '.join(rows.owners)}"
+    if BASE not in rows.owners and len(rows.owners) > 1:
+        return f"{which}; those of the first are taken"
+    return which if len(rows.owners) > 1 else f"{which} only"
+
+
+def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> dict[str, Mapping[int, bytes]]:
+    reader = TokenReader(recipe.allow.outside_links)
+    digests: dict[str, bytes] = {}
+    found: dict[bytes, Mapping[int, bytes]] = {}
+    for name, model in models.items():
+        try:
+            digest = reader.digest_of(model)
+        except CheckpointError as error:
+            findings.error(error, "" if name == BASE else name)
+            continue
+        if digest is not None:
+            digests[name] = digest
+        elif (file := reader.unread(model)) is not None:
+            findings.notes.append(f"{name}: tokens in {file} are not compared with those of other models")
+    if len(set(digests.values())) < 2:
+        return {}
+    for name, digest in digests.items():
+        if digest not in found:
+            found[digest] = reader.tokens_of(models[name])
+    return {name: found[digest] for name, digest in digests.items()}
+
+
+def _refuse_clashes(
+    tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings
+) -> None:
+    first: dict[int, str] = {}
+    for name, own in tokens.items():
+        clashes = [row for row, token in own.items() if row in first and tokens[first[row]][row] != token]
+        for row in own:
+            first.setdefault(row, name)
+        if not clashes:
+            continue
+        some = [
+            f"{row} is {_shown(own[row])}, but {_shown(tokens[first[row]][row])} in {first[row]}"
+            for row in sorted(clashes)[:_SOME]
+        ]
+        more = f", and {len(clashes) - _SOME:,} more" if len(clashes) > _SOME else ""
+        text = f"has other tokens in the same rows of the embeddings: {', '.join(some)}{more}"
+        if recipe.allow.different_tokens:
+            findings.notes.append(f"{name}: {text} (allow.different_tokens)")
+        else:
+            advice = "merging these rows mixes tokens; allow.different_tokens: true does so"
+            findings.problem(f"{models[name].directory}: {text} ({advice})", name)
+
+
+def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe, findings: Findings) -> None:
+    """Warn of tokens that the output's tokenizer does not have; only note it if the recipe chooses the tokenizer."""
+    for name, own in tokens.items():
+        lost = sorted(own.keys() - tokens.get(chosen, own).keys())
+        if not lost:
+            continue
+        some = [f"{_shown(own[row])} in row {row:,}" for row in lost[:_SOME]]
+        more = f", and {len(lost) - _SOME:,} more" if len(lost) > _SOME else ""
+        text = f"has {len(lost):,} token{'s' if len(lost) > 1 else ''} that the tokenizer of the output lacks: "
+        text += f"{', '.join(some)}{more}. The output gets {_whose(chosen)}"
+        if recipe.companions is not None:
+            findings.notes.append(f"{name}: {text}")
+        else:
+            takes = "" if name == BASE else f"companions: {name} takes that of {name}; "
+            findings.warn(f"{text} ({takes}companions: {chosen} accepts it)", "" if name == BASE else name)
+
+
+def _whose(model: str) -> str:
+    return "that of the base" if model == BASE else f"that of {model}"
+
+
+def _shown(token: bytes) -> str:
+    return quoted(token.decode("utf-8", "replace"))

@@ -1,0 +1,208 @@
+"""All checks of a recipe beyond its structure: methods, presets, parameters, names of agents.
+
+Problems are collected, so that a user sees all of them at once, each with its line.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from pydantic import ValidationError
+from ruamel.yaml import YAML
+
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import nearest
+from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_method
+from ramerge.core.methods.registry import METHODS, complete
+from ramerge.core.recipe.document import Document, Key
+from ramerge.core.recipe.model import Recipe, read_structure
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.core.recipe.paths import portable
+from ramerge.core.recipe.sentences import describe
+
+
+def check(document: Document) -> Recipe:
+    """The recipe that a document in ramerge's own form holds.
+
+    Raises:
+        RecipeError: structure, method or parameters are wrong; all problems are listed.
+    """
+    recipe, problems = read_structure(document)
+    problems = [*problems, *_method_problems(document), *_agent_problems(document)]
+    if recipe is None or problems:
+        raise RecipeError(sorted(dict.fromkeys(problems), key=document.line_of))
+    return recipe
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """YAML: a checked recipe's own form where the values are one, else the values as they are."""
+    try:
+        return check(Document(dict(values))).to_yaml()
+    except RecipeError:
+        stream = io.StringIO()
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.dump(dict(values), stream)
+        return stream.getvalue()
+
+
+def _method_problems(document: Document) -> list[str]:
+    """Problems of method, preset and parameters. Values of a wrong type are reported with the structure."""
+    values = document.values
+    name, preset, given = values.get("method", DEFAULT_METHOD), values.get("preset"), values.get("parameters")
+    problems = []
+    if not isinstance(name, str):
+        return []
+    given = given if isinstance(given, dict) else {}
+    if name not in METHODS:
+        problems.append(document.unknown(("method",), "method", name, list(METHODS)))
+        name = nearest(name, METHODS)
+        if name is None:
+            return problems
+    method = METHODS[name]
+    if method.needs_base and values.get("base") is None:
+        problems.append(document.where(("base",), f"is missing, but {name} needs it"))
+    if isinstance(preset, str) and preset not in method.presets:
+        problems.append(document.unknown(("preset",), f"preset of {name}", preset, list(method.presets)))
+        preset = None
+    completed = complete(method, preset, given) if preset is None or isinstance(preset, str) else dict(given)
+    problems += _parameter_problems(document, method, completed, ("parameters",))
+    rules = values.get("rules")
+    for index, rule in enumerate(rules if isinstance(rules, list | tuple) else ()):
+        others = rule.get("parameters") if isinstance(rule, dict) else None
+        if isinstance(others, dict):
+            key = ("rules", str(index), "parameters")
+            problems += _parameter_problems(document, method, {**completed, **others}, key, only=others)
+    return problems
+
+
+def _parameter_problems(
+    document: Document, method: Method, given: Mapping[str, Any], key: Key, only: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Problems of the parameters at `key`. With `only`, other parameters are not reported."""
+    fields = method.parameters.model_fields
+    problems = []
+    for name in given:
+        if name not in fields and (only is None or name in only):
+            others = [other.name for other in METHODS.usable().values() if name in other.parameters.model_fields]
+            hint = f" ({name} belongs to {', '.join(others)})" if others else ""
+            problems.append(document.unknown((*key, name), f"parameter of {method.name}", name, list(fields), hint))
+    kept = {name: value for name, value in given.items() if name in fields}
+    parameters = None
+    while parameters is None:  # without those that are wrong, until only right ones are left
+        try:
+            parameters = method.parameters(**kept)
+        except ValidationError as error:
+            problems += describe(error, document, method.parameters, key, only=only)
+            wrong = {item["loc"][0] for item in error.errors() if item["loc"]} & kept.keys()
+            if not wrong:
+                return problems
+            kept = {name: value for name, value in kept.items() if name not in wrong}
+    agents = document.values.get("agents")
+    names = list(agents) if isinstance(agents, dict) else []
+    for name, value in parameters:
+        if value is not None and names_agent(method.parameters, name) and value not in names:
+            problems.append(document.unknown((*key, name), "agent", value, names))
+        if (of := names_method(method.parameters, name)) is not None:
+            if value:  # which were found to be a method's
+                problems += _parameter_problems(document, METHODS[getattr(parameters, of)], value, (*key, name))
+        elif isinstance(value, dict) and (only is None or name in only):
+            problems += [
+                document.unknown((*key, name, agent), "agent", agent, names) for agent in value if agent not in names
+            ]
+            missing = [agent for agent in names if agent not in value]
+            if missing:
+                problems.append(document.where((*key, name), f"has no value for {', '.join(missing)}"))
+    return problems
+
+
+def _soup_problems(document: Document, agents: Mapping[str, Any]) -> list[str]:
+    """Problems of agents that are soups, each of which is a recipe of its own on the same base."""
+    problems = []
+    for name, agent in agents.items():
+        soup = agent.get("soup") if isinstance(agent, dict) else None
+        if not isinstance(soup, dict):
+            continue
+        inner = Document({"base": document.values.get("base"), "method": "uniform", **soup})
+        found = [*_method_problems(inner), *_agent_problems(inner)]
+        method = METHODS.get(str(inner.values["method"]))
+        if method is not None and method.mean is None:
+            means = [each.name for each in METHODS.usable().values() if each.mean is not None]
+            found.append(f"method: {method.name} is no weighted mean; choose one of {', '.join(means)}")
+        problems += [document.where(("agents", name, "soup"), text) for text in found]
+    return problems
+
+
+def _agent_problems(document: Document) -> list[str]:
+    values = document.values
+    agents, chosen = values.get("agents"), values.get("companions")
+    if not isinstance(agents, dict):
+        return []
+    problems = []
+    meant: list[tuple[Key, Any]] = [(("companions",), chosen if chosen != "base" else None)]
+    for list_key, key in (("rules", "take"), ("rename", "agent")):
+        entries = values.get(list_key)
+        for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
+            if isinstance(entry, dict):
+                meant.append(((list_key, str(index), key), entry.get(key)))
+                if entry.get("keep") is not None and values.get("base") is None:
+                    problems.append(document.where((list_key, str(index), "keep"), "the recipe has no base; add one"))
+    prompts = values.get("prompts")
+    meant += [(("prompts", name), name) for name in (prompts if isinstance(prompts, dict) else ())]
+    problems += _soup_problems(document, agents)
+    for place, (name, agent) in enumerate(agents.items()):
+        over = agent.get("over") if isinstance(agent, dict) else None
+        if isinstance(over, str) and over not in list(agents)[:place]:
+            earlier = list(agents)[:place]
+            problems.append(document.unknown(("agents", name, "over"), "agent listed earlier", over, earlier))
+    problems += [
+        document.unknown(key, "agent", name, list(agents))
+        for key, name in meant
+        if isinstance(name, str) and name not in agents
+    ]
+    method = METHODS.get(str(values.get("method", DEFAULT_METHOD)))
+    if method is not None and agents and not method.fewest <= len(agents) <= (method.most or method.limit):
+        problems.append(
+            document.where(("agents",), f"{method.name} takes {method.takes(len(agents))}, not {len(agents)}")
+        )
+    return problems + (_side_problems(document, agents, method) if method is not None else [])
+
+
+def models_of(document: Document) -> Recipe:
+    """The checked recipe of a document's base, agents and prompts alone, with paths that are valid in every folder.
+
+    Method, parameters, rules and side inputs are left out, so that their problems do not matter.
+
+    Raises:
+        RecipeError: it names no models, or they are wrong.
+    """
+    kept = ("base", "agents", "prompts", "allow", "rename")
+    values = {key: value for key, value in document.values.items() if key in kept}
+    keys = [side.key for side in SIDE_INPUTS]
+    if isinstance(agents := values.get("agents"), dict):
+        values["agents"] = {
+            name: {key: value for key, value in agent.items() if key not in keys} if isinstance(agent, dict) else agent
+            for name, agent in agents.items()
+        }
+    return portable(check(replace(document, values={**values, "method": "uniform"})), None)
+
+
+def _side_problems(document: Document, agents: Mapping[str, Any], method: Method) -> list[str]:
+    """Side inputs that agents lack, and those that the method does not take."""
+    problems = []
+    prompts = document.values.get("prompts")
+    for side in SIDE_INPUTS:
+        holders = {name for name, agent in agents.items() if isinstance(agent, dict) and agent.get(side.key)}
+        if method.side is side and isinstance(prompts, dict):
+            holders |= prompts.keys()  # which give it
+        for name in agents if method.side is side else holders:
+            if name in holders and method.side is not side:
+                text = f"{method.name} does not use {side.plural}; remove it"
+                problems.append(document.where(("agents", name, side.key), text))
+            elif name not in holders:
+                text = f"has no {side.key}, but {method.name} needs it; {side.advice.format(name=name)}"
+                problems.append(document.where(("agents", name), text))
+    return problems

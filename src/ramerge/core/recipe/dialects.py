@@ -1,0 +1,55 @@
+"""Recipes in the forms of other programs. To add one, write a module with a `Dialect`, and add its entry point to the
+group `ramerge.recipes`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.registry import Registry
+
+# names of the floating-point tensors of a recipe's base, which may be in ramerge's form by half
+Look = Callable[[Document], Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """A form of recipes other than ramerge's own.
+
+    Attributes:
+        marks: keys of which every recipe in this form has one, and none in another form.
+        translate: gives the document in ramerge's form, whose messages still show the lines and flags of the original.
+            It is also given a look at the models, on whose tensors values may depend. Raises RecipeError: something is
+            wrong or not supported.
+        flags: what replaces the options of the other program's command line, by name.
+    """
+
+    marks: frozenset[str]
+    translate: Callable[[Document, Look], Document]
+    flags: Mapping[str, str] = field(default_factory=dict)
+
+
+DIALECTS: Registry[Dialect] = Registry("ramerge.recipes", Dialect, versioned=False)
+
+
+def dialect_of(values: Mapping[str, Any]) -> Dialect | None:
+    """The form of a recipe's values; None if it is ramerge's own, for which nothing is imported."""
+    if values.keys() <= Recipe.model_fields.keys():
+        return None
+    found = (dialect for dialect in DIALECTS.usable().values() if not dialect.marks.isdisjoint(values))
+    return next(found, None)
+
+
+def hint(option: str) -> str | None:
+    """Advice on an option of another program; otherwise None."""
+    found = {name: dialect.flags[option] for name, dialect in DIALECTS.usable().items() if option in dialect.flags}
+    return "; ".join(f"{name}'s {option} {instead}" for name, instead in found.items()) or None
+
+
+def blind(_document: Document) -> Sequence[str]:
+    """Stands for a look at models where there is none."""
+    raise CheckpointError("the model's tensors are not known here")

@@ -1,0 +1,295 @@
+"""A recipe's text as plain values, with the line of each."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.constructor import DuplicateKeyError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from ramerge.core.foundation.errors import RecipeError, reason
+from ramerge.core.foundation.jsontext import nesting
+from ramerge.core.foundation.text import brief, is_unicode, one_line, quoted, unknown, without_secrets
+from ramerge.core.storage.location import Location
+
+# Parsing YAML is slow, a millisecond for four lines. So the size of a text is checked first.
+_MAX_BYTES = 200_000
+_REMOTE = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/{1,2}(?=[^/])")
+_MAX_SIGNS = 5_000
+_MAX_DEPTH = 32
+_MAX_NODES = 10_000
+
+_SEVERAL = (
+    "a second YAML document begins here, as in files for mergekit-multi, but a recipe is one document; write each into "
+    "a file of its own and run them in order, each on the outputs of those before it"
+)
+
+Key = tuple[str, ...]
+
+
+@dataclass
+class Document:
+    """A recipe as plain values, and where each was written.
+
+    Attributes:
+        values: nested dicts, lists and scalars.
+        source: the file's name for messages; None for recipes from Python or flags.
+        folder: relative paths start here.
+        lines: path of keys to line number, counted from 1.
+        text: the file's lines.
+        flags: paths of keys that came from the command line, with the flag as written.
+        layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
+        same_tokenizers: the key of a recipe in mergekit's form that has no effect only if all models have the same
+            tokens; None if there is no such key.
+        warnings: what is probably not what is wanted in a recipe that was translated from there.
+        notes: what else to say about it.
+        models: models that are not found by a path, such as those in memory: their folders by the text that names them.
+    """
+
+    values: dict[str, Any]
+    source: str | None = None
+    folder: Path = field(default_factory=Path)
+    lines: dict[Key, int] = field(default_factory=dict)
+    text: list[str] = field(default_factory=list)
+    flags: dict[Key, str] = field(default_factory=dict)
+    layers: int | None = None
+    same_tokenizers: Key | None = None
+    warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    models: Mapping[str, Location] = field(default_factory=dict)
+
+    def where(self, key: Key, message: str) -> str:
+        """`message` about the value at `key`, with the file, the line and its text."""
+        name = brief(one_line(_name_of(key)), 200)
+        label = f"{name}: {message}" if name else message
+        for length in range(len(key), 0, -1):
+            if key[:length] in self.flags:
+                flag = self.flags[key[:length]]
+                named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
+                return f"{flag}: {message.removeprefix(named)}"
+            if key[:length] in self.lines:
+                return _at_line(self.source, self.lines[key[:length]], label, self.text)
+        return f"{self.source}: {label}" if self.source else label
+
+    def line_of(self, message: str) -> int:
+        """The line of the file that a message of `where` names; 0 if it names none."""
+        found = re.match(rf"{re.escape(str(self.source))}:(\d+): ", message)
+        return int(found[1]) if found else 0
+
+    def unknown(self, key: Key, what: str, name: object, known: Sequence[str], hint: str = "") -> str:
+        """The message that the value at `key` is the unknown `name`, with the nearest known name."""
+        return self.where(key, unknown(what, str(name), known) + hint)
+
+    def set(self, key: Key, value: Any, flag: str) -> None:
+        """Set the value at `key`, for the flag `flag`.
+
+        Raises:
+            RecipeError: a value on the way to the key is not a mapping.
+        """
+        mapping = self.values
+        for depth, part in enumerate(key[:-1]):
+            if part not in mapping and depth:
+                self.flags[key[: depth + 1]] = flag  # what is wrong with the mapping is the flag's
+            inner = mapping.setdefault(part, {})
+            if isinstance(inner, str) and key[0] == "agents" and depth == 1:
+                inner = mapping[part] = {"model": inner}
+            if not isinstance(inner, dict):
+                raise RecipeError(f"{flag}: {'.'.join(key[: depth + 1])} is not a mapping")
+            mapping = inner
+        mapping[key[-1]] = value
+        self.flags[key] = flag
+
+    def with_values(self, values: Mapping[str, Any], flag: str = "") -> Document:
+        """A copy with other values; `flag` is what messages put before `KEY=VALUE`.
+
+        Args:
+            values: keys, such as `dtype` or `parameters.r`, to values; None keeps the present value.
+            flag: for example `--vary `.
+
+        Raises:
+            RecipeError: a value on the way to a key is not a mapping.
+        """
+        changed = replace(self, values=deepcopy(self.values), flags=dict(self.flags), notes=[*self.notes])
+        for key, value in values.items():
+            if value is not None:
+                changed.set(tuple(key.split(".")), value, f"{flag}{key}={value}")
+        return changed
+
+
+# Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
+_NUMBERED = {"rules": "rule", "rename": "rename"}
+
+
+def _name_of(key: Key) -> str:
+    if len(key) > 1 and key[0] in _NUMBERED and key[1].isdecimal():
+        entry = f"{_NUMBERED[key[0]]} {int(key[1]) + 1}"
+        return ": ".join([entry, *([".".join(key[2:])] if key[2:] else [])])
+    return ".".join(map(str, key))
+
+
+def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
+    """The recipe of a single model, which by default rewrites it.
+
+    Args:
+        model: a folder or hub id.
+        label: what messages call it.
+        method: the method; None for the default.
+    """
+    document = Document({"method": method} if method is not None else {})
+    document.set(("agents", "model"), model, label)
+    return document
+
+
+_FORM = "a recipe is a mapping with the keys method, base and agents"
+
+
+def read_document(path: str | Path, form: str = _FORM) -> Document:
+    """Read the file of a recipe, or of something else that is a mapping of values.
+
+    Args:
+        path: the file.
+        form: what is said of a file that holds no mapping.
+
+    Raises:
+        RecipeError: the file does not exist, is not YAML, or holds no mapping.
+    """
+    if (remote := _REMOTE.match(str(path))) is not None:  # a Path has kept one slash only
+        where = f"{remote[1]}://{str(path)[remote.end() :]}"
+        raise RecipeError(f"{without_secrets(where)}: a recipe must be a local file; download it first")
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except IsADirectoryError as error:
+        raise RecipeError(
+            f"{path}: is a folder, not a recipe; give models with --base and --agent NAME=MODEL, or write one model "
+            "again with `ramerge convert`"
+        ) from error
+    except OSError as error:
+        raise RecipeError(f"{path}: cannot be read: {reason(error)}{_near_file(path)}") from error
+    return parse_document(data, str(path), path.parent, form)
+
+
+def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) -> Document:
+    """The document in a text.
+
+    Args:
+        data: YAML, as UTF-8.
+        source: what messages call it.
+        folder: relative paths start there.
+        form: what is said of a text that holds no mapping.
+
+    Raises:
+        RecipeError: it is not YAML, or holds no mapping.
+    """
+    try:
+        _check_length(source, data)
+        text = data.decode("utf-8")
+        tree = YAML(typ="rt").load(text)
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{source}: is not UTF-8 text, so it is not a recipe") from error
+    except DuplicateKeyError as error:
+        name = str(error.problem).split('"')[1] if '"' in str(error.problem) else "a key"
+        line = error.problem_mark.line + 1 if error.problem_mark else 0
+        raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
+    except MarkedYAMLError as error:
+        raise RecipeError(_at_line(source, *_explained(error), text.splitlines())) from error
+    except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise RecipeError(f"{source}: not valid YAML: {error}") from error
+    if not isinstance(tree, CommentedMap):
+        raise RecipeError(f"{source}: {form}")
+    document = Document({}, source, folder, {}, text.splitlines())
+    try:
+        document.values = _plain(tree, (), document, iter(range(_MAX_NODES)))
+    except RecursionError as error:
+        raise RecipeError(f"{source}: nested too deeply for a recipe") from error
+    return document
+
+
+def _at_line(source: str | None, number: int, message: str, text: Sequence[str]) -> str:
+    """A message about a line, followed by the line."""
+    line = brief(text[number - 1].rstrip(), 200) if 0 < number <= len(text) else ""
+    return f"{source}:{number}: {message}\n    {number} | {line}"
+
+
+# What YAML's library says of an error, what is said of it here, and whether the line is the one where that began.
+_YAML_ERRORS = (
+    ("single document", _SEVERAL, False),
+    ("simple key", "a colon is missing between a key and its value", True),
+    ("quoted scalar", "a quotation mark is not closed", True),
+    ("flow mapping", "a brace is not closed, or a comma is missing inside of it", True),
+    ("flow sequence", "a bracket is not closed, or a comma is missing inside of it", True),
+    (r"'\t'", "is indented with a tab; use spaces", False),
+    ("mapping values", "a colon where none can be; check the indentation, and quote a value that holds a colon", False),
+    ("block mapping", "does not line up with the lines above it; keys of one level are indented alike", False),
+)
+
+
+def _explained(error: MarkedYAMLError) -> tuple[int, str]:
+    """The line of an error in YAML, and what is wrong with it."""
+    said = f"{error.context} {error.problem}"
+    text, from_beginning = next(
+        ((text, begins) for words, text, begins in _YAML_ERRORS if words in said),
+        (error.problem or error.context or "", False),
+    )
+    mark = (error.context_mark if from_beginning else None) or error.problem_mark
+    return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
+
+
+def _check_length(path: str, data: bytes) -> None:
+    """Refuse a text that would take long to parse. Signs inside of strings and comments count too."""
+    if len(data) > _MAX_BYTES:
+        raise RecipeError(f"{path}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
+    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
+        raise RecipeError(f"{path}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read")
+    if nesting(data) > _MAX_DEPTH:
+        raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
+
+
+def _near_file(path: Path) -> str:
+    entries = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
+    names = [entry.name for entry in entries if entry.is_file()]
+    near = get_close_matches(path.name, names, n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
+def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:
+    """The plain values of ruamel's tree. Notes the line of every key in `document`."""
+    if next(budget, None) is None:
+        raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
+    if isinstance(node, CommentedMap):
+        names = [_scalar(name, (*key, "?"), document) for name in node]
+        twice = sorted(name for name, count in Counter(map(str, names)).items() if count > 1)
+        if twice:
+            raise RecipeError(document.where(key, f"{quoted(name)} is given twice") for name in twice)
+        for name in node:
+            document.lines[(*key, str(name))] = node.lc.key(name)[0] + 1 if name in (node.lc.data or {}) else 1
+        return {str(name): _plain(value, (*key, str(name)), document, budget) for name, value in node.items()}
+    if isinstance(node, CommentedSeq):
+        for index in range(len(node)):
+            document.lines[(*key, str(index))] = node.lc.item(index)[0] + 1 if index in (node.lc.data or {}) else 1
+        return [_plain(value, (*key, str(index)), document, budget) for index, value in enumerate(node)]
+    return _scalar(node, key, document)
+
+
+def _scalar(node: Any, key: Key, document: Document) -> Any:
+    kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
+    if kind is None and node is not None:
+        raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))
+    value = kind(node) if kind else None
+    if isinstance(value, int) and value.bit_length() > 63:
+        raise RecipeError(document.where(key, f"{quoted(value)} has more than 63 bits"))
+    if isinstance(value, str) and not is_unicode(value):
+        text = f"{quoted(value)} holds half of a surrogate pair, which is not a character"
+        raise RecipeError(document.where(key, text))
+    return value

@@ -1,0 +1,450 @@
+"""The structure of a recipe: its keys and their types."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from ruamel.yaml import YAML
+
+from ramerge.core.foundation.dtypes import full_dtype
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.limits import parse_size
+from ramerge.core.foundation.text import quoted, unknown
+from ramerge.core.methods.base import SEED, SIDE_INPUTS
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.globs import catches_any, first_rules
+from ramerge.core.recipe.layers import parse_layers
+from ramerge.core.recipe.other_method import DEFAULT_METHOD, change_method
+from ramerge.core.recipe.patterns import LONGEST_NAME, check_template
+from ramerge.core.recipe.sentences import describe
+
+AUTO = "auto"
+"""In place of a method's name: the one that the evidence supports for these agents. Plans replace it."""
+LIKE_BASE = "like base"
+
+
+def _as_text(value: Any) -> Any:
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
+
+
+def _as_patterns(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def _as_layers(value: Any) -> Any:
+    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else _as_number_text(value)
+
+
+def _as_number_text(value: Any) -> Any:
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _as_texts(value: Any) -> Any:
+    return tuple(map(_as_text, value)) if isinstance(value, list | tuple) else (_as_text(value),)
+
+
+_Text = Annotated[str, Field(min_length=1)]
+
+
+def _as_agent(value: Any) -> Any:
+    return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
+
+
+class _Strict(BaseModel):
+    model_config: ClassVar[ConfigDict] = ConfigDict(
+        extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True
+    )
+
+
+class Agent(_Strict):
+    """One RL-trained model.
+
+    Attributes:
+        model: a folder, or a hub id with an optional `@revision`.
+        delta: instead of `model`: the folder or hub id of a delta on the base, or a list of them, applied in order.
+        over: the name of an agent listed earlier that the delta changes, in place of the base. So the checkpoints of a
+            run are a chain of deltas, each of which is read once.
+        soup: instead of `model`: checkpoints of a run whose weighted mean is the agent.
+        importance: a folder or hub id with importances for every tensor of the model, for methods that need them.
+        inputs: a folder with recorded inputs of linear layers, from `ramerge calibrate`, for methods that need them.
+
+    Example:
+        >>> agents = {"code": ramerge.Agent(model="coder"), "tool": "tool"}
+        >>> ramerge.Recipe(base="base", agents=agents).agents["tool"].model
+        'tool'
+    """
+
+    model: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+    delta: Annotated[tuple[_Text, ...], BeforeValidator(_as_texts), Field(min_length=1, strict=False)] | None = None
+    over: _Text | None = None
+    soup: Soup | None = None
+    importance: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+    inputs: Annotated[str, BeforeValidator(_as_text), Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _is_one_model(self) -> Agent:
+        if self.over is not None and self.delta is None:
+            raise ValueError("over: names the agent that a delta changes; give the delta")
+        if sum(value is not None for value in (self.model, self.delta, self.soup)) != 1:
+            raise ValueError("must have exactly one of model: FOLDER, delta: FOLDER, soup: {agents: {...}}")
+        return self
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The model, or the deltas in order; none of a soup."""
+        return (self.model,) if self.model is not None else self.delta or ()
+
+    @property
+    def written(self) -> str:
+        """The model as one text, with a plus between deltas; of a soup, its method and its agents."""
+        if self.soup is not None:
+            return f"{self.soup.method} of {', '.join(self.soup.agents)}"
+        return "+".join(self.parts)
+
+    @property
+    def sides(self) -> dict[str, str]:
+        """The folders of its side inputs, by key; of a checked recipe, the one that the method takes at most."""
+        folders = {side.key: getattr(self, side.key) for side in SIDE_INPUTS}
+        return {key: folder for key, folder in folders.items() if folder is not None}
+
+    @property
+    def plain(self) -> Any:
+        """The values of a recipe."""
+        if self.model is not None and not self.sides:
+            return self.model
+        return self.model_dump(mode="json", exclude_defaults=True)
+
+
+class Soup(_Strict):
+    """Checkpoints of a run whose weighted mean stands for one agent. It is computed as they are read.
+
+    Attributes:
+        method: a method that is a weighted mean of agents, such as `uniform` or `ema`.
+        agents: name to checkpoint; each may be a delta over one that is listed earlier.
+        parameters: of the method.
+
+    Example:
+        >>> code = {"soup": {"method": "ema", "agents": {"step-10": "coder", "step-20": "tool"}}}
+        >>> ramerge.Recipe(base="base", agents={"code": code}).agents["code"].soup.method
+        'ema'
+    """
+
+    method: str = "uniform"
+    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _holds_checkpoints(self) -> Soup:
+        if any(agent.soup is not None or agent.sides for agent in self.agents.values()):
+            raise ValueError(f"agents of a soup must be checkpoints, without {' or '.join(s.key for s in SIDE_INPUTS)}")
+        return self
+
+
+Agent.model_rebuild()
+
+
+class Rule(_Strict):
+    """A rule for some tensors: keep the base's, take one agent's, merge with other parameters, or write another dtype.
+
+    Attributes:
+        match: shell patterns (`*`, `?`, `[0-9]`) for names of tensors; one that matches is enough.
+        layers: the only layers that the rule is for, such as `0-7` or `3, 10-12`: first numbers in tensors' names.
+        keep: `base`.
+        take: name of the agent.
+        parameters: the method's parameters that differ from the recipe's.
+        dtype: dtype of these tensors in the output, if they are floating point.
+
+    Example:
+        >>> rules = [ramerge.Rule(match="*norm*", keep="base")]
+        >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder"}, rules=rules)
+        >>> [note for note in ramerge.plan(recipe).notes if "rule" in note] != []
+        True
+    """
+
+    match: Annotated[tuple[str, ...], BeforeValidator(_as_patterns), Field(min_length=1, strict=False)] = ("*",)
+    layers: Annotated[str | None, BeforeValidator(_as_layers)] = None
+    keep: Literal["base"] | None = None
+    take: str | None = None
+    parameters: dict[str, Any] | None = None
+    dtype: Annotated[Literal["bfloat16", "float16", "float32", "float64"] | None, BeforeValidator(full_dtype)] = None
+
+    @model_validator(mode="after")
+    def _does_one_thing(self) -> Rule:
+        given = sum(value is not None for value in (self.keep, self.take, self.parameters))
+        if given > 1 or not (given or self.dtype):
+            raise ValueError(
+                "must have exactly one of keep: base, take: AGENT, parameters: {...}; or only dtype: DTYPE"
+            )
+        if not all(self.match):
+            raise ValueError("match must not be empty")
+        if self.layers is not None:
+            parse_layers(self.layers)
+        return self
+
+    @property
+    def merges(self) -> bool:
+        """Whether the method computes its tensors."""
+        return self.keep is None and self.take is None
+
+    def catches(self, name: str) -> bool:
+        """Whether the rule is for a tensor of this name."""
+        return catches_any(self, [name])
+
+    def __str__(self) -> str:
+        where = f" of layers {self.layers}" if self.layers else ""
+        return f"{', '.join(self.match)}{where}"
+
+
+class Rename(_Strict):
+    """A rule for names of agents' tensors that are not the base's.
+
+    Attributes:
+        pattern: a regular expression of Python; its key in a recipe is `from`. Every match is replaced.
+        to: the text in its place; `\\1` is what the first group caught.
+        agent: the only agent that the rule is for; by default it is for all.
+
+    Example:
+        >>> rename = [ramerge.Rename(**{"from": "^actor[.]", "to": ""})]
+        >>> ramerge.Recipe(base="base", agents={"code": "coder"}, rename=rename).rename[0].to
+        ''
+    """
+
+    pattern: Annotated[str, Field(alias="from", min_length=1, max_length=LONGEST_NAME)]
+    to: Annotated[str, Field(max_length=LONGEST_NAME)]
+    agent: str | None = None
+
+    @model_validator(mode="after")
+    def _can_be_used(self) -> Rename:
+        try:
+            re.compile(self.pattern)
+            check_template(self.pattern, self.to)
+        except (re.error, ValueError, RecursionError) as error:
+            raise ValueError(f"{self.pattern!r} to {self.to!r}: {error}") from error
+        return self
+
+
+class Allow(_Strict):
+    """Allows what is otherwise refused.
+
+    Attributes:
+        missing_tensors: agents may lack tensors; the base's tensor is used instead.
+        extra_tensors: agents may have tensors that the base lacks; these are dropped.
+        different_shapes: agents' tensors may have other shapes; the base's tensor is used instead.
+        different_tokens: models may have different tokens in the same row of their embeddings; these rows are merged.
+        swapped_base: the base may look like an agent, and an agent like the base that the others were trained from.
+        other_base: the weights of agents may have nothing to do with the base's, as those of another model.
+        non_finite: the weights may hold NaN and Inf; they follow the rules of IEEE arithmetic. Not where a method
+            computes elements of a tensor from one another, all of which they would corrupt.
+        outside_links: files of a checkpoint may be links to files outside of it.
+        vocabulary: `common`: embeddings may have different numbers of rows. Rows that all models have are merged, and
+            rows that only some have come from these.
+        config: keys of config.json that may differ, although they change or may change what the weights mean.
+
+    Example:
+        >>> allow = ramerge.Allow(missing_tensors=True)
+        >>> ramerge.plan(ramerge.Recipe(base="base", agents={"code": "coder"}, allow=allow)).problems
+        ()
+    """
+
+    missing_tensors: bool = False
+    extra_tensors: bool = False
+    different_shapes: bool = False
+    different_tokens: bool = False
+    swapped_base: bool = False
+    other_base: bool = False
+    non_finite: bool = False
+    outside_links: bool = False
+    vocabulary: Literal["common"] | None = None
+    config: tuple[str, ...] = Field(default=(), strict=False)
+
+
+def _as_size(value: Any) -> Any:
+    return parse_size(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
+
+
+class Recipe(_Strict):
+    """A checked recipe. Relative paths start at the folder of the recipe's file, or else at the working folder.
+
+    Attributes:
+        method: a method that `ramerge methods` lists; by default `ram+`.
+        base: folder or hub id of the base model. Methods that do not use task vectors do not need it.
+        agents: name to agent, in the order in which sums are computed; how many there may be is a matter of the method.
+        prompts: name of an agent to a file or folder of prompts of its task, or of rollouts. Methods that need recorded
+            inputs or importances get them from there; they are gathered once and kept in the user's cache.
+        parameters: the method's parameters; others have the preset's or the default value.
+        preset: a named set of parameters, such as `paper`.
+        dtype: dtype of the output's floating-point tensors, except those that the base stores wider than its other
+            weights, which are not narrowed; or `widest`: for each tensor the narrowest that holds all values of base
+            and agents; or `like base`: quantized as the base is. By default each tensor keeps the base's dtype, and
+            tensors that the base has quantized get the dtype that its `config.json` states.
+        rounding: how results of the method are rounded to the output's dtype: `nearest`, or `stochastic`: to one of the
+            two neighbors, so that results are right on average. What is copied is rounded to nearest.
+        rounding_seed: decides the random draws of `rounding: stochastic`; any whole number. The same seed gives
+            the same bytes.
+        companions: the agent whose tokenizer, chat template and generation config the output gets.
+        shard_size: bytes of an output shard; by default the output has the base's shards.
+        rules: rules for some tensors; the first rule that catches a tensor applies.
+        rename: rules for agents' names of tensors that are not the base's, one after another.
+        allow: allows what is otherwise refused.
+
+    Raises:
+        RecipeError: the structure is wrong; all problems are listed.
+
+    Example:
+        >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder", "tool": "tool"}, parameters={"r": 0.2})
+        >>> ramerge.merge(recipe, "merged").parameters["r"]
+        0.2
+    """
+
+    inside: ClassVar[dict[str, type[BaseModel]]] = {"agents": Agent, "rules": Rule, "rename": Rename, "allow": Allow}
+
+    method: str = DEFAULT_METHOD
+    base: Annotated[Annotated[str, Field(min_length=1)] | None, BeforeValidator(_as_text)] = None
+    agents: dict[str, Annotated[Agent, BeforeValidator(_as_agent)]] = Field(min_length=1)
+    prompts: dict[str, Annotated[_Text, BeforeValidator(_as_text)]] = Field(default_factory=dict)
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    preset: str | None = None
+    dtype: Annotated[
+        Literal["bfloat16", "float16", "float32", "float64", "widest", "like base"] | None, BeforeValidator(full_dtype)
+    ] = None
+    rounding: Literal["nearest", "stochastic"] = "nearest"
+    rounding_seed: Annotated[int, Field(ge=-SEED, le=SEED)] = 0
+    companions: str | None = None
+    shard_size: Annotated[Annotated[int, Field(gt=0)] | None, BeforeValidator(_as_size)] = None
+    rules: tuple[Rule, ...] = Field(default=(), strict=False)
+    rename: tuple[Rename, ...] = Field(default=(), strict=False)
+    allow: Allow = Allow()
+
+    _document: Document = PrivateAttr(default_factory=lambda: Document({}))
+
+    def __init__(self, **values: Any) -> None:
+        try:
+            super().__init__(**values)
+        except ValidationError as error:
+            raise RecipeError(describe(error, Document(values), Recipe)) from error
+
+    @field_validator("method")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in METHODS and name != AUTO:
+            raise ValueError(unknown("method", name, list(METHODS)))
+        return name
+
+    @field_validator("prompts")
+    @classmethod
+    def _can_be_paths(cls, prompts: dict[str, str]) -> dict[str, str]:
+        for name, path in prompts.items():
+            try:
+                Path(path).expanduser().resolve()
+            except (ValueError, RuntimeError, OSError) as error:
+                raise ValueError(f"{name}: {quoted(path)} is no path: {error}") from error
+        return prompts
+
+    @field_validator("agents")
+    @classmethod
+    def _plain_names(cls, agents: dict[str, Agent]) -> dict[str, Agent]:
+        for name in agents:
+            if not name.strip() or not name.isprintable():
+                raise ValueError(f"agent name {quoted(name)} must be printable and not empty")
+        return agents
+
+    @property
+    def folder(self) -> Path:
+        """The folder at which relative paths start."""
+        return self._document.folder
+
+    @property
+    def document(self) -> Document:
+        """The document that the recipe was made from, for messages."""
+        return self._document
+
+    @property
+    def seed(self) -> int | None:
+        """The seed of the random draws that round results; None to round to nearest."""
+        return self.rounding_seed if self.rounding == "stochastic" else None
+
+    def as_document(self) -> Document:
+        """The recipe as a document, with the lines of its file where it has one."""
+        written, _ = read_structure(self.document)
+        # a copy with other values (`model_copy`) still has the document of the original
+        if written is not None and written.model_dump() == self.model_dump(warnings=False):
+            return self.document
+        return Document(self.model_dump(exclude_none=True, warnings=False, by_alias=True), folder=self.folder)
+
+    def with_(self, **values: Any) -> Recipe:
+        """A copy with other values. Those of mappings, such as `parameters`, are set key by key; None resets a key.
+
+        Another method replaces parameters, preset and importances, which are those of the method before.
+
+        Raises:
+            RecipeError: a value is wrong, or there is no such method; all problems are listed.
+
+        Example:
+            >>> recipe = ramerge.Recipe(base="base", agents={"code": "coder"}, parameters={"r": 0.2})
+            >>> recipe.with_(dtype="float32", parameters={"alpha": 1.0}).parameters
+            {'r': 0.2, 'alpha': 1.0}
+        """
+        copy = self.as_document().with_values({})
+        if values.get("method") is not None:
+            change_method(copy, values["method"], "method")
+        changed = copy.with_values(
+            {
+                (f"{key}.{name}" if name else key): value
+                for key, given in values.items()
+                for name, value in (given.items() if isinstance(given, Mapping) else [("", given)])
+            }
+        )
+        for key in (key for key, value in values.items() if value is None):
+            changed.values.pop(key, None)
+        made, problems = read_structure(changed)
+        if made is None:
+            raise RecipeError(problems)
+        return made
+
+    def rules_of(self, tensors: Iterable[str]) -> dict[str, int]:
+        """For each name the number of the first rule that catches it; see `rule_of`."""
+        return first_rules(self.rules, tensors)
+
+    def rule_of(self, tensor: str) -> int:
+        """The number of the first rule that catches a tensor of this name, counted from 1; 0 if no rule does."""
+        return self.rules_of([tensor])[tensor]
+
+    def to_yaml(self) -> str:
+        """The recipe as YAML: the method, and all values that are not defaults."""
+        # the method is always written, because its default may change
+        values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
+        values["agents"] = {name: agent.plain for name, agent in self.agents.items()}
+        stream = io.StringIO()
+        yaml = YAML()
+        yaml.default_flow_style = False
+        yaml.dump(values, stream)
+        return stream.getvalue()
+
+
+def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:
+    """The recipe of a document, or the problems of its structure."""
+    try:
+        recipe = Recipe(**document.values)
+    except RecipeError as error:
+        cause = error.__cause__
+        return None, describe(cause, document, Recipe) if isinstance(cause, ValidationError) else list(error.problems)
+    except TypeError as error:
+        return None, [document.where((), str(error))]
+    recipe._document = document  # noqa: SLF001  # set by this module alone
+    return recipe, []

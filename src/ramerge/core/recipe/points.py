@@ -1,0 +1,145 @@
+"""The merges that a recipe asks for: one, or with varied parameters one for each combination."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Any
+
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.methods.base import Method, Parameters, Statistic
+from ramerge.core.methods.registry import METHODS, all_parameters, complete
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
+
+MOST_POINTS = 1000
+_LONGEST_NAME = 200  # in bytes; file systems take 255
+_VARIED = re.compile(r"parameters\.\w+(\..+)?")
+
+
+@dataclass(frozen=True)
+class Point:
+    """One merge of the inputs: a method with parameters. A sweep has several points.
+
+    Attributes:
+        name: its folder in the output of a sweep; empty for a single merge.
+        varied: the values that replace the recipe's, by key.
+        recipe: the recipe with these values.
+        method: the method.
+        parameters: first those of tensors that no rule catches, then those of each rule.
+    """
+
+    name: str
+    varied: Mapping[str, Any]
+    recipe: Recipe
+    method: Method
+    parameters: tuple[Any, ...]
+
+    @property
+    def uses_base(self) -> bool:
+        """Whether it works on task vectors; otherwise a base gives no more than the layout."""
+        return self.method.needs_base or (self.method.takes_base and self.recipe.base is not None)
+
+    def mean(self, rule: int) -> tuple[float, ...] | None:
+        """The weights of the agents whose mean the tensors of a rule become; None if the method is no mean."""
+        mean = self.method.mean
+        return None if mean is None else mean(self.parameters[rule], tuple(self.recipe.agents))
+
+    @property
+    def for_adapters(self) -> Point:
+        """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
+        return replace(self, parameters=tuple(_suited(one, self.method.for_adapters) for one in self.parameters))
+
+    def statistics(self, rule: int) -> tuple[Statistic, ...]:
+        """The statistics that must be counted before the tensors of a rule can be merged."""
+        return self.method.statistics(self.parameters[rule], tuple(self.recipe.agents))
+
+    def reported(self, rule: int) -> Statistic | None:
+        """The statistic of a rule's tensors that the record shows."""
+        return self.method.reported(self.parameters[rule], tuple(self.recipe.agents))
+
+
+def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...]:
+    """The means that the tensors of a rule become, each once; empty if the method is no mean."""
+    return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
+
+
+def _suited(parameters: Parameters, defaults: Mapping[str, object]) -> Parameters:
+    own = {name: value for name, value in defaults.items() if name not in parameters.model_fields_set}
+    return parameters.model_copy(update=own)
+
+
+def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = None) -> tuple[Point, ...]:
+    """The points of a recipe, each of them checked.
+
+    Args:
+        document: the recipe, in ramerge's own form.
+        vary: keys, such as `parameters.r`, to lists of their values; None to vary nothing.
+
+    Raises:
+        RecipeError: the recipe or `vary` is wrong; all problems of all points are listed.
+    """
+    if not vary:
+        return (_point("", {}, check(document)),)
+    _check_varied(vary)
+    points: list[Point] = []
+    problems: list[str] = []
+    combinations = [dict(zip(vary, values, strict=True)) for values in product(*vary.values())]
+    for name, varied in zip(folders_of(combinations), combinations, strict=True):
+        try:
+            points.append(_point(name, varied, check(document.with_values(varied, "--vary "))))
+        except RecipeError as error:
+            problems += error.problems
+    if problems:
+        raise RecipeError(dict.fromkeys(problems))
+    return tuple(points)
+
+
+def _point(name: str, varied: Mapping[str, Any], recipe: Recipe) -> Point:
+    method = METHODS[recipe.method]
+    given = complete(method, recipe.preset, recipe.parameters)
+    rules = [method.parameters(**{**given, **(rule.parameters or {})}) for rule in recipe.rules]
+    return Point(name, varied, recipe, method, (method.parameters(**given), *rules))
+
+
+def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
+    problems = []
+    for key, values in vary.items():
+        if not _VARIED.fullmatch(key):
+            hint = f"did you mean parameters.{key}?" if key in all_parameters() else "such as parameters.r"
+            problems.append(
+                f"--vary {key}: only parameters can be varied, {hint}; `ramerge search` varies other keys, too"
+            )
+        if isinstance(values, str) or not len(values):
+            problems.append(f"--vary {key}: needs values, such as 0,0.1,0.2")
+        elif any(value in values[:index] for index, value in enumerate(values)):
+            problems.append(f"--vary {key}: a value is given twice")
+    problems += [
+        f"--vary {key}: is a part of {whole}, which is varied too; vary only one of them"
+        for whole in vary
+        for key in vary
+        if key.startswith(f"{whole}.")
+    ]
+    count = 1
+    for values in vary.values():
+        count *= max(len(values), 1)
+    if count > MOST_POINTS:
+        problems.append(f"--vary: asks for {count:,} points; at most {MOST_POINTS:,} are possible; give fewer values")
+    if problems:
+        raise RecipeError(problems)
+
+
+def folders_of(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
+    names = [
+        re.sub(
+            r"[^\w.,=+-]", "_", ",".join(f"{key.removeprefix('parameters.')}={value}" for key, value in varied.items())
+        )
+        for varied in combinations
+    ]
+    if len(set(names)) == len(names) and all(len(name.encode()) <= _LONGEST_NAME for name in names):
+        return names
+    return [f"point-{number}" for number in range(1, len(names) + 1)]

@@ -1,0 +1,93 @@
+"""Pydantic's errors about a recipe as messages in the words of recipes, not of Python."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from ramerge.core.foundation.text import NOT_UTF8, nearest, quoted, unknown
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.recipe.document import Document, Key
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
+
+# The form that a value must have, by pydantic's type of error.
+_FORMS = {
+    "dict_type": "a mapping, such as {key: value}",
+    "model_type": "a mapping, such as {key: value}",
+    "tuple_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "float_type": "a number",
+    "int_type": "a whole number",
+}
+
+_ADD_AGENTS = "add --agent NAME=MODEL for each, or in a recipe agents: {NAME: MODEL}"
+
+
+def describe(
+    error: ValidationError,
+    document: Document,
+    model: type[BaseModel],
+    prefix: Key = (),
+    only: Container[Any] | None = None,
+) -> list[str]:
+    """One message for each problem of a validation, with its line. An unknown key comes with the nearest valid name.
+
+    `only`: report only problems of these keys.
+    """
+    problems = []
+    for item in error.errors():
+        if only is not None and item["loc"] and item["loc"][0] not in only:
+            continue
+        key = (*prefix, *(str(part) for part in item["loc"] if part not in ("[key]", "function-before")))
+        problems.append(document.where(key, _sentence(item, model, document)))
+    return problems
+
+
+def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
+    kind, value = item["type"], item.get("input")
+    if kind == "extra_forbidden":
+        return _unknown_key(str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]), document)
+    if kind == "missing":
+        return f"is missing; {_ADD_AGENTS}" if item["loc"] == ("agents",) else "is missing"
+    if kind == "value_error":
+        return str(item["ctx"]["error"])
+    if kind == "literal_error" and isinstance(value, str):
+        return unknown("value", value, re.findall(r"'([^']*)'", item["ctx"]["expected"]), few=True)
+    if kind == "string_unicode":
+        return f"{quoted(value)}: {NOT_UTF8}"
+    if kind == "dict_type" and item["loc"] == ("agents",):
+        return f"must be a mapping, such as {{code: ./coder}}, not {quoted(value)}"
+    if kind in _FORMS:
+        return f"must be {_FORMS[kind]}, not {quoted(value)}"
+    if kind in ("too_short", "string_too_short"):
+        return "must not be empty"
+    if kind == "too_long":
+        return f"{len(value) if value else 'too many'} are given, but only {item['ctx']['max_length']} are allowed"
+    if kind == "string_too_long":
+        return f"has {len(str(value)):,} characters, but only {item['ctx']['max_length']:,} are allowed"
+    message = str(item["msg"]).removeprefix("Input ")
+    shown = repr(value)
+    return f"{message}, not {shown if len(shown) < 60 else type(value).__name__}"
+
+
+def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
+    """Key that may be meant by an unknown one: one of its level, or a parameter, first of the method in use."""
+    name = str(document.values.get("method", DEFAULT_METHOD))
+    own = list(METHODS[name].parameters.model_fields) if name in METHODS else []
+    near = None if key in own else nearest(key, known)
+    others = [other for other, method in METHODS.usable().items() if key in method.parameters.model_fields]
+    if near is None and others and key not in own:
+        return f"unknown key {quoted(key)}; it is a parameter of {', '.join(others)}, and {name} has {', '.join(own)}"
+    if near is None and (parameter := nearest(key, own)):
+        return f"unknown key {quoted(key)}; did you mean {f'parameters.{parameter}'!r}?"
+    return unknown("key", key, known)
+
+
+def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
+    inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
+    owner = inside.get(str(location[0]), model) if location else model
+    return [field.alias or name for name, field in owner.model_fields.items()]

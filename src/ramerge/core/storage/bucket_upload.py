@@ -1,0 +1,387 @@
+"""A model that is uploaded to a bucket.
+
+No two runs write the same shard, because shards carry the name of their run: `model-<run>-00001-of-00016.safetensors`.
+Loaders find them by the index. All else has the same names in all runs, so one run at a time may write it: the one
+that has put the claim, an object that can only be put where there is none. Whatever a run writes, a model, a sweep or a
+delta, the claim is the same. The run that has it checks that no record and no index has changed since it began, puts
+the small files and last the indexes, removes what the place held before, and then the claim. So a process that slept
+while another one completed ends with an error, and changes nothing. No run takes the claim of one that may still be
+alive: one that was killed meanwhile leaves it to the same command, or to `clean`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple
+
+from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
+from ramerge.core.foundation.jsontext import RECORD, dumped, parse
+from ramerge.core.storage import client
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.objects import Bucket
+from ramerge.core.storage.own_files import COMPANIONS, RECORDS, SWEEP, holds_another, model_inside, signed
+from ramerge.core.storage.own_files import INDEX as DELTA_INDEX
+from ramerge.core.storage.storage import Version
+from ramerge.core.storage.upload import (
+    CLAIM,
+    HIDDEN,
+    INDEX_ENDING,
+    DefeatedError,
+    UploadRun,
+    is_shard_of_run,
+    shards_named,
+)
+
+# A store takes 10,000 parts of an object, of at least 5 MiB each.
+_PART = 8 << 20
+_MOST_PARTS = 9_000
+_PARTS_AT_ONCE = 4
+# Loaders prefer it to an index. So it goes just before the commit, lest an old one be taken for the new model.
+_ONE_FILE = "model.safetensors"
+# How long a run waits for another one's claim, which lasts as long as some small files are put.
+_PATIENCE_SECONDS = 10.0
+_LOOK_SECONDS = 0.2
+
+
+class _Found(NamedTuple):
+    """A small file at the place: its tag, its bytes, and the condition that it is still the same."""
+
+    tag: str | None = None
+    data: bytes | None = None
+    condition: Any = "create"
+
+
+class BucketUpload:
+    """A folder of a bucket that will hold a model.
+
+    All methods raise `SendError` if the server cannot be reached or denies access.
+
+    Args:
+        bucket: the folder.
+        staging: the folder on this machine in which files lie until they are uploaded.
+
+    Attributes:
+        address: the place as messages name it, without credentials.
+        name: the model's name for its card.
+        result: what names the model that is there now.
+        needs_index: whether a model of one shard needs an index, too, because shards have names of their run.
+    """
+
+    needs_index = True
+
+    def __init__(self, bucket: Bucket, staging: Path) -> None:
+        self._bucket = bucket
+        self.address: str = bucket.address
+        self.result: str = bucket.address
+        self.name: str = self.address.rpartition("/")[2]
+        self.staging = staging
+        self._conditions = True
+
+    def __str__(self) -> str:
+        return self.address
+
+    # --- before the merge ---------------------------------------------------------------------------------------------
+
+    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
+        """Why no model can be uploaded there, as far as this is clear without writing anything.
+
+        Args:
+            inputs: files and folders that are read.
+            overwrite: whether what is there will be replaced.
+            resumes: whether a run has been interrupted on this machine, so what is there may be its own.
+        """
+        for each in inputs:
+            if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
+                return [
+                    f"{self.address}: is, holds or is inside the input {each.storage.address}; choose another place"
+                ]
+        try:
+            if not resumes:
+                self._refuse(self._tags(), overwrite=overwrite)
+        except (OutputError, PlanError) as error:
+            return list(error.problems)
+        return []
+
+    def _refuse(self, there: Collection[str], *, overwrite: bool) -> None:
+        """Raise if the folder holds what must not be replaced. Shards that no index names belong to no model."""
+        if CLAIM in there:
+            raise PlanError(f"{self.address}: {self._claimed()}")
+        names = [name for name in there if not _is_of_a_run(name)]
+        if names and not overwrite:
+            raise PlanError(
+                f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
+            )
+        sweep: dict[str, Any] = {}
+        with suppress(ValueError, TypeError):
+            sweep = dict(parse(self._found(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
+        if inside := model_inside(names, sweep):
+            raise PlanError(f"{self.address}: {holds_another(f'{self.address}/{inside}')}")
+        if not any(name in there for name in RECORDS) and any("/" in name for name in names):
+            raise PlanError(
+                f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
+                "remove it yourself"
+            )
+
+    def _claimed(self) -> str:
+        return (
+            "another job is completing its output there, or was killed while it did; wait for it, resume it, or remove "
+            f"what it left (ramerge clean {self.address})"
+        )
+
+    def begin(self, *, overwrite: bool) -> dict[str, str]:
+        """Contents of the place: by name, what tells each file from one that may replace it. They stay as they are.
+
+        Shards that no index names are left out: they may be those of a job that is still at work.
+
+        Raises:
+            PlanError: it holds something that is not to be replaced.
+        """
+        there = self._tags()
+        self._refuse(there, overwrite=overwrite)
+        self._conditions = self._takes_conditions(f"{HIDDEN}probe-{secrets.token_hex(6)}")
+        if not self._conditions:
+            warnings.warn(
+                f"{self.address}: this store ignores conditions of requests (If-Match), so if another job writes to "
+                "the same place at the same time, the last one to end may mix its files with those of the other",
+                OutputWarning,
+                stacklevel=2,
+            )
+        used = self._shards_in_use(there)
+        return {name: tag for name, tag in there.items() if name in used or not _is_of_a_run(name)}
+
+    def _takes_conditions(self, key: str) -> bool:
+        """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
+        if not self._put(key, b"", "create"):
+            return True
+        try:
+            return not self._put(key, b"", "create") and not self._put(key, b"", {"e_tag": '"another"'})
+        except (NotImplementedError, SendError):
+            return False
+        finally:
+            self._delete([key])
+
+    def resumes(self, run: UploadRun) -> bool:
+        """Whether everything that a run has uploaded is there, and no other run has completed since it began."""
+        there = self._tags()
+        arrived = all(there.get(run.named(name)) == said for name, said in run.arrived.items())
+        return arrived and self._changed(run, there) is None
+
+    # --- while later shards are merged --------------------------------------------------------------------------------
+
+    def put(self, run: UploadRun, name: str, path: Path) -> str:
+        """Upload a shard whole. Gives what tells later whether it is there as it was uploaded."""
+        key = run.named(name)
+        part = max(_PART, -(-path.stat().st_size // _MOST_PARTS))
+        with self._bucket.readable_errors(key):
+            self._bucket.obstore.put(
+                self._bucket.store, key, path, use_multipart=True, chunk_size=part, max_concurrency=_PARTS_AT_ONCE
+            )
+        return self._tag(key) or ""
+
+    # --- the commit ---------------------------------------------------------------------------------------------------
+
+    def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
+        """Put the shards that are left, then, as the only one that may, small files, and last of all the indexes.
+
+        Raises:
+            DefeatedError: another run has completed there meanwhile, or is about to.
+        """
+        indexes = sorted(name for name in files if _is_index(name))
+        weights = {
+            str(PurePosixPath(index).parent / shard)
+            for index in indexes
+            for shard in shards_named(files[index].read_bytes())
+        } & files.keys()
+        arrived = dict(run.arrived)
+        for name in sorted(weights - arrived.keys()):
+            arrived[name] = self.put(run, name, files[name])
+        self._claim(run)
+        there = self._tags()
+        for name, said in arrived.items():
+            if there.get(run.named(name)) != said:
+                raise DefeatedError(
+                    f"{self.address}/{run.named(name)}: another program has changed or removed it since it was "
+                    "uploaded; is another job writing to the same place?"
+                )
+        if (changed := self._changed(run, there, files)) is not None:
+            raise self._defeat(changed)
+        for name in sorted(files.keys() - weights - {*indexes}, key=lambda name: (not _is_record(name), name)):
+            self._put_small(run, name, files[name].read_bytes())
+        for name in indexes:
+            self._remove_seen(run, str(PurePosixPath(name).with_name(_ONE_FILE)))
+        for name in indexes:
+            self._put_small(run, name, _renamed(name, files[name].read_bytes(), run))
+        self.remove_old(run, {*files, *map(run.named, arrived)})
+        if self._holds(run):
+            self._delete([CLAIM])
+
+    def _claim(self, run: UploadRun) -> None:
+        """Become the one run that may write what has the same name in all runs."""
+        end = time.monotonic() + _PATIENCE_SECONDS
+        while (holder := self._found(CLAIM).data) != run.claim:
+            if holder is None:
+                self._put(CLAIM, run.claim, "create" if self._conditions else "overwrite")
+            elif time.monotonic() > end:
+                raise DefeatedError(f"{self.address}: {self._claimed()}")
+            else:
+                time.sleep(_LOOK_SECONDS)
+
+    def _holds(self, run: UploadRun) -> bool:
+        return self._found(CLAIM).data == run.claim
+
+    def _changed(self, run: UploadRun, there: Mapping[str, str], names: Collection[str] = ()) -> str | None:
+        """The first file that is neither what it was when the run began nor the run's own.
+
+        Looked at are those that say what is there, and `names`. What is gone cannot be lost.
+        """
+        for name in sorted(there):
+            looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
+            if looked_at and there[name] != run.seen.get(name) and not self._is_own(name, run):
+                return name
+        return None
+
+    def _defeat(self, name: str) -> DefeatedError:
+        return DefeatedError(
+            f"{self.address}/{name}: another job has written to the same place since this one began, so this "
+            "one's output is not put there; choose another place, or run it again with --overwrite"
+        )
+
+    def _put_small(self, run: UploadRun, name: str, data: bytes) -> None:
+        """Put a file if it is still what it was when the run began, or what the run itself has put there before."""
+        for _ in range(2):  # the answer to a request that was carried out may be lost
+            found = self._found(name)
+            if found.data == data:
+                return
+            if found.tag not in (None, run.seen.get(name)) and not run.has_put(name, found.data):
+                break
+            run.note_put(name, data)
+            if not self._holds(run):
+                break
+            if self._put(name, data, found.condition if self._conditions else "overwrite"):
+                return
+            run.note_put(name, data, refused=True)
+        raise self._defeat(name)
+
+    def remove_old(self, run: UploadRun, new: set[str]) -> None:
+        """Remove what was there when the run began, as long as the place is the run's."""
+        for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
+            if not self._holds(run):
+                return  # the claim was removed, so what is there may be another run's
+            self._remove_seen(run, name)
+
+    def _remove_seen(self, run: UploadRun, name: str) -> None:
+        if name in run.seen and self._tag(name) == run.seen[name]:
+            self._delete([name])
+
+    # --- what is not committed ----------------------------------------------------------------------------------------
+
+    def abort(self, run: UploadRun) -> None:
+        """Remove what a run has uploaded and not committed, and what it alone has put.
+
+        Small files are equal in all runs of one base, so what is there is the run's own only if it has put these bytes
+        under this name, and has had the claim since. What it has replaced is not put back.
+        """
+        there = self._tags()
+        used = self._shards_in_use(there)
+        self._delete([name for name in there if run.owns(name) and name not in used])
+        if not self._holds(run):
+            return
+        if not any(map(run.owns, used)):
+            put = {name for name, _ in run.puts} & there.keys() - run.seen.keys()
+            self._delete([name for name in put if self._is_own(name, run)])
+        self._delete([CLAIM])
+
+    def clean(self) -> list[str]:
+        """Remove what interrupted runs of any machine have left, and say what was there."""
+        there = self._tags()
+        used = self._shards_in_use(there)
+        left = [name for name in there if _is_of_a_run(name) and name not in used]
+        self._delete(left)
+        return [f"{self.address}: files of interrupted merges removed: {len(left)}"] if left else []
+
+    def _shards_in_use(self, there: Collection[str]) -> set[str]:
+        """The shards that indexes name."""
+        return {
+            str(PurePosixPath(name).parent / shard)
+            for name in there
+            if _is_index(name)
+            for shard in shards_named(self._found(name).data or b"")
+        }
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _tags(self) -> dict[str, str]:
+        """For each file in the folder what tells its content from any other: its size and ETag."""
+        return {key: _tag_of(version) for key, version in self._bucket.list().items()}
+
+    def _tag(self, key: str) -> str | None:
+        """The same of one file; None if it is not there."""
+        with self._bucket.readable_errors(key):
+            try:
+                return _tag_of(client.version_of(self._bucket.obstore.head(self._bucket.store, key)))
+            except FileNotFoundError:
+                return None
+
+    def _found(self, key: str) -> _Found:
+        with self._bucket.readable_errors(key):
+            try:
+                answer = self._bucket.obstore.get(self._bucket.store, key)
+                data, meta = bytes(answer.bytes()), answer.meta
+            except FileNotFoundError:
+                return _Found()
+        condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
+        return _Found(_tag_of(client.version_of(meta)), data, condition)
+
+    def _is_own(self, name: str, run: UploadRun) -> bool:
+        return run.has_put(name, self._found(name).data)
+
+    def _put(self, key: str, data: bytes, mode: Any) -> bool:
+        """Put a small file. False if the condition does not hold."""
+        from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+        with self._bucket.readable_errors(key):
+            try:
+                self._bucket.obstore.put(self._bucket.store, key, data, mode=mode, use_multipart=False)
+            except (AlreadyExistsError, PreconditionError):
+                return False
+        return True
+
+    def _delete(self, keys: Sequence[str]) -> None:
+        if keys:
+            with self._bucket.readable_errors():
+                self._bucket.obstore.delete(self._bucket.store, keys)
+
+
+def _tag_of(version: Version) -> str:
+    return f"{version.nbytes} {version.tag}"
+
+
+def _is_of_a_run(name: str) -> bool:
+    """Whether a file is there for the sake of one run. Unless an index names it, it belongs to no model."""
+    return is_shard_of_run(name) or name.startswith(HIDDEN)
+
+
+def _is_index(name: str) -> bool:
+    """Whether a file is an index of what lies next to it. What a delta keeps of its agent is not."""
+    return name.endswith(INDEX_ENDING) and not name.startswith(f"{COMPANIONS}/")
+
+
+def _renamed(name: str, text: bytes, run: UploadRun) -> bytes:
+    values = json.loads(text)
+    values["weight_map"] = {tensor: run.named(shard) for tensor, shard in values["weight_map"].items()}
+    is_delta = PurePosixPath(name).name == DELTA_INDEX
+    return dumped(signed(values), indent=1).encode() if is_delta else f"{json.dumps(values, indent=2)}\n".encode()
+
+
+def _is_record(name: str) -> bool:
+    return PurePosixPath(name).name in RECORDS
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

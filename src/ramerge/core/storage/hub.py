@@ -1,0 +1,199 @@
+"""A repository of the hub at one commit. huggingface_hub knows where it is and who may read it, obstore reads."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.foundation.text import shown
+from ramerge.core.storage import client
+from ramerge.core.storage.storage import Storage, Version, has_changed
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import HTTPStore
+
+Answer = TypeVar("Answer")
+
+WANTED = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja", "*.py", "*.tiktoken", "LICENSE*", "*.md"]
+UNWANTED = ["original/*", "onnx/*", "*.gguf", "consolidated*"]
+_ACCESS = "log in (hf auth login, or HF_TOKEN), and ask for access if the repository is gated"
+# Of answers that say that the hub is busy or down.
+_TRANSIENT = (408, 429, 500, 502, 503, 504)
+# What httpx and requests raise where a server does not answer.
+_NO_ANSWER = ("ConnectError", "ConnectTimeout", "ConnectionError", "ProxyError", "ReadTimeout", "SSLError")
+_LONGEST_WAIT = 30.0
+_SMALL = 1 << 16
+
+
+class _HubSource(NamedTuple):
+    """Where a file's bytes are: an address that may hold a signature, and what the server there says of the file."""
+
+    store: HTTPStore
+    version: Version
+
+
+class Hub(Storage):
+    """A repository at a commit.
+
+    A file is found through the hub once, which then gives an address for its bytes, on a server of its own and signed
+    for some time. When that time is over, the file is found again.
+
+    Args:
+        name: the repository's id.
+        commit: its full digest.
+        files: the files to read, with their sizes and the hub's digests.
+    """
+
+    def __init__(self, name: str, commit: str, files: Mapping[str, Version]) -> None:
+        self.address: str = f"{name}@{commit}"
+        self._name, self._commit = name, commit
+        self._files = files
+        self._sources: dict[str, _HubSource] = {}
+        self._locks = {key: threading.Lock() for key in files}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Hub, (self._name, self._commit, dict(self._files))
+
+    @override
+    def files(self) -> Mapping[str, Version]:
+        return self._files
+
+    @override
+    def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        source = self._source(key)
+        try:
+            for chunk in self._asked(source, key, start, stop):
+                start += chunk.size
+                yield chunk
+        except client.DeniedError:  # the signature has expired
+            yield from self._asked(self._source(key, instead_of=source), key, start, stop)
+
+    def _asked(self, source: _HubSource, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        place = f"{self.address}/{key}"
+        return client.chunks(source.store, "", source.version, start, stop, place=place, access=_ACCESS)
+
+    def _source(self, key: str, instead_of: _HubSource | None = None) -> _HubSource:
+        with self._locks[key]:
+            found = self._sources.get(key)
+            if found is None or found is instead_of:
+                fresh = self._find(key)
+                if found is not None and found.version != fresh.version:
+                    raise CheckpointError(has_changed(f"{self.address}/{key}"))
+                found = self._sources[key] = fresh
+            return found
+
+    def _find(self, key: str) -> _HubSource:
+        from huggingface_hub import get_hf_file_metadata, get_token, hf_hub_url
+
+        place, version = f"{self.address}/{key}", self._files[key]
+        client.library(place)
+        from obstore import get
+        from obstore.store import HTTPStore
+
+        url = hf_hub_url(self._name, key, revision=self._commit)
+        with readable_errors(place):
+            about = _patiently(lambda: get_hf_file_metadata(url), everywhere=True)
+        tag = (about.etag or "").strip('"')
+        if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
+            raise CheckpointError(has_changed(place))
+        connection, retry = client.options()
+        if (token := get_token()) and urlsplit(about.location)[:2] == urlsplit(url)[
+            :2
+        ]:  # a token goes to no other server
+            connection["default_headers"] = {"authorization": f"Bearer {token}"}
+        with client.readable_errors(place, _ACCESS):
+            store = HTTPStore(about.location, client_options=connection, retry_config=retry)
+            # not asked for by HEAD, because a signature is for one kind of request
+            first: GetOptions = {"range": (0, 1)} if version.nbytes > _SMALL else {}
+            there = client.version_of(get(store, "", options=first).meta)
+        return _HubSource(store, there)
+
+
+def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]:
+    """The commit that a revision is now, and its files.
+
+    Raises:
+        Exception: of huggingface_hub, or of its requests.
+    """
+    from huggingface_hub import HfApi
+
+    info = _patiently(lambda: HfApi().model_info(name, revision=revision, files_metadata=True))
+    found = {
+        file.rfilename: Version((file.lfs.sha256 if file.lfs else file.blob_id) or "", file.size or 0, 0)
+        for file in info.siblings or ()
+    }
+    return str(info.sha), {key: version for key, version in found.items() if _is_wanted(key)}
+
+
+def _is_wanted(key: str) -> bool:
+    """As `snapshot_download` understands the patterns."""
+    return any(fnmatch(key, each) for each in WANTED) and not any(fnmatch(key, each) for each in UNWANTED)
+
+
+@contextmanager
+def readable_errors(place: str) -> Iterator[None]:
+    """Turn errors of huggingface_hub into an error of ramerge.
+
+    Raises:
+        CheckpointError: instead of any error of huggingface_hub.
+    """
+    try:
+        yield
+    except failures() as error:
+        raise CheckpointError(f"{place}: the hub cannot provide it: {said(error)}; {_ACCESS}") from None
+
+
+def failures() -> tuple[type[Exception], ...]:
+    """Errors that huggingface_hub raises: its own errors, and those of the library for requests, which has changed."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    return (*HfHubHTTPError.__bases__, OSError, ValueError)
+
+
+def gave_no_answer(error: BaseException) -> bool:
+    """Whether the hub could not be asked."""
+    return type(error).__name__ in (*_NO_ANSWER, "OfflineModeIsEnabled")
+
+
+def said(error: BaseException) -> str:
+    """The text of an error of huggingface_hub, on one line, and what to do where there was no answer."""
+    from huggingface_hub import constants
+
+    text = shown(error, 300) or type(error).__name__
+    if not gave_no_answer(error):
+        return text
+    return f"{text}; check the network, and the hub's address {constants.ENDPOINT} (HF_ENDPOINT)"
+
+
+def _patiently(ask: Callable[[], Answer], *, everywhere: bool = False) -> Answer:
+    """The hub's answer. While it is busy or down, it is asked again, for as long as other servers are.
+
+    Args:
+        ask: asks the hub.
+        everywhere: whether to ask again also when the hub cannot be reached at all.
+    """
+    end, pause = time.monotonic() + client.retry_seconds(), 0.25
+    while True:
+        try:
+            return ask()
+        except failures() as error:
+            response = getattr(error, "response", None)
+            status = getattr(response, "status_code", None)
+            if status not in _TRANSIENT and (status is not None or not everywhere):
+                raise
+            wanted = str(getattr(response, "headers", {}).get("Retry-After", ""))
+            pause = min(_LONGEST_WAIT, float(wanted) if wanted.isdecimal() else 2 * pause)
+            if time.monotonic() + pause > end:
+                raise
+        time.sleep(pause)

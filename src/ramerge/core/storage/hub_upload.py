@@ -1,0 +1,212 @@
+"""A model that is uploaded to the hub: `hub:owner/name`, or `hub:owner/name@branch`.
+
+Shards are uploaded as the hub's large files, which are invisible before a commit names them. The only commit has all
+files, and so nothing of a model is visible before it is complete. huggingface_hub does the uploading.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramerge.core.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
+from ramerge.core.foundation.text import shown, without_secrets
+from ramerge.core.storage import hub
+from ramerge.core.storage.location import Location
+from ramerge.core.storage.upload import DefeatedError, UploadRun
+
+if TYPE_CHECKING:
+    from huggingface_hub import CommitOperationAdd, CommitOperationCopy, HfApi, ModelInfo
+
+_NAME = re.compile(r"([A-Za-z0-9][\w.-]*/[A-Za-z0-9_][\w.-]*)(?:@(\w[\w.-]*(?:/\w[\w.-]*)*))?")
+_MAIN = "main"
+# What a new repository holds.
+_OF_THE_HUB = (".gitattributes",)
+_ACCESS = "log in with a token that may write there (hf auth login, or HF_TOKEN)"
+
+
+class HubUpload:
+    """A branch of a repository, with the methods of `BucketUpload`.
+
+    Args:
+        text: `owner/name` or `owner/name@branch`.
+        staging: see `BucketUpload`.
+        public: whether anyone may see the repository, which is made so. One that is there must be so already.
+    """
+
+    needs_index = False
+
+    def __init__(self, text: str, staging: Path, *, public: bool) -> None:
+        found = _NAME.fullmatch(text)
+        if found is None:
+            name, at, branch = text.partition("?")[0].partition("@")
+            if at and ":" in name:  # it may be a token
+                name = "…"
+            raise CheckpointError(
+                f"hub:{name}{at}{branch}: must be hub:owner/name or hub:owner/name@branch, such as hub:me/merged; a "
+                "branch is one or more names with a slash between them"
+            )
+        self.name: str = found[1]
+        self._branch: str = found[2] or _MAIN
+        self.address: str = f"hub:{text}"
+        self.result: str = self.address
+        self.staging = staging
+        self._public = public
+
+    def __str__(self) -> str:
+        return self.address
+
+    def problems(self, inputs: Sequence[Location], *, overwrite: bool, resumes: bool) -> list[str]:
+        """Inputs are of a commit, so that what is written to the same repository changes none."""
+        try:
+            with self._readable_errors():
+                if _api().whoami().get("auth", {}).get("accessToken", {}).get("role") == "read":
+                    return [f"{self.address}: the token may only read; {_ACCESS}"]
+            self._refuse(overwrite=overwrite)
+        except (OutputError, PlanError) as error:
+            return list(error.problems)
+        return []
+
+    def _refuse(self, *, overwrite: bool) -> None:
+        main = self._info(_MAIN)
+        if main is not None and not main.private and not self._public:
+            raise PlanError(f"{self.address}: is public; pass --public (in Python public=True), or choose another name")
+        if main is not None and main.private and self._public:
+            raise PlanError(
+                f"{self.address}: is private, and --public does not change that; make it public on the hub, or leave "
+                "out --public (in Python public)"
+            )
+        if (names := self._now()[1]) and not overwrite:
+            raise PlanError(
+                f"{self.address}: holds files ({shown(', '.join(names), 80)}); choose another name or branch, or pass "
+                "--overwrite (in Python overwrite=True)"
+            )
+
+    def _info(self, revision: str) -> ModelInfo | None:
+        from huggingface_hub.errors import RepositoryNotFoundError, RevisionNotFoundError
+
+        with self._readable_errors():
+            try:
+                return _api().model_info(self.name, revision=revision)
+            except (RepositoryNotFoundError, RevisionNotFoundError):
+                return None
+
+    def _now(self) -> tuple[str | None, list[str]]:
+        """The branch's commit, and what users have put there."""
+        info = self._info(self._branch)
+        if info is None:
+            return None, []
+        return info.sha, sorted({file.rfilename for file in info.siblings or ()}.difference(_OF_THE_HUB))
+
+    def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
+        """Makes repository and branch, and gives the commit that is there."""
+        self._refuse(overwrite=overwrite)
+        with self._readable_errors():
+            _api().create_repo(self.name, private=not self._public, exist_ok=True)
+            if self._branch != _MAIN:
+                _api().create_branch(self.name, branch=self._branch, exist_ok=True)
+        return {"commit": self._now()[0]}
+
+    def resumes(self, run: UploadRun) -> bool:
+        """The hub says only at the commit whether it still has a file."""
+        return run.seen.get("commit") == self._now()[0]
+
+    def put(self, run: UploadRun, name: str, path: Path) -> str:
+        """The file is invisible before a commit names it, so it has its own name."""
+        from huggingface_hub import CommitOperationAdd
+
+        addition = CommitOperationAdd(name, path)
+        with self._readable_errors(name), _silently():
+            _api().preupload_lfs_files(self.name, [addition], revision=self._branch, free_memory=False)
+        if not addition._is_uploaded:  # noqa: SLF001  # huggingface_hub says it in no other way
+            raise SendError(f"{self.address}/{name}: the repository's .gitattributes does not take it as a large file")
+        info = addition.upload_info
+        return json.dumps([info.sha256.hex(), info.size, info.sample.hex()])
+
+    def commit(self, run: UploadRun, files: Mapping[str, Path]) -> None:
+        """The parent of the commit is the one that was there when the run began."""
+        from huggingface_hub import CommitOperationAdd, CommitOperationDelete
+
+        commit, there = self._now()
+        old = [name for name in there if name not in files and name not in run.arrived]
+        operations: list[CommitOperationAdd | CommitOperationCopy | CommitOperationDelete] = [
+            *(CommitOperationDelete(name) for name in old),
+            *(CommitOperationAdd(name, path) for name, path in files.items()),
+            *(_uploaded(name, said) for name, said in run.arrived.items()),
+        ]
+        if run.seen.get("commit") != commit:
+            raise DefeatedError(
+                f"{self.address}: another process has committed there since this merge began, so nothing is put there; "
+                "choose another branch, or run it again with --overwrite"
+            )
+        with self._readable_errors(), _silently():
+            made = _api().create_commit(
+                self.name,
+                operations,
+                commit_message="Merge with ramerge",
+                revision=self._branch,
+                parent_commit=run.seen.get("commit"),
+            )
+        self.result = f"hub:{self.name}@{made.oid}"
+
+    def abort(self, run: UploadRun) -> None:
+        """The hub removes files that no commit names."""
+
+    def clean(self) -> list[str]:
+        """Nothing is left on the hub."""
+        return []
+
+    @contextmanager
+    def _readable_errors(self, name: str = "") -> Iterator[None]:
+        place = f"{self.address}/{name}" if name else self.address
+        try:
+            yield
+        except Exception as error:
+            if not isinstance(error, (*hub.failures(), RuntimeError)) or isinstance(error, RamergeError):
+                raise
+            status = getattr(getattr(_first(error), "response", None), "status_code", None)
+            said = without_secrets(hub.said(_first(error)))
+            if status in (401, 403):
+                raise SendError(f"{place}: access is denied ({status}); {_ACCESS}: {said}") from None
+            raise SendError(f"{place}: the hub cannot take it: {said}; {_ACCESS}") from None
+
+
+def _api() -> HfApi:
+    from huggingface_hub import HfApi
+
+    return HfApi(library_name="ramerge")
+
+
+def _first(error: BaseException) -> BaseException:
+    """The cause of an error of a thread of huggingface_hub."""
+    return error.__cause__ if isinstance(error, RuntimeError) and error.__cause__ is not None else error
+
+
+@contextmanager
+def _silently() -> Iterator[None]:
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    was = are_progress_bars_disabled()
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not was:
+            enable_progress_bars()
+
+
+def _uploaded(name: str, said: str) -> CommitOperationAdd:
+    """A file that was uploaded before, perhaps by an earlier process, as huggingface_hub has it after uploading."""
+    from huggingface_hub import CommitOperationAdd
+    from huggingface_hub.lfs import UploadInfo
+
+    digest, size, sample = json.loads(said)
+    addition = CommitOperationAdd(name, b"")
+    addition.upload_info = UploadInfo(size=size, sample=bytes.fromhex(sample), sha256=bytes.fromhex(digest))
+    # huggingface_hub has no other way to name a file that it has uploaded before
+    addition._upload_mode, addition._should_ignore, addition._is_uploaded = "lfs", False, True  # noqa: SLF001
+    return addition

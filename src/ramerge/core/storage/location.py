@@ -1,0 +1,162 @@
+"""Names of files and folders, local or remote."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeGuard, cast
+
+import numpy as np
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.storage import Storage, Version
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+# What a header and what follows it take at first; most headers fit.
+_FIRST_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Remote:
+    """A remote file or folder. It has those of the methods of `Path` that reading a checkpoint takes.
+
+    The folder that a user named is a root of its own: nothing above it is looked at.
+
+    Attributes:
+        storage: what holds the folder that a user named.
+        key: the path in it, with `/` between its parts; empty for the folder itself.
+    """
+
+    storage: Storage
+    key: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.storage.address}/{self.key}" if self.key else self.storage.address
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Remote) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __truediv__(self, name: str) -> Remote:
+        return Remote(self.storage, _key(PurePosixPath(self.key, name)))
+
+    @property
+    def name(self) -> str:
+        """For the folder that a user named, the last part of its address."""
+        return PurePosixPath(self.key or self.storage.address).name
+
+    @property
+    def suffix(self) -> str:
+        return PurePosixPath(self.key).suffix
+
+    @property
+    def parent(self) -> Remote:
+        """The folder that a user named is its own parent."""
+        return Remote(self.storage, _key(PurePosixPath(self.key).parent))
+
+    def resolve(self) -> Remote:
+        """Itself: there are no links."""
+        return self
+
+    def exists(self) -> bool:
+        return self.is_file() or self.is_dir()
+
+    def is_file(self) -> bool:
+        return bool(self.key) and self.key in self.storage.files()
+
+    def is_dir(self) -> bool:
+        """Whether there are files in it."""
+        return any(True for _ in self.rglob("*"))
+
+    def is_symlink(self) -> bool:
+        """No."""
+        return False
+
+    def glob(self, pattern: str) -> Iterator[Remote]:
+        """The files in it whose path, part by part, fits a pattern."""
+        wanted = pattern.split("/")
+        for file in self.rglob("*"):
+            parts = relative(file, self).parts
+            if len(parts) == len(wanted) and all(map(fnmatchcase, parts, wanted)):
+                yield file
+
+    def rglob(self, pattern: str) -> Iterator[Remote]:
+        """All files in it, in folders too, whose name fits a pattern."""
+        inside = f"{self.key}/" if self.key else ""
+        for key in self.storage.files():
+            if key.startswith(inside) and fnmatchcase(PurePosixPath(key).name, pattern):
+                yield Remote(self.storage, key)
+
+    def version(self) -> Version:
+        """Version that the file is pinned to.
+
+        Raises:
+            CheckpointError: there is no such file.
+        """
+        found = self.storage.files().get(self.key)
+        if found is None:
+            raise CheckpointError(f"{self}: there is no such file")
+        return found
+
+    def open(self, _mode: Literal["rb"], /) -> BinaryIO:
+        """The file, for reading."""
+        return cast(BinaryIO, io.BufferedReader(_Ranges(self), _FIRST_BYTES))
+
+    def read_bytes(self) -> bytes:
+        """All of the file, which must be small."""
+        out = np.empty(self.version().nbytes, np.uint8)
+        self.storage.fill(self.key, 0, out)
+        return out.tobytes()
+
+
+Location: TypeAlias = Path | Remote
+
+
+def is_far(path: Location) -> TypeGuard[Remote]:
+    """Whether each read of it is a request to a server."""
+    return isinstance(path, Remote) and not path.storage.in_memory
+
+
+def relative(path: Location, folder: Location) -> PurePath:
+    """The path of a file in a folder that it is in."""
+    if isinstance(path, Remote) and isinstance(folder, Remote):
+        return PurePosixPath(path.key).relative_to(folder.key)
+    return Path(str(path)).relative_to(str(folder))
+
+
+def _key(path: PurePosixPath) -> str:
+    return path.as_posix() if path.parts else ""
+
+
+class _Ranges(io.RawIOBase):
+    """Each read is a request for a range."""
+
+    def __init__(self, file: Remote) -> None:
+        super().__init__()
+        self._file = file
+        self._size = file.version().nbytes
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = start + offset
+        return self._position
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        out = np.frombuffer(memoryview(buffer), np.uint8)[: max(0, self._size - self._position)]
+        self._file.storage.fill(self._file.key, self._position, out)
+        self._position += len(out)
+        return len(out)

@@ -1,0 +1,60 @@
+"""A folder in the memory of this process: what a program holds, read as if it were files."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
+from typing import ClassVar, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from typing_extensions import override
+
+from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.storage.storage import Storage, Version
+
+
+class Extent(Protocol):
+    """Bytes one after another: an array (uint8), or what gives one for a slice, as of a tensor on a device."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> NDArray[np.uint8]: ...
+
+
+class MemoryFolder(Storage):
+    """A folder whose files are extents in memory. Nothing is copied before it is read.
+
+    Args:
+        address: what messages and records call it.
+        files: the extents of each file, one after another, by its path in the folder.
+    """
+
+    in_memory: ClassVar[bool] = True
+
+    def __init__(self, address: str, files: Mapping[str, Sequence[Extent]]) -> None:
+        self.address = address
+        self._extents = files
+        self._ends = {key: list(accumulate(map(len, extents))) for key, extents in files.items()}
+        self._versions = {key: Version("", ends[-1] if ends else 0, 0) for key, ends in self._ends.items()}
+
+    def files(self) -> Mapping[str, Version]:
+        return self._versions
+
+    def chunks(self, key: str, start: int, stop: int) -> Iterator[NDArray[np.uint8]]:
+        if not 0 <= start <= stop <= self._versions[key].nbytes:
+            raise CheckpointError(f"{self.address}/{key}: ends before byte {stop:,}")
+        place = bisect_right(self._ends[key], start)
+        while start < stop:
+            begin, extent = self._ends[key][place] - len(self._extents[key][place]), self._extents[key][place]
+            data = extent[start - begin : stop - begin]
+            yield data
+            start, place = start + len(data), place + 1
+
+    @override
+    def fill(self, key: str, position: int, out: NDArray[np.uint8]) -> None:
+        filled = 0
+        for data in self.chunks(key, position, position + out.size):
+            out[filled : filled + len(data)] = data
+            filled += len(data)

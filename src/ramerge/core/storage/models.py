@@ -1,0 +1,243 @@
+"""Find the folder of a model that a recipe names by a path, or by a Hugging Face hub id with an optional revision.
+
+`MODEL+ADAPTER`, with as many adapters as wanted, is a model with LoRA adapters on top of it, as mergekit writes it.
+`ADAPTER+ADAPTER` is the same on the base of the recipe. A delta may stand wherever an adapter may. A path that exists
+is that path, even if it has a plus in it.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from pathlib import Path
+
+from ramerge.core.foundation.errors import CheckpointError, DownloadNote, reason
+from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.files import no_such_folder
+from ramerge.core.foundation.text import NOT_UTF8, is_unicode, quoted
+from ramerge.core.storage import hub
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.schemes import is_remote, on_hub, open_remote
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
+# A plus before another remote name stands between two names.
+_PLUS = re.compile(r"\+(?=[a-z][a-z0-9]*://)")
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """A model as written, its folder if it was found, and hub id and revision if it comes from the hub.
+
+    Attributes:
+        written: the text that named it.
+        directory: the folder of the model; of several that are added up, the first one's.
+        hub_id: its id if it comes from the hub.
+        revision: its revision there.
+        adapters: what is added to it, in this order.
+        members: of a soup, the models that it is a mean of, by name; `directory` is that of the first.
+    """
+
+    written: str
+    directory: Location | None
+    hub_id: str | None = None
+    revision: str | None = None
+    adapters: tuple[FoundModel, ...] = ()
+    members: tuple[tuple[str, FoundModel], ...] = ()
+
+    @property
+    def parts(self) -> tuple[FoundModel, ...]:
+        """The model itself, and the adapters on top of it; those of all members."""
+        if self.members:
+            return tuple(part for _, member in self.members for part in member.parts)
+        return (replace(self, adapters=()), *self.adapters)
+
+    @property
+    def folders(self) -> tuple[Location, ...]:
+        """The folders of all parts that were found."""
+        return tuple(part.directory for part in self.parts if part.directory is not None)
+
+    @property
+    def spelled_out(self) -> str:
+        """A name that is valid in every folder: an absolute path, or a hub id with its revision."""
+        own = f"{self.hub_id}@{self.revision}" if self.hub_id else str(self.folder.resolve())
+        return "+".join([own, *(adapter.spelled_out for adapter in self.adapters)])
+
+    @property
+    def folder(self) -> Location:
+        """The folder of a model that was found."""
+        assert self.directory is not None, self.written
+        return self.directory
+
+    @property
+    def location(self) -> str:
+        """The folder for messages, or what was written; with a plus before each adapter."""
+        if self.directory is None or self.members:
+            return self.written
+        return "+".join([str(self.directory), *(adapter.location for adapter in self.adapters)])
+
+
+def is_hub_id(text: str) -> bool:
+    """Whether a name that is no folder would be looked up on the hub."""
+    is_path = text.startswith((".", "/", "~")) or not _HUB_ID.fullmatch(text)
+    return not is_path and ("@" in text or text.count("/") == 1)
+
+
+def resolve(text: str, folder: Path) -> FoundModel:
+    """Find a model: a folder relative to `folder`, else a hub id `name` or `owner/name`, with `@revision`.
+
+    What begins like `s3://` is remote (`storage.schemes`). What begins with `hub:` is a hub id.
+
+    If no folder has this name, it may be several such names with a plus between them: a model and its adapters.
+
+    With `HF_HUB_OFFLINE=1`, only the hub's cache is used.
+
+    Raises:
+        CheckpointError: the name is empty; the hub does not know the model; or the hub cannot be reached and its cache
+            lacks the model.
+    """
+    if not text.strip():
+        raise CheckpointError("a model's name is empty; give a folder or a hub id")
+    if is_remote(text):
+        return _remote(text, folder)
+    try:
+        path = folder / Path(text).expanduser()
+        if not is_unicode(str(path)):
+            raise CheckpointError(f"{quoted(text)}: {NOT_UTF8}")
+        path.stat()  # refuses links that lead round
+    except FileNotFoundError:
+        pass
+    except (ValueError, RuntimeError, OSError) as error:
+        said = reason(error) if isinstance(error, OSError) else error
+        raise CheckpointError(f"{quoted(text)}: is neither a path nor a hub id: {said}") from error
+    if "+" in text and not path.exists():
+        return resolve_all(_added(text), folder)
+    if path.exists() or not is_hub_id(text):
+        return FoundModel(text, path)
+    return _from_hub(text, path)
+
+
+def resolve_all(texts: Sequence[str], folder: Path) -> FoundModel:
+    """Find a model and what is added to it, one after another.
+
+    Raises:
+        CheckpointError: as for `resolve`.
+    """
+    first, *added = [resolve(text, folder) for text in texts]
+    return replace(first, written="+".join(texts), adapters=tuple(added)) if added else first
+
+
+def _added(text: str) -> list[str]:
+    parts = text.split("+")
+    if not all(parts):
+        raise CheckpointError(f"{quoted(text)}: a plus stands between a model and an adapter; one of them is missing")
+    return parts
+
+
+def _remote(text: str, folder: Path) -> FoundModel:
+    """A remote model, and what is added to it. A name with a plus in it is taken as it is if there are files."""
+    if (name := on_hub(text)) is not None:
+        if "+" in name:
+            return resolve_all(_added(text), folder)
+        if not _HUB_ID.fullmatch(name):
+            raise CheckpointError("hub: in front of a model must be followed by owner/name or owner/name@revision")
+        return _from_hub(name, folder / name)
+    first, *added = _PLUS.split(text)
+    if added:
+        return resolve_all([first, *added], folder)
+    place = open_remote(text)
+    if "+" in text and not place.is_dir():
+        return resolve_all(_added(text), folder)
+    return FoundModel(str(place), place)
+
+
+def _from_hub(text: str, path: Path) -> FoundModel:
+    """The commit that a revision of a repository is now: the folder in the hub's cache if it holds all files of it.
+
+    If the hub cannot be asked, the revision is what the cache says. Without obstore, the model is downloaded.
+    """
+    from huggingface_hub.errors import RevisionNotFoundError
+
+    name, _, revision = text.partition("@")
+    try:
+        commit, files = hub.commit_of(name, revision or None)
+    except hub.failures() as error:
+        directory = None if isinstance(error, RevisionNotFoundError) else _in_cache(name, revision)
+        if directory is not None:
+            return FoundModel(text, directory, name, revision or directory.name)
+        raise CheckpointError(not_found(text, path, error)) from error
+    cached = _in_cache(name, commit)
+    if cached is not None and all((cached / key).is_file() for key in files):
+        return FoundModel(text, cached, name, revision or commit)
+    if find_spec("obstore") is None:
+        _announce(text, sum(version.nbytes for version in files.values()))
+        return FoundModel(text, _downloaded(name, commit), name, revision or commit)
+    return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
+
+
+def _announce(text: str, size: int) -> None:
+    from rich.filesize import decimal
+
+    note = f"{text}: downloads {decimal(size)} into the hub's cache; without a download, by range: {install('remote')}"
+    warnings.warn(note, DownloadNote, stacklevel=2)
+
+
+def on_this_machine(model: FoundModel) -> Path:
+    """The folder of a model for a library that reads files; one of the hub is downloaded into the hub's cache.
+
+    Raises:
+        CheckpointError: it is remote, or cannot be downloaded.
+    """
+    if isinstance(model.folder, Path):
+        return model.folder
+    if model.hub_id is None:
+        raise CheckpointError(f"{model.folder}: must be on this machine for this; copy it to a folder first")
+    return _downloaded(model.hub_id, model.revision or "")
+
+
+def _downloaded(name: str, revision: str) -> Path:
+    with hub.readable_errors(f"{name}@{revision}"):
+        return _snapshot(name, revision, local_files_only=False)
+
+
+def _in_cache(name: str, revision: str) -> Path | None:
+    try:
+        return _snapshot(name, revision, local_files_only=True)
+    except hub.failures():
+        return None
+
+
+def _snapshot(name: str, revision: str, *, local_files_only: bool) -> Path:
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            name,
+            revision=revision or None,
+            allow_patterns=hub.WANTED,
+            ignore_patterns=hub.UNWANTED,
+            local_files_only=local_files_only,
+        )
+    )
+
+
+def not_found(text: str, path: Path, error: Exception) -> str:
+    """Message about a name that is not a folder and that the hub does not provide, either."""
+    from huggingface_hub.errors import OfflineModeIsEnabled
+
+    if path.parent.is_dir():  # the folder of an owner is rarely on this machine
+        asked = "" if hub.gave_no_answer(error) else f" ({hub.said(error)})"
+        return no_such_folder(path, f", and the hub provides no such model{asked}")
+    if isinstance(error, OfflineModeIsEnabled):
+        return (
+            f"{text}: there is no folder {path}, the hub's cache does not have this model, and the hub is not asked "
+            "because HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE is set; check the path, unset the variable, or download "
+            "the model first (hf download)"
+        )
+    nowhere = "there is no folder of this name" if str(path) == text else f"there is no folder {path}"
+    return (
+        f"{text}: {nowhere}, and the hub cannot provide it: {hub.said(error)}; correct the path, or download the model "
+        "first (hf download)"
+    )

@@ -1,0 +1,94 @@
+"""Schemes of remote names, such as `s3://` or `hub:`: what a model is read from, and where an output is uploaded to."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TypeAlias
+
+from ramerge.core.foundation.errors import CheckpointError, SendError
+from ramerge.core.foundation.text import without_secrets
+from ramerge.core.storage.bucket_upload import BucketUpload
+from ramerge.core.storage.hub_upload import HubUpload
+from ramerge.core.storage.location import Remote
+from ramerge.core.storage.objects import SCHEMES, open_bucket
+
+UploadTarget: TypeAlias = BucketUpload | HubUpload
+"""A remote place that will hold a model. Shards are put whole; nothing is visible before the commit."""
+
+_HUB = "hub:"
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/(/?)(.*)", re.DOTALL)
+
+
+def is_remote(text: str) -> bool:
+    """Whether a name says that it is remote: it begins like `s3://`, or `hub:`. `Path` makes one slash of two."""
+    return _SCHEME.match(text) is not None or on_hub(text) is not None
+
+
+def on_hub(text: str) -> str | None:
+    """Part of a name after `hub:`."""
+    return text[len(_HUB) :] if text.lower().startswith(_HUB) else None
+
+
+def open_remote(text: str) -> Remote:
+    """The folder of a name such as `s3://bucket/model`. Nothing is asked of a server yet.
+
+    Raises:
+        CheckpointError: the name is not that of a folder of a bucket, holds credentials, or obstore is not installed.
+    """
+    return Remote(open_bucket(_checked(text)))
+
+
+def open_upload(text: str, staging: Path, *, public: bool) -> UploadTarget:
+    """Where a model is uploaded to, by a name such as `s3://bucket/model` or `hub:owner/name@branch`.
+
+    Nothing is asked of a server yet.
+
+    Args:
+        text: the name.
+        staging: the folder on this machine in which files lie until they are uploaded.
+        public: whether anyone may see the model.
+
+    Raises:
+        CheckpointError: the name has no supported scheme, holds credentials, or obstore is not installed.
+    """
+    if (name := on_hub(text)) is not None:
+        return HubUpload(name, staging, public=public)
+    address = _checked(text)
+    if public:
+        raise CheckpointError(f"{address}: --public applies to the hub only; a bucket has its own rules")
+    return BucketUpload(open_bucket(address, SendError), staging)
+
+
+def _checked(text: str) -> str:
+    """The name of a bucket's folder.
+
+    Raises:
+        CheckpointError: the scheme is not supported, a slash is missing, or the name holds credentials, a query, or
+            what no folder of a bucket is called.
+    """
+    found = _SCHEME.fullmatch(text)
+    scheme = found[1].lower() if found is not None else ""
+    if found is None or scheme not in SCHEMES:
+        supported = ", ".join(f"{each}://" for each in SCHEMES)
+        raise CheckpointError(f"{without_secrets(text)}: has no supported scheme ({supported})")
+    if not found[2]:
+        meant = without_secrets(f"{scheme}://{found[3]}")
+        raise CheckpointError(
+            f"{without_secrets(text)}: has one slash after {found[1]}: and needs two: {meant} (in Python as a string: "
+            "a Path keeps only one)"
+        )
+    rest, query_mark, _ = found[3].partition("?")
+    if "@" in rest.partition("/")[0]:
+        raise CheckpointError(
+            f"{scheme}://{rest.partition('@')[2]}: a name must not hold user and password; credentials come from the "
+            "environment"
+        )
+    name = f"{scheme}://{rest}"
+    if query_mark:
+        raise CheckpointError(f"{name}: a query has no meaning here; credentials come from the environment")
+    if rest.strip("/") and not {"", ".", ".."}.isdisjoint(rest.rstrip("/").split("/")):
+        raise CheckpointError(f"{name}: names of buckets and folders have no part that is empty, `.` or `..`")
+    if not rest.isprintable():
+        raise CheckpointError(f"{name}: names of buckets and folders have no tabs, newlines or the like")
+    return name

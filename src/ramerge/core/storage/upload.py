@@ -1,0 +1,134 @@
+"""Files that a run has uploaded, and how its files are named there."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import xxhash
+
+from ramerge.core.foundation.errors import OutputError
+
+INDEX_ENDING = ".safetensors.index.json"
+HIDDEN = ".ramerge-"
+"""What objects begin with that lie at a place only while a run writes there."""
+CLAIM = f"{HIDDEN}commit"
+"""The object that only one run can put, which then may write what has the same name in all runs."""
+_WEIGHTS = ".safetensors"
+_RUN_BYTES = 6
+_NUMBERED = re.compile(r"(.+?)-(\d{5}(?:-of-\d{5})?)")
+_OF_RUN = re.compile(rf".*-([0-9a-f]{{{2 * _RUN_BYTES}}})-\d{{5}}(-of-\d{{5}})?\.safetensors")
+
+
+class DefeatedError(OutputError):
+    """Another process has completed its output at the same place meanwhile. Nothing of it was changed."""
+
+
+@dataclass
+class UploadRun:
+    """Files that one run has uploaded, and what it found at the place when it began.
+
+    It is noted in a log, which is on the disk before a shard is removed here: first the run, then each shard that has
+    arrived. So a later process can continue.
+
+    Attributes:
+        log: the file.
+        name: distinguishes the run from all others; empty before it begins. Its shards carry it.
+        seen: what the place held, as `BucketUpload.begin` gives it.
+        arrived: by local name, what `BucketUpload.put` has said of a shard.
+        puts: name and digest of each small file that the run has put, or was about to.
+    """
+
+    log: Path
+    name: str = ""
+    seen: Mapping[str, Any] = field(default_factory=dict)
+    arrived: dict[str, str] = field(default_factory=dict)
+    puts: set[tuple[str, str]] = field(default_factory=set)
+
+    def read(self) -> None:
+        """Take what the log says, as far as it is whole."""
+        with suppress(OSError):
+            for line in self.log.read_bytes().splitlines():
+                with suppress(ValueError, LookupError, TypeError):
+                    self._take(json.loads(line))
+
+    def begin(self, seen: Mapping[str, Any]) -> None:
+        """Begin another run."""
+        self.log.unlink(missing_ok=True)
+        self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen)})
+
+    def add(self, shard: str, tag: str) -> None:
+        """A shard has arrived."""
+        self._note({"shard": shard, "tag": tag})
+
+    def note_put(self, name: str, data: bytes, *, refused: bool = False) -> None:
+        """A small file is about to be put, or was refused, because another program had just put one.
+
+        It is noted before, so that a later process knows it whenever this one is killed. An ETag, which only the answer
+        tells, would say no more: it is a digest, too.
+        """
+        self._note({"put": name, "digest": _digest(data), "refused": refused})
+
+    def has_put(self, name: str, data: bytes | None) -> bool:
+        """Whether a small file at the place may be the run's own: the run has put these bytes under this name."""
+        return data is not None and (name, _digest(data)) in self.puts
+
+    @property
+    def claim(self) -> bytes:
+        """The content of the run's claim."""
+        return self.name.encode()
+
+    def _note(self, said: dict[str, Any]) -> None:
+        with self.log.open("ab") as file:
+            file.write(f"\n{json.dumps(said)}\n".encode())  # on a line of its own, whatever is torn before it
+            file.flush()
+            os.fsync(file.fileno())
+        self._take(said)
+
+    def _take(self, said: dict[str, Any]) -> None:
+        if "run" in said:
+            self.name, self.seen = str(said["run"]), dict(said["seen"])
+            self.arrived.clear()
+            self.puts.clear()
+        elif "put" in said:
+            put = str(said["put"]), str(said["digest"])
+            self.puts.discard(put) if said["refused"] else self.puts.add(put)
+        else:
+            self.arrived[str(said["shard"])] = str(said["tag"])
+
+    def named(self, name: str) -> str:
+        """Name of a local shard at the place."""
+        path = PurePosixPath(name)
+        stem = path.name.removesuffix(_WEIGHTS)
+        found = _NUMBERED.fullmatch(stem)
+        begin, number = found.groups() if found is not None else (stem, "00001-of-00001")
+        return str(path.with_name(f"{begin}-{self.name}-{number}{_WEIGHTS}"))
+
+    def owns(self, name: str) -> bool:
+        """Whether a file at the place is a shard of this run."""
+        found = _OF_RUN.fullmatch(PurePosixPath(name).name)
+        return found is not None and found[1] == self.name
+
+
+def _digest(data: bytes) -> str:
+    return str(xxhash.xxh3_128_hexdigest(data))
+
+
+def is_shard_of_run(name: str) -> bool:
+    """Whether a file has the name of a run in its own. Unless an index names it, it belongs to no model."""
+    return _OF_RUN.fullmatch(PurePosixPath(name).name) is not None
+
+
+def shards_named(index: bytes) -> set[str]:
+    """The files that an index names; none if it cannot be understood."""
+    try:
+        return {str(name) for name in json.loads(index)["weight_map"].values()}
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        return set()

@@ -1,0 +1,82 @@
+"""Input and output embeddings by name, and which of them are tied."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.tensor import Tensor
+from ramerge.core.tensors.text_config import map_text, text_configs
+
+HEADS = ("lm_head.weight", "output.weight", "embed_out.weight")
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+    "embed_in.weight",
+)
+_HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed_out.weight"}
+# Classes of transformers with output embeddings. They tie them unless config.json says otherwise.
+_WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
+
+
+def is_tied(config: Mapping[str, Any]) -> bool:
+    """Whether `config.json` says that input and output embeddings are one tensor."""
+    return any(part.get("tie_word_embeddings") for part in text_configs(config))
+
+
+def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
+    """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
+    stored = any(name.endswith(HEADS) for name in checkpoint.tensors)
+    silent = not stored and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
+    if not is_tied(checkpoint.config) and not (silent and _has_head(checkpoint.config)):
+        return None
+    return embedding_of(HEADS[0], None, checkpoint.tensors.values())
+
+
+def _has_head(config: Mapping[str, Any]) -> bool:
+    names = config.get("architectures")
+    return isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
+
+
+def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:
+    """The name of the output embedding that belongs to an input embedding."""
+    if stored := next((name for name in checkpoint.tensors if name.endswith(HEADS)), None):
+        return stored
+    head = next((head for end, head in _HEADS_OF.items() if embedding.name.endswith(end)), HEADS[0])
+    return f"language_model.{head}" if embedding.name.startswith("language_model.model.") else head
+
+
+def untied(checkpoint: Checkpoint) -> Checkpoint:
+    """The same model with an output embedding of its own, if it is tied; otherwise the checkpoint itself."""
+    embedding = tied_embedding(checkpoint)
+    if embedding is None:
+        return checkpoint
+    head = head_of(checkpoint, embedding)
+    tensors = {**checkpoint.tensors, head: replace(embedding, name=head)}
+    quantized = checkpoint.quantized and replace(checkpoint.quantized, shards={})
+    config = dict(checkpoint.config)
+    untie(config)
+    return replace(checkpoint, tensors=tensors, shards={}, quantized=quantized, config=config, untied=True)
+
+
+def untie(config: dict[str, Any]) -> None:
+    """Let a configuration say that input and output embeddings are two tensors, also for its text model."""
+    config |= map_text(config, lambda part: {**part, "tie_word_embeddings": False})
+
+
+def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Tensor]) -> Tensor | None:
+    """The input embedding that an output embedding of this name and shape (any, if None) would be tied to."""
+    if not head.endswith(HEADS):
+        return None
+    candidates = [tensor for tensor in tensors if tensor.name.endswith(EMBEDDINGS)]
+    return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
+
+
+def set_vocabulary(config: dict[str, Any], rows: int) -> None:
+    """Set the number of tokens that a configuration states, also of its text model."""
+    config |= map_text(config, lambda part: {**part, "vocab_size": rows} if "vocab_size" in part else part)

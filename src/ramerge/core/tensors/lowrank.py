@@ -1,0 +1,386 @@
+"""Origins that compute: a base and a low-rank product (LoRA, DoRA), and a base with other rows for some tokens.
+
+All of them give float32. As in PEFT's `merge_and_unload` of a float32 model, the product is summed in float32, then
+multiplied by the scaling, then added to the base, each rounded once. PEFT may sum a product in another order.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.reader import Reader
+from ramerge.core.tensors.tensor import Origin, Tensor
+
+Bytes = NDArray[np.uint8]
+Reals = NDArray[np.float32]
+
+WIDENED = ("BF16", "F16", "F32")
+"""The dtypes of what these origins compute with."""
+
+# Elements of a factor that are in memory at a time: rank 64 of 8,192 columns.
+_PANEL = 1 << 19
+# One tensor's columns at a time: all threads work on blocks of the same one. A base may itself be computed so.
+_computing = threading.RLock()
+
+
+def _take(reader: Reader, elements: int) -> Reals:
+    return reader.arena.take(4 * elements).view(np.float32)
+
+
+def _load(reader: Reader, tensor: Tensor, start: int, stop: int, out: Reals) -> None:
+    if tensor.dtype == "F32":
+        reader.read(tensor, start, stop, out.view(np.uint8))
+        return
+    with reader.arena.scratch():
+        raw = reader.arena.take(2 * (stop - start))
+        reader.read(tensor, start, stop, raw)
+        convert(tensor.dtype, raw, "F32", out.view(np.uint32), stop - start)
+
+
+def _load_scratch(tensor: Tensor, elements: int) -> int:
+    return (0 if tensor.dtype == "F32" else room(2 * elements)) + tensor.scratch(elements)
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One of the two thin matrices of a product, or of one product for each of several experts.
+
+    The element for row or column `i`, rank `k` and expert `e` is element `first` + `i` * `index` + `k` * `rank` + `e` *
+    `expert` of a tensor.
+    """
+
+    tensor: Tensor
+    index: int
+    rank: int
+    expert: int = 0
+    first: int = 0
+
+    def _spanned(self, count: int, rank: int) -> int:
+        return count * rank if self._in_runs(count) else (count - 1) * self.index + (rank - 1) * self.rank + 1
+
+    def _in_runs(self, count: int) -> bool:
+        """Whether the elements of a rank are a run, with what is not wanted before the run of the next."""
+        return self.index == 1 and count < self.rank
+
+    def panel(self, length: int, rank: int) -> int:
+        """How many of `length` rows or columns are read at a time."""
+        return max(1, min(length, _PANEL // max(self.index, rank)))
+
+    def scratch(self, count: int, rank: int) -> int:
+        """Bytes that `read` takes at most for up to `count` rows or columns."""
+        spanned = max(count * rank, (count - 1) * self.index + (rank - 1) * self.rank + 1)
+        if self.index == 1:
+            spanned = count * rank
+        return room(4 * spanned) + room(4 * count * rank) + _load_scratch(self.tensor, spanned)
+
+    def read(self, reader: Reader, expert: int, rank: int, low: int, high: int, *, ranks_first: bool) -> Reals:
+        """Rows or columns `low:high` as a matrix (`high` - `low`, `rank`), or (`rank`, `high` - `low`), row by row."""
+        count, begin = high - low, self.first + expert * self.expert + low * self.index
+        span = _take(reader, self._spanned(count, rank))
+        if self._in_runs(count):
+            for k in range(rank):
+                place = begin + k * self.rank
+                _load(reader, self.tensor, place, place + count, span[k * count : (k + 1) * count])
+            index, step = 1, count
+        else:
+            _load(reader, self.tensor, begin, begin + span.size, span)
+            index, step = self.index, self.rank
+        wanted = (1, count) if ranks_first else (rank, 1)
+        if span.size == count * rank and ((index, step) == wanted or 1 in (count, rank)):
+            return span
+        found = np.lib.stride_tricks.as_strided(span, (count, rank), (4 * index, 4 * step), writeable=False)
+        result = _take(reader, count * rank)
+        if ranks_first:
+            result.reshape(rank, count)[:] = found.T
+        else:
+            result.reshape(count, rank)[:] = found
+        return result
+
+
+@dataclass(frozen=True)
+class Region:
+    """The rows, or columns, of each matrix that a product belongs to: `first`, and every `step`th after it.
+
+    Attributes:
+        first: the number of the first one.
+        step: from one to the next.
+        count: how many.
+        is_columns: whether they are columns.
+    """
+
+    first: int
+    step: int
+    count: int
+    is_columns: bool = False
+
+
+@dataclass(frozen=True)
+class LowRank(Origin):
+    """base + scaling * left @ right; with magnitudes, each row or each column of that has its magnitude as norm (DoRA).
+
+    The tensor is one matrix, or one for each expert in its first dimension, or a vector, which is a matrix of one row.
+
+    Attributes:
+        base: of the same shape.
+        left: (rows, rank); None for ones, with rank 1.
+        right: (rank, columns).
+        ranks: the rank of the product.
+        scaling: of the product.
+        magnitude: one for each row, or for each column; None without DoRA.
+        by_column: whether magnitudes are those of columns.
+        region: where the product belongs if it is not the whole matrix; not with DoRA.
+        places: for each matrix, the number of its product, or -1 if it has none; by default, each has its own.
+    """
+
+    base: Tensor
+    left: Factor | None
+    right: Factor
+    ranks: int
+    scaling: float
+    magnitude: Tensor | None = None
+    by_column: bool = False
+    region: Region | None = None
+    places: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        factors = [factor.tensor for factor in (self.left, self.right) if factor is not None]
+        return (*factors, *([self.magnitude] if self.magnitude is not None else []), self.base)
+
+    # --- memory ------------------------------------------------------------------------------------------------------
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        if self.magnitude is None:
+            return self._sum_scratch(tensor, elements)
+        rows, columns = _matrix(tensor)
+        if self.by_column:
+            panel = self._rows_at_a_time(tensor) * columns
+            return max(
+                self._sum_scratch(tensor, elements),
+                room(4 * panel) + room(4 * columns) + _load_scratch(self.magnitude, columns),
+                room(4 * panel) + self._sum_scratch(tensor, panel),
+            )
+        touched = min(rows, elements // columns + 2)
+        return (
+            room(4 * touched)
+            + _load_scratch(self.magnitude, touched)
+            + room(4 * columns)
+            + self._sum_scratch(tensor, max(elements, columns))
+        )
+
+    def _sum_scratch(self, tensor: Tensor, elements: int) -> int:
+        rows, columns = _matrix(tensor)
+        touched = min(rows, elements // columns + 2)
+        right = self.right.scratch(self.right.panel(columns, self.ranks), self.ranks)
+        left = room(4 * touched)
+        if self.left is not None:
+            left = self.left.scratch(self.left.panel(touched, self.ranks), self.ranks)
+        apart = 0
+        if self.region is not None:
+            high, width = self._panel_of(self.region, columns)
+            apart = room(4 * min(high, touched) * width)
+        return max(_load_scratch(self.base, elements), room(16 * TILE) + right + left + apart)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        values = out.view(np.float32)
+        if self.magnitude is None:
+            self._sum(reader, tensor, start, stop, values)
+        elif self.by_column:
+            factors = self._column_factors(reader, tensor)
+            self._sum(reader, tensor, start, stop, values)
+            scale_columns(values, start, factors)
+        else:
+            self._scaled_rows(reader, tensor, start, stop, values)
+
+    def _sum(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
+        _load(reader, self.base, start, stop, values)
+        rows, columns = _matrix(tensor)
+        size = rows * columns
+        with reader.arena.scratch():
+            sums = _take(reader, 4 * TILE)
+            for expert in range(start // size, -(-stop // size)):
+                begin = expert * size
+                low, high = max(start, begin), min(stop, begin + size)
+                place = self.places[expert] if self.places else expert
+                inside = values[low - start : high - start]
+                if place >= 0 and self.region is not None:
+                    self._add_region(reader, place, self.region, columns, low - begin, inside, sums)
+                elif place >= 0:
+                    self._add(reader, place, columns, low - begin, inside, sums)
+
+    @staticmethod
+    def _panel_of(region: Region, columns: int) -> tuple[int, int]:
+        """How many rows of a region are computed at a time, and how wide they are."""
+        width = region.count if region.is_columns else columns
+        return max(1, _PANEL // width), width
+
+    def _add_region(
+        self, reader: Reader, expert: int, region: Region, columns: int, start: int, values: Reals, sums: Reals
+    ) -> None:
+        """As `_add`, for some rows or columns of the expert's matrix."""
+        stop = start + values.size
+        top, bottom = start // columns, -(-stop // columns)
+        high, width = self._panel_of(region, columns)
+        first, step = (0, 1) if region.is_columns else (region.first, region.step)
+        begin, end = max(0, -(-(top - first) // step)), -(-(bottom - first) // step)
+        end = end if region.is_columns else min(end, region.count)
+        for low in range(begin, end, high):
+            with reader.arena.scratch():
+                rows = min(high, end - low)
+                product = _take(reader, rows * width)
+                product[:] = 0
+                self._add(reader, expert, width, low * width, product, sums)
+                for row in range(rows):
+                    place = (first + (low + row) * step) * columns - start
+                    line = product[row * width : (row + 1) * width]
+                    if region.is_columns:
+                        _add_strided(values, line, place + region.first, region.step)
+                    else:
+                        _add_strided(values, line, place, 1)
+
+    def _add(self, reader: Reader, expert: int, columns: int, start: int, values: Reals, sums: Reals) -> None:
+        """Add the product to elements from `start` on of an expert's matrix."""
+        stop = start + values.size
+        top, bottom = start // columns, -(-stop // columns)
+        begin, end = (start % columns, (stop - 1) % columns + 1) if bottom - top == 1 else (0, columns)
+        wide = self.right.panel(columns, self.ranks)
+        high = self.left.panel(bottom - top, self.ranks) if self.left is not None else bottom - top
+        for column in range(begin, end, wide):
+            last = min(column + wide, end)
+            with reader.arena.scratch():
+                right = self.right.read(reader, expert, self.ranks, column, last, ranks_first=True)
+                for row in range(top, bottom, high):
+                    below = min(row + high, bottom)
+                    with reader.arena.scratch():
+                        left = self._left(reader, expert, row, below)
+                        add_product(
+                            values,
+                            start,
+                            columns,
+                            left,
+                            right,
+                            (row, below - row),
+                            (column, last - column),
+                            self.ranks,
+                            self.scaling,
+                            sums,
+                        )
+
+    def _left(self, reader: Reader, expert: int, row: int, below: int) -> Reals:
+        if self.left is not None:
+            return self.left.read(reader, expert, self.ranks, row, below, ranks_first=False)
+        ones = _take(reader, below - row)
+        ones[:] = 1
+        return ones
+
+    def _scaled_rows(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
+        """As `_sum`, with the magnitude of each row. Rows that the block cuts are computed whole for their norms."""
+        assert self.magnitude is not None
+        columns = _matrix(tensor)[1]
+        top, bottom = start // columns, -(-stop // columns)
+        magnitudes = _take(reader, bottom - top)
+        _load(reader, self.magnitude, top, bottom, magnitudes)
+        first, last = -(-start // columns), stop // columns  # the rows that are whole
+        if first < last:
+            inside = values[first * columns - start : last * columns - start]
+            self._sum(reader, tensor, first * columns, last * columns, inside)
+            scale_rows(inside, columns, magnitudes[first - top : last - top])
+        for row in {top, bottom - 1} - set(range(first, last)):
+            with reader.arena.scratch():
+                whole = _take(reader, columns)
+                self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
+                scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
+                low, high = max(start, row * columns), min(stop, (row + 1) * columns)
+                values[low - start : high - start] = whole[low - row * columns : high - row * columns]
+
+    def _column_factors(self, reader: Reader, tensor: Tensor) -> Reals:
+        """Factors of the columns. Every element of a column counts, so it is computed once and kept."""
+        assert self.magnitude is not None
+        with _computing:
+            if (known := vars(self).get("_factors")) is not None:
+                return cast(Reals, known)
+            rows, columns = _matrix(tensor)
+            sums = np.zeros(columns, np.float64)
+            step = self._rows_at_a_time(tensor)
+            with reader.arena.scratch():
+                values = _take(reader, step * columns)
+                for row in range(0, rows, step):
+                    below = min(row + step, rows)
+                    part = values[: (below - row) * columns]
+                    self._sum(reader, tensor, row * columns, below * columns, part)
+                    add_squares(part, sums)
+                magnitudes = _take(reader, columns)
+                _load(reader, self.magnitude, 0, columns, magnitudes)
+                with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+                    factors = np.divide(magnitudes, np.sqrt(sums).astype(np.float32), dtype=np.float32)
+            vars(self)["_factors"] = factors
+            return factors
+
+    @staticmethod
+    def _rows_at_a_time(tensor: Tensor) -> int:
+        rows, columns = _matrix(tensor)
+        return max(1, min(rows, _PANEL // columns))
+
+
+def _add_strided(values: Reals, line: Reals, place: int, step: int) -> None:
+    """Add a line to every `step`th value from a place on, as far as these are in `values`."""
+    begin, end = max(0, -(place // step)), min(line.size, -((place - values.size) // step))
+    if begin < end:
+        values[place + begin * step : place + (end - 1) * step + 1 : step] += line[begin:end]
+
+
+def _matrix(tensor: Tensor) -> tuple[int, int]:
+    rows, columns = tensor.shape[-2:] if len(tensor.shape) > 1 else (1, *tensor.shape)
+    return rows, columns
+
+
+@dataclass(frozen=True)
+class OtherRows(Origin):
+    """A matrix in float32 in which some rows are those of another one: embeddings with other values for some tokens.
+
+    Attributes:
+        base: of the same shape.
+        rows: the numbers of those rows, ascending.
+        places: for each of them, its row in `values`.
+        values: a matrix of as many columns.
+    """
+
+    base: Tensor
+    rows: tuple[int, ...]
+    places: tuple[int, ...]
+    values: Tensor
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        return self.values, self.base
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        columns = min(elements, tensor.shape[1])
+        return max(_load_scratch(self.base, elements), _load_scratch(self.values, columns))
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        values, columns = out.view(np.float32), tensor.shape[1]
+        _load(reader, self.base, start, stop, values)
+        for number in range(bisect_left(self.rows, start // columns), bisect_left(self.rows, -(-stop // columns))):
+            begin = self.rows[number] * columns
+            low, high = max(start, begin), min(stop, begin + columns)
+            place = self.places[number] * columns + low - begin
+            _load(reader, self.values, place, place + high - low, values[low - start : high - start])

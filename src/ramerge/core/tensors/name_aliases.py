@@ -1,0 +1,118 @@
+"""Other names under which libraries store the same tensor: a table, and all names that follow from one by it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from ramerge.core.tensors.text_config import text_configs
+
+
+@dataclass(frozen=True)
+class Renaming:
+    """Names of which a part, a regular expression, may be replaced.
+
+    Attributes:
+        pattern: what is replaced.
+        text: by what.
+        why: who writes such names.
+    """
+
+    pattern: str
+    text: str
+    why: str
+
+
+_WRAPPED = "wrappers of torch and trainers"
+_VISION = "the text model in a model for images"
+_HEADLESS = "a model without its head"
+_MIXTRAL = "Mixtral and MiniMax in files and in memory"
+_PRIME = "names of training in prime-rl"
+_MLX = "names of MLX"
+_TINKER = "names of training in Tinker"
+TOWERS = "visual|vision_tower|vision_model|multi_modal_projector|audio_tower"
+
+RENAMINGS = (
+    Renaming(r"(^|\.)(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.", r"\1", _WRAPPED),
+    Renaming(r"^(?:module|actor|policy|pretrained_model|_forward_module)\.", "", _WRAPPED),
+    Renaming(r"^model\.language_model\.", "model.", _VISION),
+    Renaming(rf"^model\.(?!language_model\.|(?:{TOWERS})\.)", "model.language_model.", _VISION),
+    Renaming(r"^language_model\.model\.", "model.language_model.", _VISION),
+    Renaming(r"^model\.language_model\.", "language_model.model.", _VISION),
+    Renaming(r"^language_model\.lm_head\.", "lm_head.", _VISION),
+    Renaming(r"^lm_head\.", "language_model.lm_head.", _VISION),
+    Renaming(rf"^({TOWERS})\.", r"model.\1.", _VISION),
+    Renaming(rf"^model\.({TOWERS})\.", r"\1.", _VISION),
+    Renaming(r"^(?=(?:layers|embed_tokens|norm)\.)", "model.", _HEADLESS),
+    Renaming(r"^model\.(?=(?:layers|embed_tokens|norm)\.)", "", _HEADLESS),
+    Renaming(r"^(?=(?:h|wte|wpe|ln_f)\.)", "transformer.", _HEADLESS),
+    Renaming(r"^transformer\.(?=(?:h|wte|wpe|ln_f)\.)", "", _HEADLESS),
+    Renaming(r"\.mlp\.(?=gate\.|experts\.|shared_experts?\.)", ".block_sparse_moe.", _MIXTRAL),
+    Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
+    Renaming(r"\.mlp\.gate\.e_score_correction_bias$", ".block_sparse_moe.e_score_correction_bias", _MIXTRAL),
+    Renaming(r"\.block_sparse_moe\.e_score_correction_bias$", ".mlp.gate.e_score_correction_bias", _MIXTRAL),
+    Renaming(r"\.mlp\.router\.gate\.", ".mlp.gate.", _PRIME),
+    Renaming(r"\.mlp\.expert_bias$", ".mlp.gate.e_score_correction_bias", _PRIME),
+    Renaming(r"(?<!\.mlp)\.shared_expert(?=\.|_gate\.)", ".mlp.shared_expert", _PRIME),
+    *(
+        Renaming(rf"\.shared_expert\.{short}(?:\.weight)?$", f".shared_expert.{long}.weight", _PRIME)
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+    ),
+    Renaming(r"\.shared_expert\.", ".shared_experts.", _PRIME),
+    Renaming(r"\.experts\.w2$", ".experts.down_proj", _PRIME),
+    Renaming(r"^(?:model\.)?unembed_tokens\.", "lm_head.", _TINKER),
+    Renaming(r"\.attn\.(?=[qkvo]_proj\.)", ".self_attn.", _TINKER),
+    *(
+        Renaming(rf"\.switch_mlp\.{long}\.weight$", f".experts.{short}", _MLX)
+        for short, long in (("w1", "gate_proj"), ("w2", "down_proj"), ("w3", "up_proj"))
+    ),
+)
+
+
+def interleaves_gates(config: Mapping[str, Any]) -> bool:
+    """Whether rows of gate and up take turns in `experts.gate_up_proj`, instead of lying one below the other."""
+    return any(part.get("model_type") == "gpt_oss" for part in text_configs(config))
+
+
+# Names that follow from a name by the table; real ones need three steps.
+_MOST_STEPS = 4
+_MOST_NAMES = 32
+
+
+_COMPILED = [(re.compile(row.pattern), row) for row in RENAMINGS]
+# Numbers of layers and experts, but not that of a part such as w1.
+_NUMBERS = re.compile(r"(?<![^.])\d+(?![^.])")
+# Stands for a number, of which no row of the table takes notice.
+_NUMBER = "\0"
+
+
+def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
+    """All names that follow from a name by the table, each with the reasons of its steps."""
+    numbers = _NUMBERS.findall(name)
+    if _NUMBER in name or not numbers:
+        return dict(_spelled(name))
+    found = _spelled(_NUMBERS.sub(_NUMBER, name))
+    return {_numbered(other, numbers): reasons for other, reasons in found.items()}
+
+
+def _numbered(template: str, numbers: list[str]) -> str:
+    first, *others = template.split(_NUMBER)
+    return first + "".join(number + text for number, text in zip(numbers, others, strict=True))
+
+
+@lru_cache(4096)  # layers and experts differ in their numbers only
+def _spelled(name: str) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {name: ()}
+    new = [name]
+    for _ in range(_MOST_STEPS):
+        previous, new = new, []
+        for start in previous:
+            for pattern, row in _COMPILED:
+                other = pattern.sub(row.text, start)
+                if other not in found and len(found) < _MOST_NAMES:
+                    found[other] = (*found[start], row.why)
+                    new.append(other)
+    return found

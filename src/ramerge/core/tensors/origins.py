@@ -1,0 +1,357 @@
+"""Origins that move elements and do not change them: tensors in pieces, parts of tensors, transposed tensors.
+
+A box in a tensor of many dimensions is read as a box in a matrix: dimensions that it covers completely are joined with
+the dimension before them. What remains has rows and columns, and at most one row at each end of a block is incomplete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.reader import Reader
+from ramerge.core.tensors.tensor import Origin, Stored, Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Box:
+    """A box in a matrix.
+
+    Attributes:
+        row: its first row in the matrix.
+        rows: how many rows it has.
+        column: its first column in the matrix.
+        columns: how many columns it has.
+        width: columns of the matrix.
+    """
+
+    row: int
+    rows: int
+    column: int
+    columns: int
+    width: int
+
+    @staticmethod
+    def of(shape: Sequence[int], offsets: Sequence[int], sizes: Sequence[int]) -> Box | None:
+        """The box of these sizes at these offsets in a tensor, as a box in a matrix; None if it is in none."""
+        joined: list[tuple[int, int, int]] = []  # extent, offset, size
+        for extent, offset, size in zip(shape, offsets, sizes, strict=True):
+            if joined and size == extent:
+                outer, place, count = joined.pop()
+                joined.append((outer * extent, place * extent, count * extent))
+            elif joined and joined[-1][2] == 1:
+                outer, place, _ = joined.pop()
+                joined.append((outer * extent, place * extent + offset, size))
+            else:
+                joined.append((extent, offset, size))
+        if len(joined) > 2:
+            return None
+        (_, row, rows), (width, column, columns) = [(1, 0, 1)] * (2 - len(joined)) + joined
+        return Box(row, rows, column, columns, width)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether its elements follow one another in the matrix."""
+        return self.columns == self.width or self.rows == 1
+
+
+def _segments(start: int, stop: int, width: int) -> Iterator[tuple[int, int, int, int]]:
+    """Elements `start:stop` of a matrix as boxes: an incomplete row, complete rows, an incomplete row.
+
+    Each as first row, row after the last, first column, column after the last.
+    """
+    while start < stop:
+        row, column = divmod(start, width)
+        if column or stop - start < width:
+            end = min(width, column + stop - start)
+            yield row, row + 1, column, end
+            start += end - column
+        else:
+            last = stop // width
+            yield row, last, 0, width
+            start = last * width
+
+
+def _rectangle(flat: Bytes, first: int, rows: int, pitch: int, columns: int) -> Bytes:
+    """`rows` stretches of `columns` bytes at distances of `pitch` bytes, the first at byte `first`; shares memory."""
+    end = first + (rows - 1) * pitch + columns
+    return np.lib.stride_tricks.as_strided(flat[first:end], (rows, columns), (pitch, 1))
+
+
+@dataclass(frozen=True)
+class PlacedPiece:
+    """A part of a tensor that is stored as a tensor: a box, at `offsets`, one for each dimension."""
+
+    offsets: tuple[int, ...]
+    tensor: Tensor
+
+
+class _Moved(Origin):
+    """Elements of other tensors, which are not changed. They come from one checkpoint, which has one encoding."""
+
+    @property
+    def encoding(self) -> str:
+        return next((part.encoding for part in self.parts if part.encoding), "")
+
+
+@dataclass(frozen=True)
+class Pieces(_Moved):
+    """Boxes of the same dtype that together make up a tensor, none twice; formats check this."""
+
+    pieces: tuple[PlacedPiece, ...]
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        return [piece.tensor for piece in self.pieces]
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        width = itemsize(tensor.dtype)
+        most = 0
+        for piece in self.pieces:
+            if not piece.tensor.elements:
+                continue
+            box = self._box(tensor, piece)
+            inside = min(elements, piece.tensor.elements)
+            copied = 0 if box.columns == box.width else room(inside * width)
+            most = max(most, copied + piece.tensor.scratch(inside))
+        return most
+
+    @staticmethod
+    def _box(tensor: Tensor, piece: PlacedPiece) -> Box:
+        box = Box.of(tensor.shape, piece.offsets, piece.tensor.shape)
+        assert box is not None, f"{tensor.name} at {piece.offsets} is no box in a matrix"
+        return box
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        for piece in self.pieces:
+            if piece.tensor.elements:
+                self._read(reader, piece.tensor, self._box(tensor, piece), start, stop, out)
+
+    @staticmethod
+    def _read(reader: Reader, part: Tensor, box: Box, start: int, stop: int, out: Bytes) -> None:
+        size = itemsize(part.dtype)
+        for top, bottom, left, right in _segments(
+            max(start, box.row * box.width), min(stop, (box.row + box.rows) * box.width), box.width
+        ):
+            left, right = max(left, box.column), min(right, box.column + box.columns)
+            if left >= right:
+                continue
+            rows, columns = bottom - top, right - left
+            first = (top - box.row) * box.columns + left - box.column
+            last = first + rows * columns
+            place = (top * box.width + left - start) * size
+            if columns == box.width or rows == 1:
+                reader.read(part, first, last, out[place : place + rows * columns * size])
+                continue
+            with reader.arena.scratch():
+                held = reader.arena.take(rows * columns * size)
+                reader.read(part, first, last, held)
+                target = _rectangle(out, place, rows, box.width * size, columns * size)
+                target[:] = held.reshape(rows, columns * size)
+
+
+@dataclass(frozen=True)
+class Cut(_Moved):
+    """A box of another tensor, at `offsets`, one for each of its dimensions.
+
+    The cut may have fewer dimensions than the other tensor: `sizes` are the box's in all of them.
+    """
+
+    whole: Tensor
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`. The whole other tensor, although only a part of it is read."""
+        return (self.whole,)
+
+    @property
+    def _box(self) -> Box:
+        box = Box.of(self.whole.shape, self.offsets, self.sizes)
+        assert box is not None, f"{self.offsets} of {self.whole.name} is no box in a matrix"
+        return box
+
+    def _spanned(self, elements: int) -> int:
+        """The most elements of the other tensor between the first and the last of so many elements."""
+        box = self._box
+        return elements if box.is_run else -(-elements // box.columns) * box.width
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        spanned = min(self._spanned(elements), self.whole.elements)
+        own = 0 if self._box.is_run else room(spanned * itemsize(tensor.dtype))
+        return own + self.whole.scratch(spanned)
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        box, size = self._box, itemsize(tensor.dtype)
+        done = 0
+        for top, bottom, left, right in _segments(start, stop, box.columns):
+            rows, columns = bottom - top, right - left
+            first = (box.row + top) * box.width + box.column + left
+            part = out[done : done + rows * columns * size]
+            done += part.size
+            if rows == 1 or columns == box.width:
+                reader.read(self.whole, first, first + rows * columns, part)
+                continue
+            spanned = (rows - 1) * box.width + columns
+            with reader.arena.scratch():
+                held = reader.arena.take(spanned * size)
+                reader.read(self.whole, first, first + spanned, held)
+                part.reshape(rows, columns * size)[:] = _rectangle(held, 0, rows, box.width * size, columns * size)
+
+
+@dataclass(frozen=True)
+class Transposed(_Moved):
+    """Another tensor with its last two dimensions swapped.
+
+    A block of it lies in short runs all over the other tensor. So that matrix is read in stripes, as many rows at a
+    time as half a megabyte holds, and what is wanted is taken from each.
+    """
+
+    other: Tensor
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        return (self.other,)
+
+    def _stripe(self) -> int:
+        rows, columns = self.other.shape[-2:]
+        return max(1, min(rows, _STRIPE_BYTES // max(1, columns * itemsize(self.other.dtype))))
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        stripe = self._stripe() * self.other.shape[-1]
+        return room(stripe * itemsize(tensor.dtype)) + self.other.scratch(stripe)
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        rows, columns = self.other.shape[-2:]  # of the other tensor; here there are `columns` rows
+        size = itemsize(tensor.dtype)
+        words = out.view(f"u{size}")
+        for matrix in range(start // (rows * columns), -(-stop // (rows * columns))):
+            begin = matrix * rows * columns
+            for row in range(0, rows, self._stripe()):
+                height = min(self._stripe(), rows - row)
+                with reader.arena.scratch():
+                    held = reader.arena.take(height * columns * size)
+                    reader.read(self.other, begin + row * columns, begin + (row + height) * columns, held)
+                    stripe = held.view(words.dtype).reshape(height, columns).T
+                    low, high = max(start, begin), min(stop, begin + rows * columns)
+                    for top, bottom, left, right in _segments(low - begin, high - begin, rows):
+                        left, right = max(left, row), min(right, row + height)
+                        if left < right:
+                            place = begin + top * rows + left - start
+                            end = place + (bottom - top - 1) * rows + right - left
+                            target = np.lib.stride_tricks.as_strided(
+                                words[place:end], (bottom - top, right - left), (rows * size, size)
+                            )
+                            target[:] = stripe[top:bottom, left - row : right - row]
+
+
+_STRIPE_BYTES = 1 << 19
+
+
+def rows_of(tensor: Tensor, start: int, stop: int) -> Tensor:
+    """Rows `start:stop` of a tensor, along its first dimension."""
+    return box_of(tensor, (start, *(0 for _ in tensor.shape[1:])), (stop - start, *tensor.shape[1:]))
+
+
+def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> Tensor:
+    """A box of a tensor, made of the pieces and the bytes that hold it, without those that hold nothing of it."""
+    if sizes == tensor.shape:
+        return tensor
+    origin = tensor.origin
+    if isinstance(origin, Pieces):
+        found = tuple(_inside(origin.pieces, offsets, sizes))
+        origin = found[0].tensor.origin if len(found) == 1 and found[0].tensor.shape == sizes else Pieces(found)
+        return Tensor(tensor.name, tensor.dtype, sizes, origin)
+    box = Box.of(tensor.shape, offsets, sizes)
+    if isinstance(origin, Stored) and box is not None and box.is_run:
+        size = itemsize(tensor.dtype)
+        begin = origin.offset + (box.row * box.width + box.column) * size
+        return Tensor(tensor.name, tensor.dtype, sizes, Stored(origin.path, begin, math.prod(sizes) * size))
+    return Tensor(tensor.name, tensor.dtype, sizes, Cut(tensor, offsets, sizes))
+
+
+def _inside(pieces: Sequence[PlacedPiece], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[PlacedPiece]:
+    begins = np.array([piece.offsets for piece in pieces])
+    lows = np.maximum(begins, offsets)
+    highs = np.minimum(begins + [piece.tensor.shape for piece in pieces], np.add(offsets, sizes))
+    for place in np.flatnonzero((lows < highs).all(axis=1)).tolist():
+        piece, low, high = pieces[place], lows[place], highs[place]
+        inner = box_of(piece.tensor, tuple((low - piece.offsets).tolist()), tuple((high - low).tolist()))
+        yield PlacedPiece(tuple((low - offsets).tolist()), inner)
+
+
+def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The same elements in the same order, in another shape."""
+    outer, origin = len(tensor.shape) - len(shape), tensor.origin
+    if isinstance(origin, Pieces) and outer >= 0 and tensor.shape == (1,) * outer + shape:
+        inner = (PlacedPiece(p.offsets[outer:], reshaped(p.tensor, p.tensor.shape[outer:])) for p in origin.pieces)
+        origin = Pieces(tuple(inner))
+    elif not isinstance(origin, Stored) and shape != tensor.shape:
+        origin = Cut(tensor, (0,) * len(tensor.shape), tensor.shape)
+    return Tensor(tensor.name, tensor.dtype, shape, origin)
+
+
+def stacked(name: str, tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors of one dtype, one below the other along the first dimension."""
+    first, *_ = tensors
+    starts = np.cumsum([0, *[tensor.shape[0] for tensor in tensors]]).tolist()
+    pieces = tuple(
+        PlacedPiece((start, *(0 for _ in first.shape[1:])), tensor)
+        for start, tensor in zip(starts[:-1], tensors, strict=True)
+    )
+    return Tensor(name, first.dtype, (starts[-1], *first.shape[1:]), Pieces(pieces))
+
+
+def is_covered(shape: Sequence[int], boxes: Sequence[tuple[Sequence[int], Sequence[int]]]) -> str | None:
+    """Problem of boxes (offsets, sizes) that should make up a tensor of this shape; None if nothing is."""
+    for offsets, sizes in boxes:
+        if len(offsets) != len(shape) or len(sizes) != len(shape):
+            return f"a piece has {len(sizes)} dimensions, the tensor {len(shape)}"
+        if any(o < 0 or s < 0 or o + s > extent for o, s, extent in zip(offsets, sizes, shape, strict=True)):
+            return f"the piece of {list(sizes)} at {list(offsets)} lies outside of {list(shape)}"
+    full = [(tuple(offsets), tuple(sizes)) for offsets, sizes in boxes if 0 not in sizes]
+    if twins := _overlapping(shape, full):
+        return twins
+    missing = math.prod(shape) - sum(math.prod(sizes) for _, sizes in full)
+    return f"the pieces leave {missing:,} of {math.prod(shape):,} elements out" if missing else None
+
+
+def _overlapping(shape: Sequence[int], boxes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> str | None:
+    """Whether boxes overlap. All their faces cut the tensor into cells, and no cell may be in two boxes."""
+    if not shape:
+        return "a scalar is there twice" if len(boxes) > 1 else None
+    places = []
+    for dim, extent in enumerate(shape):
+        cuts = {0, extent, *(o[dim] for o, _ in boxes), *(o[dim] + s[dim] for o, s in boxes)}
+        places.append({cut: place for place, cut in enumerate(sorted(cuts))})
+    # shards of a training have as many cells as boxes; an attack has the square
+    if math.prod(map(len, places)) > _CELLS * (len(boxes) + _CELLS):
+        return f"{len(boxes):,} pieces lie in no order that a training makes"
+    cells = np.zeros([len(cuts) - 1 for cuts in places], np.int32)
+    for number, (offsets, sizes) in enumerate(boxes, 1):
+        inside = [slice(cuts[o], cuts[o + s]) for cuts, o, s in zip(places, offsets, sizes, strict=True)]
+        cell = cells[tuple(inside)]
+        if cell.any():
+            return f"the pieces at {list(boxes[int(cell.max()) - 1][0])} and {list(offsets)} overlap"
+        cell[...] = number
+    return None
+
+
+_CELLS = 64

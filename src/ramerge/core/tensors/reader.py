@@ -1,0 +1,383 @@
+"""Reads blocks of tensors into reused buffers.
+
+By positioned reads, not through a memory map: a shrinking file or a failing disk is then an error that names the file,
+not a signal that kills the process. And resident memory is only that of the buffers.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property, lru_cache
+from pathlib import Path
+from time import monotonic, sleep
+from types import MappingProxyType, TracebackType
+from typing import Any, NamedTuple
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import CheckpointError, reason
+from ramerge.core.foundation.files import OpenFile
+from ramerge.core.foundation.machine import processors
+from ramerge.core.foundation.systems import PRIVATE, read_into
+from ramerge.core.storage.location import Location, Remote, is_far
+from ramerge.core.storage.storage import Stream, has_changed
+from ramerge.core.tensors.arena import Arena
+from ramerge.core.tensors.identity import FileIdentity, Identity, identity_of, is_another, is_same_elsewhere
+from ramerge.core.tensors.tensor import Stored, Tensor
+
+# Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.
+_MOST_OPEN = 128
+_MOST_SECONDS = 2
+_REQUESTS = 16
+# Of a remote file: bytes between pieces that are asked for together; bytes of such a request; answers that are kept.
+_GAP = 1 << 20
+_AHEAD = 4 << 20
+_ANSWERS = 2
+
+AHEAD_BYTES = _ANSWERS * _AHEAD
+"""What a reader holds of a remote file of which it reads small pieces (`Origin.ahead`)."""
+
+MOST_KEPT = 600
+KEPT_BYTES = 6_000
+"""How many things a reader keeps for origins (`Reader.kept`), and how large each is."""
+
+
+def threads_for(files: Iterable[Location]) -> int:
+    """How many threads keep processors and storages busy: one more than processors, because reads are waited for.
+
+    Remote requests take so long that many must be under way, and threads that wait cost little.
+
+    Args:
+        files: what is read.
+    """
+    remote = any(is_far(path) for path in files)
+    return max(processors() + 1, _REQUESTS if remote else 0)
+
+
+class Wanted(NamedTuple):
+    """An array (uint8, contiguous) to fill with a file's bytes from byte `position` on.
+
+    If there is a `stream`, these are the next bytes that it gives.
+    """
+
+    path: Location
+    position: int
+    out: NDArray[np.uint8]
+    stream: Stream | None = None
+
+
+class Span(NamedTuple):
+    """Elements `start:stop` of tensors, which are read together."""
+
+    tensors: Sequence[Tensor]
+    start: int
+    stop: int
+
+
+class _Extent(NamedTuple):
+    path: Remote
+    begin: int
+    end: int
+
+
+class _Ahead:
+    """Extents of a remote file, each asked for as a whole when the first piece of it is needed."""
+
+    def __init__(self, extents: Iterable[_Extent]) -> None:
+        self._extents = list(extents)
+        self._answers: OrderedDict[_Extent, NDArray[np.uint8]] = OrderedDict()
+
+    def give(self, position: int, out: NDArray[np.uint8]) -> bool:
+        for extent in self._extents:
+            if extent.begin <= position and position + out.size <= extent.end:
+                start = position - extent.begin
+                out[:] = self._answer(extent)[start : start + out.size]
+                return True
+        return False
+
+    def _answer(self, extent: _Extent) -> NDArray[np.uint8]:
+        if extent not in self._answers:
+            while len(self._answers) >= _ANSWERS:
+                self._answers.popitem(last=False)
+            answer = np.empty(extent.end - extent.begin, np.uint8)
+            extent.path.storage.fill(extent.path.key, extent.begin, answer)
+            self._answers[extent] = answer
+        self._answers.move_to_end(extent)
+        return self._answers[extent]
+
+
+class Files:
+    """Reads bytes of files, in any thread. All threads share one open file, and few files are open at a time.
+
+    Args:
+        identities: the expected identities of files. Other files are not checked.
+
+    Pickled for another machine, it opens the same files there. These are then found by `is_same_elsewhere`, and
+    by that machine's own identity once a file has been opened.
+    """
+
+    def __init__(self, identities: Mapping[Location, Identity] = MappingProxyType({})) -> None:
+        self._identities = dict(identities)
+        self._unseen: set[Location] = set()  # by this machine
+        self._opened = lru_cache(_MOST_OPEN)(self._open)
+        self._opening = threading.Lock()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _arrived, (self._identities,)
+
+    def __enter__(self) -> Files:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all files. No thread may be reading. They are opened again when they are read again."""
+        if "_requests" in vars(self):
+            vars(self).pop("_requests").shutdown()
+        self._opened.cache_clear()
+
+    def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with a file's bytes from byte `position` on.
+
+        Raises:
+            CheckpointError: the file ends early, cannot be read, or has changed.
+        """
+        if isinstance(path, Remote):
+            path.storage.fill(path.key, position, out)
+            return
+        try:
+            with self._opening:  # so that each file is opened once
+                file = self._opened(path)
+            _fill(file.descriptor, path, position, out)
+        except OSError as error:
+            raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
+
+    def fill_all(self, wanted: Sequence[Wanted]) -> None:
+        """Fill arrays. What is remote is requested at the same time, with few requests for all threads together.
+
+        Raises:
+            CheckpointError: as for `fill`.
+        """
+        remote = [each for each in wanted if is_far(each.path)]
+        asked = [self._requests.submit(self._fill_one, each) for each in remote[1:]]
+        try:
+            for each in (*remote[:1], *(each for each in wanted if not is_far(each.path))):
+                self._fill_one(each)
+        finally:
+            wait(asked)  # until then they write into the arrays
+        for request in asked:
+            request.result()
+
+    def _fill_one(self, wanted: Wanted) -> None:
+        if wanted.stream is not None:
+            wanted.stream.fill(wanted.out)
+        else:
+            self.fill(wanted.path, wanted.position, wanted.out)
+
+    @cached_property
+    def _requests(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_REQUESTS, thread_name_prefix="ramerge-request")
+
+    def _open(self, path: Path) -> OpenFile:
+        """Open a file. If the process may not open more, others are closed as soon as no thread reads them."""
+        deadline = monotonic() + _MOST_SECONDS
+        while True:
+            try:
+                file = OpenFile(os.open(path, os.O_RDONLY | PRIVATE))
+                break
+            except OSError as error:
+                if error.errno not in (errno.EMFILE, errno.ENFILE) or monotonic() > deadline:
+                    raise
+            self._opened.cache_clear()
+            sleep(0.01)
+        if (problem := self._problem(path, identity_of(file.descriptor))) is not None:
+            raise CheckpointError(problem)
+        return file
+
+    def _problem(self, path: Path, found: FileIdentity) -> str | None:
+        wanted = self._identities.get(path, found)
+        if path in self._unseen:
+            if not is_same_elsewhere(found, wanted):
+                return is_another(path, found, wanted)
+            self._unseen.remove(path)
+            self._identities[path] = found
+            return None
+        return None if found == wanted else has_changed(path)
+
+
+def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
+    """Where elements `start:stop` of a tensor lie; None if that is here, or if they are computed."""
+    origin, width = tensor.origin, itemsize(tensor.dtype)
+    if not isinstance(origin, Stored) or not is_far(origin.path):
+        return None
+    return _Extent(origin.path, origin.offset + start * width, origin.offset + stop * width)
+
+
+def _together(extents: Iterable[_Extent]) -> Iterator[_Extent]:
+    """Extents of a file in their order, joined where little lies between them, and cut where they are long."""
+    joined: _Extent | None = None
+    for extent in extents:
+        if joined is not None and extent.begin <= joined.end + _GAP and extent.end - joined.begin <= _AHEAD:
+            joined = joined._replace(end=max(joined.end, extent.end))
+            continue
+        yield from _cut(joined)
+        joined = extent
+    yield from _cut(joined)
+
+
+def _cut(extent: _Extent | None) -> Iterator[_Extent]:
+    if extent is not None:
+        for begin in range(extent.begin, extent.end, _AHEAD):
+            yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))
+
+
+def _arrived(identities: Mapping[Location, Identity]) -> Files:
+    files = Files(identities)
+    files._unseen = set(identities)  # noqa: SLF001  # unpickles it
+    return files
+
+
+def _fill(descriptor: int, path: Path, position: int, out: NDArray[np.uint8]) -> None:
+    view = out.data
+    while view:
+        got = read_into(descriptor, [view], position)
+        if got == 0:
+            raise CheckpointError(has_changed(path))
+        view, position = view[got:], position + got
+
+
+class Reader:
+    """Reads blocks of tensors, in one thread.
+
+    Attributes:
+        files: the open files, which threads may share.
+        arena: memory for blocks and for what reading them takes.
+        kept: what origins keep between blocks, at most `MOST_KEPT` things of a few kilobytes, the oldest first.
+    """
+
+    def __init__(self, files: Files, arena: Arena | None = None) -> None:
+        self.files = files
+        self.arena: Arena = arena or Arena()
+        self._start = self._stop = 0
+        self._held: dict[int, NDArray[np.uint8]] = {}
+        self._digests: dict[tuple[int, int, int], bytes] = {}
+        self.kept: dict[tuple[int, ...], Any] = {}
+        self._streams: dict[tuple[int, int], Stream] = {}
+        self._ahead: dict[Location, _Ahead] = {}
+
+    def expect(self, spans: Iterable[Span]) -> None:
+        """Be notified of the blocks that come next; those that follow one another in a remote file are one request."""
+        self._streams = {}
+        ends: dict[tuple[Remote, int], Stream] = {}
+        pieces: dict[Remote, list[_Extent]] = {}
+        for tensors, start, stop in spans:
+            for tensor in {id(tensor): tensor for tensor in tensors}.values():
+                for piece in tensor.origin.ahead(tensor, start, stop):
+                    if is_far(piece.path):
+                        end = piece.offset + piece.nbytes
+                        pieces.setdefault(piece.path, []).append(_Extent(piece.path, piece.offset, end))
+                if (extent := _elsewhere(tensor, start, stop)) is None:
+                    continue
+                path, begin, end = extent
+                stream = ends.pop((path, begin), None) or Stream(path.storage, path.key, begin, begin)
+                stream.stop = end
+                ends[path, end] = self._streams[id(tensor), start] = stream
+        self._ahead = {path: _Ahead(_together(sorted(extents))) for path, extents in pieces.items()}
+
+    def fill(self, path: Location, position: int, out: NDArray[np.uint8]) -> None:
+        """As `Files.fill`, but from an answer to one request for several pieces where `expect` has heard of them.
+
+        Raises:
+            CheckpointError: as for `Files.fill`.
+        """
+        if path not in self._ahead or not self._ahead[path].give(position, out):
+            self.files.fill(path, position, out)
+
+    def begin(self, start: int, stop: int) -> None:
+        """Take all memory back. Blocks of elements `start:stop` come next."""
+        self.arena.clear()
+        self._start, self._stop, self._held, self._digests = start, stop, {}, {}
+
+    def blocks(self, tensors: Sequence[Tensor]) -> list[NDArray[np.uint8]]:
+        """The blocks of tensors, as `block` gives them. Remote ones are requested together.
+
+        Raises:
+            CheckpointError: as for `block`.
+        """
+        asked: dict[int, NDArray[np.uint8]] = {}
+        wanted = []
+        for tensor in tensors:
+            key, extent = id(tensor), _elsewhere(tensor, self._start, self._stop)
+            if extent is not None and key not in {*self._held, *asked}:
+                asked[key] = self._room(tensor)
+                stream = self._streams.pop((key, self._start), None)
+                if stream is not None and not stream.gives(extent.begin, extent.end):
+                    stream = None
+                wanted.append(Wanted(extent.path, extent.begin, asked[key][: self._nbytes(tensor)], stream))
+        self.files.fill_all(wanted)
+        self._held |= asked
+        return list(map(self.block, tensors))
+
+    def block(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """The block of a tensor, uint8, with zeros up to a multiple of 4 bytes; read once and held until `begin`.
+
+        Raises:
+            CheckpointError: a file ends early, cannot be read, or has changed.
+        """
+        if id(tensor) not in self._held:
+            part = self._room(tensor)
+            with self.arena.scratch():
+                tensor.origin.read(self, tensor, self._start, self._stop, part[: self._nbytes(tensor)])
+            self._held[id(tensor)] = part
+        return self._held[id(tensor)]
+
+    def _nbytes(self, tensor: Tensor) -> int:
+        return (self._stop - self._start) * itemsize(tensor.dtype)
+
+    def _room(self, tensor: Tensor) -> NDArray[np.uint8]:
+        """Memory for the block of a tensor, with zeros up to a multiple of 4 bytes."""
+        size = self._nbytes(tensor)
+        part = self.arena.take(size + -size % 4)
+        part[size:] = 0
+        return part
+
+    def read(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
+        """Fill `out` (uint8, contiguous) with elements `start:stop`; copied where the block in memory holds them.
+
+        Raises:
+            CheckpointError: a file ends early, cannot be read, or has changed.
+        """
+        found = self.lent(tensor, start, stop, out)
+        if found is not out:
+            out[:] = found
+
+    def lent(self, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> NDArray[np.uint8]:
+        """As `read`, but gives the part of the block in memory where that holds the elements, and `out` if not."""
+        if self.holds(tensor, start, stop):
+            width = itemsize(tensor.dtype)
+            return self._held[id(tensor)][(start - self._start) * width : (stop - self._start) * width]
+        with self.arena.scratch():
+            tensor.origin.read(self, tensor, start, stop, out)
+        return out
+
+    def holds(self, tensor: Tensor, start: int, stop: int) -> bool:
+        """Whether the block in memory holds elements `start:stop`."""
+        return id(tensor) in self._held and self._start <= start and stop <= self._stop
+
+    def digest(self, tensor: Tensor, start: int, stop: int, data: NDArray[np.uint8]) -> bytes:
+        """xxh3-128 of elements `start:stop` of a tensor, which are `data`; computed once until `begin`."""
+        key = id(tensor), start, stop
+        if key not in self._digests:
+            self._digests[key] = xxhash.xxh3_128_digest(data.data)
+        return self._digests[key]

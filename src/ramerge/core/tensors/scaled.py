@@ -1,0 +1,229 @@
+"""Tensors that are stored as codes of 8 or 4 bits and scales."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.kernels import dequantize, quantize
+from ramerge.core.kernels.dequantize import Grid
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.reader import Reader
+from ramerge.core.tensors.tensor import Origin, Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class Scaled(Origin):
+    """float32 numbers: code times scale, as `kernels.dequantize` computes them.
+
+    Attributes:
+        codes: the tensor of codes, in the same row-major order.
+        format: format of the codes, a key of `kernels.dequantize.CODES`.
+        scales: the tensor of scales, a grid for each matrix.
+        scale_format: format of the scales, a key of `kernels.dequantize.SCALES`.
+        grid: where scales belong.
+        factor: a tensor of one float32 number, or one for each matrix; every scale is multiplied by it first.
+        divisor: a tensor of one float32 number; every scale is divided by it first.
+        dtype: in which the model had the tensor before it was quantized.
+        powers: whether scales are powers of two, whatever their format.
+    """
+
+    codes: Tensor
+    format: str
+    scales: Tensor
+    scale_format: str
+    grid: Grid
+    factor: Tensor | None = None
+    divisor: Tensor | None = None
+    dtype: str = "F32"
+    powers: bool = False
+
+    @property
+    def encoding(self) -> str:
+        """See `Origin`."""
+        return self.format
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        return self.format, self.codes.likeness, self.scale_format, self.scales.likeness, self.grid
+
+    def usual_dtype(self, tensor: Tensor) -> str:
+        """See `Origin`."""
+        return self.dtype
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        return [part for part in (self.codes, self.scales, self.factor, self.divisor) if part is not None]
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        codes, scales = self._code_bytes(elements), self._most_scales(elements)
+        inner = max(self.codes.scratch(codes), self.scales.scratch(scales))
+        return room(codes) + room(scales * itemsize(self.scales.dtype)) + 2 * room(4) + inner
+
+    def _code_bytes(self, elements: int) -> int:
+        per = len(dequantize.CODES[self.format])
+        return elements // per + (per > 1)
+
+    def _most_scales(self, elements: int) -> int:
+        if not elements:
+            return 0
+        rows = (elements - 1) // self.grid.columns + 2
+        # an incomplete row of scales at each end, and where a matrix ends
+        down = rows // self.grid.block_rows + 2 + rows // self.grid.rows + 1
+        return min(min(rows, down) * self.grid.across, self.scales.elements)
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        size = self.grid.rows * self.grid.columns
+        while start < stop:
+            matrix = start // size
+            end = min(stop, (matrix + 1) * size) if self.factor is not None and self.factor.elements > 1 else stop
+            part, out = out[: 4 * (end - start)], out[4 * (end - start) :]
+            with reader.arena.scratch():
+                codes, scales = self.read_parts(reader, start, end)
+                factor, divisor = self.number(reader, self.factor, matrix), self.number(reader, self.divisor, 0)
+                dequantize.dequantize(
+                    self.format,
+                    codes,
+                    self.scale_format,
+                    scales,
+                    self.grid,
+                    start,
+                    part.view(np.float32),
+                    factor,
+                    divisor,
+                )
+            start = end
+
+    @staticmethod
+    def number(reader: Reader, tensor: Tensor | None, place: int) -> float:
+        """A number by which scales are changed: the only one, or that of a matrix; 1 if there is none."""
+        if tensor is None:
+            return 1.0
+        place = place if tensor.elements > 1 else 0
+        one = reader.arena.take(4)
+        reader.read(tensor, place, place + 1, one)
+        return float(one.view(np.float32)[0])
+
+    def read_parts(self, reader: Reader, start: int, stop: int) -> tuple[Bytes, Bytes]:
+        """The bytes of the codes and of the scales of elements `start:stop`, in memory of the reader's arena."""
+        per = len(dequantize.CODES[self.format])
+        first, last = start // per, -(-stop // per)
+        codes = reader.arena.take(last - first)
+        reader.read(self.codes, first, last, codes)
+        first, last = self.grid.scales_of(start, stop)
+        scales = reader.arena.take((last - first) * itemsize(self.scales.dtype))
+        reader.read(self.scales, first, last, scales)
+        return codes, scales
+
+
+def requantizable(tensor: Tensor) -> Scaled | None:
+    """The codes and scales of a tensor if results can be stored in the same way; None if they cannot."""
+    origin = tensor.origin
+    if not isinstance(origin, Scaled) or origin.factor is not None or origin.divisor is not None:
+        return None
+    return origin if origin.format in quantize.CODES and origin.scale_format in quantize.STORES else None
+
+
+def recountable(tensor: Tensor) -> Scaled | None:
+    """The codes and scales of a tensor if it can be said what would survive storing results in the same way."""
+    origin = tensor.origin
+    if isinstance(origin, Scaled) and origin.format == "E2M1" and origin.scale_format in quantize.GROUPS:
+        return origin if origin.grid.block_rows == 1 else None
+    return requantizable(tensor)
+
+
+def unit_of(origin: Scaled) -> int:
+    """The least number of elements that can be quantized by themselves, if they begin at a multiple of it."""
+    grid = origin.grid
+    rows = grid.block_rows
+    if rows >= grid.rows or (grid.rows % rows and origin.codes.elements > grid.rows * grid.columns):
+        rows = grid.rows
+    return rows * grid.columns
+
+
+def scratch_of(origin: Scaled, elements: int) -> int:
+    """The most bytes of temporary memory that `requantize` takes for so many elements."""
+    tensor = Tensor("", "F32", (elements,), origin)
+    return 2 * origin.scratch(tensor, elements)
+
+
+def requantize(
+    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+) -> tuple[Bytes, Bytes]:
+    """Quantize elements `start:stop` of a tensor as it is stored. Blocks that did not change keep what is stored.
+
+    Args:
+        origin: from `requantizable`.
+        reader: reads what is stored, and has the memory for the result.
+        start: a multiple of `unit_of`.
+        stop: another one, or the end of the tensor.
+        values: float32, 1-D: the new numbers.
+        old: float32, 1-D: the numbers that are stored.
+
+    Returns:
+        The bytes of their codes, and of their scales.
+
+    Raises:
+        CheckpointError: a file ends early, cannot be read, or has changed.
+    """
+    old_codes, old_scales = origin.read_parts(reader, start, stop)
+    codes, scales = reader.arena.take(old_codes.size), reader.arena.take(old_scales.size)
+    quantize.quantize(
+        origin.format,
+        origin.scale_format,
+        values,
+        old,
+        old_codes,
+        old_scales,
+        origin.grid,
+        start,
+        codes,
+        scales,
+        powers=origin.powers,
+    )
+    return codes, scales
+
+
+def reread(
+    origin: Scaled, reader: Reader, start: int, stop: int, values: NDArray[np.float32], old: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Elements `start:stop` as they would be once they are stored as the tensor is, and read again.
+
+    Args, Raises:
+        as for `requantize`, with an origin from `recountable`.
+    """
+    seen = reader.arena.take(4 * values.size).view(np.float32)
+    if origin.format in quantize.CODES:
+        decode_parts(origin, start, *requantize(origin, reader, start, stop, values, old), seen)
+        return seen
+    size = origin.grid.rows * origin.grid.columns
+    for matrix in range(start // size, -(-stop // size)):
+        part = slice(max(start, matrix * size) - start, min(stop, (matrix + 1) * size) - start)
+        with reader.arena.scratch():
+            factor, divisor = origin.number(reader, origin.factor, matrix), origin.number(reader, origin.divisor, 0)
+            quantize.survive(
+                origin.scale_format,
+                values[part],
+                old[part],
+                origin.grid.block_columns,
+                origin.grid.columns,
+                seen[part],
+                factor=factor,
+                divisor=divisor,
+            )
+    return seen
+
+
+def decode_parts(origin: Scaled, start: int, codes: Bytes, scales: Bytes, out: NDArray[np.float32]) -> None:
+    """The numbers that bytes of codes and scales say, from element `start` on; `out` is float32, 1-D."""
+    dequantize.dequantize(origin.format, codes, origin.scale_format, scales, origin.grid, start, out)

@@ -1,0 +1,207 @@
+"""A weighted mean of tensors: checkpoints of a run as one model, read block by block.
+
+    x_0 + sum_t W_t (x_t - x_(t-1))        W_t = w_t + w_(t+1) + ... of weights that add up to 1
+
+That is sum_t w_t x_t, and exact where no checkpoint moved an element. The changes are added one after another in
+float32 (float64 if a tensor is F64), so bytes do not depend on blocks or on how many tensors are read at once. And a
+checkpoint that is stored as a change of the one before it is never made: its changes are added where there are any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, groupby, pairwise
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.kernels import weighted as kernels
+from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.piece import arithmetic
+from ramerge.core.tensors.arena import room
+from ramerge.core.tensors.reader import Reader
+from ramerge.core.tensors.tensor import Origin, Stored, Tensor
+
+Bytes = NDArray[np.uint8]
+
+
+class _Step(NamedTuple):
+    """From a term to the next: the factor of what changes, and whether that is what the next one stores."""
+
+    before: Tensor
+    term: Tensor
+    factor: float
+    is_change: bool
+
+
+def _together(steps: Sequence[_Step]) -> int:
+    """How many terms are held at once."""
+    runs = [len(list(group)) for is_change, group in groupby(steps, attrgetter("is_change")) if not is_change]
+    return 1 + min(max(runs, default=0), kernels.GROUP)
+
+
+@dataclass(frozen=True)
+class Weighted(Origin):
+    """Elements in float32, or float64 if a tensor is F64.
+
+    Attributes:
+        terms: tensors of one shape; later ones may be changes of those before them.
+        weights: one for each, which add up to 1.
+    """
+
+    terms: tuple[Tensor, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def parts(self) -> Sequence[Tensor]:
+        """See `Origin`."""
+        return self.terms
+
+    @property
+    def likeness(self) -> Hashable:
+        """See `Origin`."""
+        first, *others = self.terms
+        changes = [term.origin.is_change_of(before) for before, term in pairwise(self.terms)]
+        # of a change, only its own memory counts, which is that of all changes; a long chain need not be followed
+        rest = [is_change or term.likeness for is_change, term in zip(changes, others, strict=True)]
+        return first.likeness, tuple(rest)
+
+    @property
+    def _factors(self) -> list[float]:
+        """W_1, W_2 and so on."""
+        return list(accumulate(reversed(self.weights)))[-2::-1]
+
+    @property
+    def grain(self) -> int:
+        """See `Origin`."""
+        return max(term.origin.grain for term in self.terms)
+
+    def leaves(self) -> Iterator[Stored]:
+        """See `Origin`. What several terms change is listed once."""
+        first, *others = self.terms
+        yield from first.origin.leaves()
+        for before, term in zip(self.terms, others, strict=False):
+            own = term.origin
+            yield from own.changes_of(before) if own.is_change_of(before) else own.leaves()
+
+    def scratch(self, tensor: Tensor, elements: int) -> int:
+        """See `Origin`."""
+        grain, steps = self.grain, self.steps(tensor.dtype)
+        size = elements if elements % grain == 0 else min(elements + 2 * (grain - 1), tensor.elements)
+        whole, held = itemsize(tensor.dtype), itemsize(self.held_dtype(tensor.dtype))
+        inner = [self.terms[0].scratch(size)]
+        for step in steps:
+            origin, width = step.term.origin, itemsize(step.term.dtype)
+            if step.is_change:
+                inner.append(origin.scratch_of_changes(step.term, step.before, size))
+            else:
+                inner.append(origin.scratch(step.term, size) + room(size * width))
+        # the result, the sum of changes, and the tensors of a group
+        return 2 * room(size * whole) + _together(steps) * room(size * held) + max(inner)
+
+    def steps(self, real: str) -> list[_Step]:
+        """From each term to the next, for a mean of this dtype."""
+        held = self.held_dtype(real)
+        return [
+            _Step(before, term, factor, term.dtype == held and term.origin.is_change_of(before))
+            for (before, term), factor in zip(pairwise(self.terms), self._factors, strict=True)
+        ]
+
+    def held_dtype(self, real: str) -> str:
+        """In which dtype elements are held: as they are stored, if all are stored alike; else in that of the mean."""
+        dtypes = {term.dtype for term in self.terms}
+        return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
+
+    def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
+        """See `Origin`."""
+        if start == stop:
+            return
+        grain, width = self.grain, itemsize(tensor.dtype)
+        low, high = start // grain * grain, min(-(-stop // grain) * grain, tensor.elements)
+        whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
+        _Mean(self, reader, tensor.dtype, low, high).compute(whole)
+        if whole is not out:
+            out[:] = whole[(start - low) * width : (stop - low) * width]
+
+
+class _Mean:
+    """The mean of elements `low:high`."""
+
+    def __init__(self, origin: Weighted, reader: Reader, dtype: str, low: int, high: int) -> None:
+        self._origin, self._reader, self._low, self._high = origin, reader, low, high
+        self._real = dtype
+        self._format = origin.held_dtype(dtype)
+
+    def compute(self, out: Bytes) -> None:
+        reader, first = self._reader, self._origin.terms[0]
+        result = out.view(FORMATS[self._real].real)
+        total = reader.arena.take(out.size).view(result.dtype)
+        total[:] = 0
+        steps = self._origin.steps(self._real)
+        slots = [self._slot() for _ in range(_together(steps))]
+        self._fetch(first, slots[0])
+        convert(self._format, slots[0], self._real, out, result.size)
+        waiting, weights = [0], list[float]()
+        for is_change, group in groupby(steps, attrgetter("is_change")):
+            if is_change:
+                self._add(slots, waiting, weights, total)
+                waiting, weights = [waiting[-1]], []
+                self._add_chain(list(group), slots[waiting[0]], total)
+                continue
+            for step in group:
+                if len(waiting) == len(slots):
+                    self._add(slots, waiting, weights, total)
+                    waiting, weights = [waiting[-1]], []
+                free = next(index for index in range(len(slots)) if index not in waiting)
+                self._fetch(step.term, slots[free])
+                waiting.append(free)
+                weights.append(step.factor)
+        self._add(slots, waiting, weights, total)
+        kernels.finish(total, result)
+
+    def _add_chain(self, steps: Sequence[_Step], held: Bytes, total: NDArray[Any]) -> None:
+        before, first, chain = steps[0].before, steps[0].term, [(step.term, step.factor) for step in steps]
+        with self._reader.arena.scratch():
+            first.origin.add_changes(self._reader, before, chain, self._low, self._high, held, total)
+
+    def _slot(self) -> Bytes:
+        """Room for the elements of a tensor."""
+        return self._reader.arena.take((self._high - self._low) * itemsize(self._format))
+
+    def _fetch(self, term: Tensor, slot: Bytes) -> None:
+        """Read a tensor's elements; in the mean's dtype if tensors have several."""
+        if term.dtype == self._format:
+            self._reader.read(term, self._low, self._high, slot)
+            return
+        with self._reader.arena.scratch():
+            stored = self._reader.arena.take((self._high - self._low) * itemsize(term.dtype))
+            self._reader.read(term, self._low, self._high, stored)
+            convert(term.dtype, stored, self._format, slot, self._high - self._low)
+
+    def _add(
+        self, slots: Sequence[Bytes], waiting: Sequence[int], weights: Sequence[float], total: NDArray[Any]
+    ) -> None:
+        if weights:
+            kernels.add_changes(self._format, [slots[index] for index in waiting], weights, total)
+
+
+def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:
+    """The weighted mean of tensors of one shape, in the arithmetic that all of them ask for. Those of weight 0 are not
+    read.
+
+    Args:
+        name: of the mean.
+        tensors: at least one.
+        weights: one for each; they add up to 1.
+    """
+    used = [(tensor, weight) for tensor, weight in zip(tensors, weights, strict=True) if weight]
+    terms, factors = zip(*used, strict=True)
+    real = arithmetic([tensor.dtype for tensor in tensors])
+    if len(terms) == 1 and arithmetic([terms[0].dtype]) == real:
+        return used[0][0]
+    return Tensor(name, real, terms[0].shape, Weighted(terms, factors))

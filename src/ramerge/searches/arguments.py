@@ -1,0 +1,20 @@
+"""Arguments of public functions, checked before anything is done."""
+
+from __future__ import annotations
+
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import quoted
+
+
+def check_arguments(**arguments: tuple[bool, str, object]) -> None:
+    """Refuse wrong arguments: by name whether it is right, what it must be, and what was given.
+
+    Raises:
+        RecipeError: arguments are wrong; all of them are named.
+    """
+    if wrong := [
+        f"{name}: must be {what}, not {quoted(given)}"
+        for name, (is_right, what, given) in arguments.items()
+        if not is_right
+    ]:
+        raise RecipeError(wrong)

@@ -1,0 +1,90 @@
+"""The process in which a score's function runs: `python -m ramerge.searches.child FUNCTION DESCRIPTOR`.
+
+It reads a JSON line for each model from standard input, and writes lines to the descriptor. What the function prints
+goes to the log that standard output and error are.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ramerge.evaluation.functions import digest, in_words, load
+
+
+def main(spec: str, descriptor: int) -> None:
+    """Load a function, and score models with it until standard input ends."""
+    with os.fdopen(descriptor, "w", encoding="utf-8") as answers:
+
+        def say(**values: Any) -> None:
+            answers.write(json.dumps(values) + "\n")
+            answers.flush()
+
+        try:
+            module, function = load(spec)
+        except BaseException as error:
+            traceback.print_exc()
+            say(error=in_words(error))
+            return
+        say(
+            ready=True,
+            splits=takes_split(function),
+            in_parts=inspect.isgeneratorfunction(function),
+            digest=digest(module),
+        )
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it was ignored until now, for `children.start`
+        for line in sys.stdin:
+            asked = json.loads(line)
+            if "model" in asked:
+                try:
+                    _score(function, asked, say)
+                except Exception as error:
+                    traceback.print_exc()
+                    say(error=in_words(error))
+
+
+def _score(function: Callable[..., Any], asked: Mapping[str, Any], say: Callable[..., None]) -> None:
+    for part in parts_of(function, Path(asked["model"]), asked["split"]):
+        say(part=part)
+        if not json.loads(sys.stdin.readline() or "{}").get("more"):
+            break
+    say(done=True)
+
+
+def parts_of(function: Callable[..., Any], model: Path, split: str) -> Iterator[Any]:
+    """Scores of a function for a model, as JSON holds them; a generator gives its scores part by part."""
+    more = {"split": split} if takes_split(function) else {}
+    returned = function(model, **more)
+    yield from map(plain, returned if inspect.isgenerator(returned) else [returned])
+
+
+def takes_split(function: Callable[..., Any]) -> bool:
+    """Whether a function has a parameter `split`; one that does not say what it takes has none."""
+    try:
+        return "split" in inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+def plain(value: Any) -> Any:
+    """Scores as JSON holds them: numbers of NumPy and torch become Python's, and other values their text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, list | tuple | range):
+        return [plain(item) for item in value]
+    return repr(value)[:200]
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,101 @@
+"""Processes that this one starts: they end with it, and with all that they have started.
+
+Ctrl-C is for this process, which then ends them. So each leads a session of its own, and ignores SIGINT until its own
+program handles it: one that comes before the session is made, or while a program is imported, would be shown as an
+error of that program.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import IO
+
+from ramerge.core.foundation.signals import held
+
+_SECONDS_TO_STOP = 20.0
+_DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
+
+
+def start(
+    command: Sequence[str],
+    *,
+    stdin: int,
+    output: IO[bytes],
+    pass_fds: Sequence[int] = (),
+    environment: Mapping[str, str] | None = None,
+) -> subprocess.Popen[bytes]:
+    """Start a process.
+
+    Args:
+        command: its words.
+        stdin: as `subprocess.Popen` has it.
+        output: where all that it prints is written.
+        pass_fds: descriptors that stay open in it.
+        environment: variables that it gets unless they are set here.
+    """
+    process = None
+    try:
+        with held():
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=pass_fds,
+                start_new_session=True,
+                # threads that wait by spinning slow a CPU down
+                env={"OMP_WAIT_POLICY": "passive", **(environment or {}), **os.environ},
+                preexec_fn=_prepare(),
+            )
+    except BaseException:  # a signal that came meanwhile
+        if process is not None:
+            stop(process)
+        raise
+    return process
+
+
+def dies_with_parent() -> Callable[[], object] | None:
+    """Call in a new process so that a kill of this one ends it; looked up before, not between fork and exec."""
+    if sys.platform != "linux":
+        return None
+    return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
+
+
+def _prepare() -> Callable[[], None] | None:
+    """Setup of a new process before its program."""
+    die_with_parent = dies_with_parent()
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if die_with_parent is not None:
+            die_with_parent()
+
+    return prepare if sys.platform != "win32" else None
+
+
+def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:
+    """Ask a process that leads a group, and all of the group, to end, or kill them. Otherwise, only the process."""
+    with suppress(ProcessLookupError, PermissionError):
+        if hasattr(os, "killpg"):
+            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
+        elif kill:
+            process.kill()
+        else:
+            process.terminate()
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session of its own, and whatever it started."""
+    for kill in (False, True):
+        _end(process, kill=kill)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_SECONDS_TO_STOP)
+            break
+    _end(process, kill=True)  # workers that outlived their leader

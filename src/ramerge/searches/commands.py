@@ -1,0 +1,215 @@
+"""The command `search`. Like those in `cli`, it holds no logic and imports when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ramerge.calibration.commands import calibration_options
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.evaluation.commands import DATA, SERVE_ARGS
+from ramerge.core.foundation.errors import EvaluationError, RecipeError, StoppedError
+from ramerge.cli.options import (
+    DEBUG,
+    KEYS,
+    PATH,
+    QUIET,
+    Decorator,
+    as_json,
+    command,
+    option,
+    options,
+    run_options,
+    setting_option,
+)
+from ramerge.cli.terminal import say, warn
+from ramerge.core.options import settings_of
+from ramerge.searches.settings import SearchSettings
+
+if TYPE_CHECKING:
+    from ramerge.core.foundation.progress import Progress
+    from ramerge.core.options import Options
+    from ramerge.searches.run import SearchProgress
+    from ramerge.searches.served import TaskScore
+
+SERVERS = ("transformers", "vllm", "sglang")
+_PROMPTS = (".jsonl", ".json", ".parquet")
+
+SERVING: Decorator = options(
+    option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form."),
+    option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running."),
+    SERVE_ARGS,
+    option(
+        "remote",
+        "--serve-timeout",
+        type=click.FloatRange(0, 1e6, min_open=True),
+        default=900.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Seconds to start a server or load a model.",
+    ),
+    option("score", "--limit", type=click.IntRange(2, 10**9), help="Take only the first samples of each task."),
+    DATA,
+    option(
+        "score",
+        "--task-set",
+        "task_settings",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="A setting of tasks, as in `ramerge eval`.",
+    ),
+    option(
+        "score", "--concurrency", type=click.IntRange(1, 4096), default=8, show_default=True, help="Requests at once."
+    ),
+)
+"""How tasks and prompts of `--score` are asked."""
+SCORE_HELP = (
+    "What scores a model: a function, as module:function or file.py:function; tasks of `ramerge eval`, such as "
+    "ramerge/tool,inspect_evals/gsm8k; or prompts, as FILE.jsonl or FILE.parquet, with --reward."
+)
+
+
+def _settings(function: Callable[..., None]) -> Callable[..., None]:
+    """Options for all fields of `SearchSettings`; the command gets them as one argument."""
+    chosen = {name: (default, setting) for name, default, setting in settings_of(SearchSettings)}
+
+    @wraps(function)
+    def collected(*args: Any, **flags: Any) -> None:
+        made = SearchSettings(**{name: flags.pop(name) for name in chosen})
+        function(*args, search_settings=made, **flags)
+
+    made: Decorator = options(*(setting_option(name, *about) for name, about in chosen.items()))
+    return made(collected)
+
+
+@command(short_help="Find the merge that scores best.")
+@click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
+@options(*KEYS)
+@option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: agreement.")
+@calibration_options("gather", "hold_out", "reward")
+@option(
+    "method",
+    "--vary",
+    metavar="KEY=V,V,...",
+    multiple=True,
+    help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
+)
+@option("method", "--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
+@_settings
+@SERVING
+@run_options("threads", "max_memory", "allow_outside_links", "cache", "strict")
+@QUIET
+@as_json("the result")
+@DEBUG
+def search(
+    paths: tuple[str, ...],
+    vary: tuple[str, ...],
+    space: Path | None,
+    quiet: bool,
+    as_json: bool,
+    calibration: CalibrationSettings,
+    search_settings: SearchSettings,
+    options: Options,
+    **flags: Any,
+) -> None:
+    """Merge points of a space, score each, and keep the best in the folder OUT.
+
+    The recipe, or --base and --agent, say what is merged; --vary or --space says which of its values vary. The same
+    command resumes an interrupted search.
+
+    With --prompts of each agent's task, no labels are needed: merges are scored by how likely they find the agents' own
+    replies (agreement). With --prompts and --score, points are scored in the order of their agreement, so that --trials
+    may be small. Without --vary or --space, the merges are tried that are the best of some agents.
+
+    A score function gets the folder of a merged model, and returns {name: number} or {name: [a number for each item]};
+    the guide "Search" (docs/guides/search.md) says more.
+
+    \b
+    ramerge search --base BASE --agent code=CODER --agent tool=TOOL --prompts code=c.jsonl --prompts tool=t.jsonl OUT
+    ramerge search recipe.yaml OUT --vary parameters.r=0,0.1,0.2 --score my_scores.py:score
+    ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score
+    """
+    from ramerge.cli.flags.read import read_inputs
+    from ramerge.core.foundation.jsontext import dumped
+    from ramerge.cli.progress import shown
+    from ramerge.cli.words import read_varied
+    from ramerge.searches.search import search as run
+    from ramerge.searches.text import summary
+
+    document, out = read_inputs(paths, flags)
+    if out is None:
+        raise RecipeError("no folder for the search: ramerge search RECIPE OUT --vary KEY=V,V --score FUNCTION")
+    score = score_of(flags) if flags["score"] is not None else None
+    calibration = replace(calibration, reward=(flags["reward"] or "") if score is None else "")
+    with shown(quiet=quiet or as_json) as listen:
+        try:
+            result = run(
+                document,
+                out,
+                score,
+                vary=read_varied(vary),
+                space=space,
+                settings=replace(search_settings, calibration=calibration),
+                options=replace(options, device=calibration.device),
+                on_progress=lambda event: listen(progress_of(event)),
+            )
+        except StoppedError as stop:
+            stop.kept = f"what was scored is kept in {out}, and the same command resumes from there"
+            raise
+    warn(result.notes)
+    if as_json:
+        click.echo(dumped(result.to_dict()), nl=False)
+    elif not quiet:
+        say(summary(result, Path(out)))
+
+
+def score_of(options: dict[str, Any]) -> str | TaskScore:
+    """Score that `--score` and the options that go with it name."""
+    spec: str = options["score"]
+    if ":" not in spec:
+        return _tasks(spec, options)
+    if options["serve"] or options["reward"]:
+        raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
+    return spec
+
+
+def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
+    from shlex import split
+
+    from ramerge.evaluation.commands import pairs
+    from ramerge.evaluation.run import EvaluationRequest
+    from ramerge.searches.served import TaskScore
+    from ramerge.searches.serving import ModelServer
+
+    if options["serve"] is None:
+        raise EvaluationError(
+            f"--score {spec}: names no function (module:function); tasks and prompts need a server: "
+            f"--serve {'|'.join(SERVERS)}"
+        )
+    settings, tasks = pairs("--task-set", options["task_settings"], typed=True), spec.split(",")
+    if spec.endswith(_PROMPTS):
+        if not options["reward"]:
+            raise EvaluationError(f"--score {spec}: needs --reward file.py:compute_score")
+        tasks = ["ramerge/rewards"]
+        settings |= {"rewards.prompts": str(Path(spec).absolute()), "rewards.function": options["reward"]}
+    elif options["reward"]:
+        raise EvaluationError("--reward: is for prompts, --score FILE.jsonl or FILE.parquet")
+    request = EvaluationRequest(tasks, settings, pairs("--data", options["data"]), limit=options["limit"])
+    server = ModelServer(options["serve"], split(options["serve_args"]), options["serve_timeout"])
+    return TaskScore(request, server, options["concurrency"])
+
+
+def progress_of(event: SearchProgress) -> Progress:
+    """Result of a search as shown."""
+    from ramerge.core.foundation.progress import Progress
+
+    if event.is_gathering:
+        return Progress("calibrate", event.done, event.total, "prompts")
+    notes = [f"best {event.best:.4f}"] if event.best is not None else []
+    notes += [f"{event.failed:,} failed"] if event.failed else []
+    return Progress("search", event.done, event.total, "points", ", ".join(notes))

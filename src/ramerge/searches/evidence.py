@@ -1,0 +1,103 @@
+"""How sure a choice is: intervals of a score, paired differences between points, and the optimism of the choice.
+
+All of it is the bootstrap of `evaluation.intervals`. Where an objective is made of several figures, items are drawn
+for each figure by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ramerge.evaluation import intervals
+from ramerge.searches.scores import Floats, Objective, Scores
+
+HOPELESS = 0.998
+"""A point is given up where the interval of this level, of its paired difference to the best, lies below 0."""
+FEWEST_ITEMS = 20
+_VALIDATION, _TEST = 0, 1
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A figure with its 95 % interval; None where there are no items to draw."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+def estimate(objective: Objective, scores: Scores) -> Estimate:
+    """An objective's value with its interval."""
+    return _with_interval(objective.value(scores), _drawn(objective, scores, _VALIDATION))
+
+
+def difference(objective: Objective, first: Scores, second: Scores, level: float = intervals.LEVEL) -> Estimate:
+    """The first's value less the second's, on the same items."""
+    value = objective.value(first) - objective.value(second)
+    drawn = []
+    for number, (left, right) in enumerate(zip(objective.measures(first), objective.measures(second), strict=True)):
+        if left.items is None or right.items is None or len(left.items) != len(right.items) or len(left.items) < 2:
+            return Estimate(value)
+        drawn.append(intervals.replicates(np.stack([left.items, right.items], axis=1), seed=[number, _VALIDATION]))
+    ours, theirs = (objective.combined([both[:, side] for both in drawn]) for side in (0, 1))
+    return _with_interval(value, ours - theirs, level)
+
+
+def is_hopeless(objective: Objective, scores: Scores, best: Scores) -> bool:
+    """Whether the items so far show that a point is worse than the best, on the same items, and others are left."""
+    counts = [len(measure.items) for measure in scores.values() if measure.items is not None]
+    most = [len(measure.items) for measure in best.values() if measure.items is not None]
+    if not counts or min(counts) < FEWEST_ITEMS or sum(counts) >= sum(most):
+        return False
+    so_far = {name: best[name].cut(len(measure.items)) for name, measure in scores.items() if measure.items is not None}
+    if so_far.keys() != scores.keys():
+        return False
+    apart = difference(objective, scores, so_far, HOPELESS)
+    end = apart.low if objective.lower else apart.high
+    return end is not None and objective.sign * end < 0
+
+
+def optimism(objective: Objective, validation: Scores, test: Scores) -> Estimate:
+    """How much better the chosen point is on the items that it was chosen by than on others."""
+    sign = objective.sign
+    value = sign * (objective.value(validation) - objective.value(test))
+    first, second = _drawn(objective, validation, _VALIDATION), _drawn(objective, test, _TEST)
+    return _with_interval(value, None if first is None or second is None else sign * (first - second))
+
+
+def front(values: Sequence[Sequence[float]]) -> list[int]:
+    """Places of the points that no other point beats: none is as good in every objective and better in one."""
+    points = np.asarray(values, dtype=np.float64)
+    return [
+        place
+        for place, point in enumerate(points)
+        if not ((points >= point).all(axis=1) & (points > point).any(axis=1)).any()
+    ]
+
+
+def balanced(values: Sequence[Sequence[float]]) -> int:
+    """The point of a front with the greatest sum of objectives, each scaled to 0 to 1 over the front."""
+    points = np.asarray(values, dtype=np.float64)
+    low, high = points.min(axis=0), points.max(axis=0)
+    scaled = (points - low) / np.where(high > low, high - low, 1.0)
+    return int(scaled.sum(axis=1).argmax())
+
+
+def _drawn(objective: Objective, scores: Scores, split: int) -> Floats | None:
+    """Replicates of an objective; None where there are no items to draw."""
+    drawn = []
+    for number, measure in enumerate(objective.measures(scores)):
+        if measure.items is None or len(measure.items) < 2:
+            return None
+        drawn.append(intervals.replicates(measure.items[:, None], seed=[number, split])[:, 0])
+    found: Floats = objective.combined(drawn)
+    return found
+
+
+def _with_interval(value: float, drawn: Floats | None, level: float = intervals.LEVEL) -> Estimate:
+    if drawn is None or np.isnan(drawn).all():
+        return Estimate(value)
+    return Estimate(value, *intervals.percentiles(drawn, level))

@@ -1,0 +1,217 @@
+"""The folder of a search.
+
+OUT/search.json      every trial, the choice, and how sure it is
+OUT/search.html      the same as a page
+OUT/recipe.yaml      the recipe of the best point
+OUT/best/            its checkpoint
+OUT/study.log        Optuna's journal
+OUT/asked.json       what the search is made of; no other search may resume here
+OUT/trials/N.json    the scores of trial N, item by item; OUT/trials/N.yaml is its recipe
+OUT/score.log        what the score printed
+OUT/candidate/       the checkpoint that is being scored
+OUT/served           with a server: the link that it loads; OUT/server.log is what it prints
+OUT/calibration/     with prompts: what was gathered of the agents
+OUT/agents.json      the scores of the agents, where nothing was said to vary
+OUT/order.json       with prompts and a score: the agreement of every point, in whose order they are scored
+OUT/evaluation/      with suites: what the last model answered
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.foundation.errors import CheckpointError, EvaluationError, OutputError, reason
+from ramerge.core.foundation.files import lock, write_file
+from ramerge.core.foundation.jsontext import JsonLimits, dumped, read
+from ramerge.core.foundation.text import brief
+from ramerge.core.output.targets import path_of
+from ramerge.searches.scores import Measure, Scores, of_items
+from ramerge.core.storage.own_files import RECORDS
+
+_FILE = JsonLimits(size=1 << 28, signs=1 << 26)
+_SCORES, _TEST = "scores", "test"
+_AGENTS = "agents.json"
+_WORDS = {"digest": "its file, or a module that it imports from its folder,"}
+
+
+@dataclass(frozen=True)
+class Folder:
+    """OUT, held by this process."""
+
+    root: Path
+
+    @property
+    def journal(self) -> Path:
+        return self.root / "study.log"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "score.log"
+
+    @property
+    def best(self) -> Path:
+        return self.root / "best"
+
+    @property
+    def candidate(self) -> Path:
+        return self.root / "candidate"
+
+    def write(self, name: str, content: str) -> None:
+        """A file in the folder, whole."""
+        write_file(self.root / name, content)
+
+    def text(self, name: str) -> str | None:
+        """The text of a file in the folder; None where it cannot be read."""
+        try:
+            return (self.root / name).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            return None
+
+    def has_best(self) -> bool:
+        """Whether a whole merge is at `best`, as far as its headers tell."""
+        try:
+            open_checkpoint(self.best)
+        except CheckpointError:
+            return False
+        return (self.best / RECORDS[0]).is_file()
+
+    def check_asked(self, asked: Mapping[str, Any]) -> None:
+        """Note what the search is made of, or hold it against what is noted.
+
+        A search without any score is no reason to refuse another one: it is forgotten.
+        """
+        path = self.root / "asked.json"
+        if path.exists():
+            before = _read(path)
+            problems = [
+                f"{self.root}: holds a search with {_named(name)}: {_difference(name, before.get(name), asked[name])}"
+                for name in asked
+                if before.get(name) != asked[name]
+            ]
+            if not problems:
+                return
+            if self.has_scores:
+                raise EvaluationError([*problems, f"{self.root}: name another folder, or remove this one"])
+            shutil.rmtree(self._trials, ignore_errors=True)
+            self.journal.unlink(missing_ok=True)
+            (self.root / _AGENTS).unlink(missing_ok=True)
+        write_file(path, dumped(asked))
+
+    @property
+    def _trials(self) -> Path:
+        return self.root / "trials"
+
+    @property
+    def has_scores(self) -> bool:
+        """Whether any point was scored."""
+        return any(self._trials.glob("*.json"))
+
+    def keep(self, number: int, scores: Scores, kind: str = _SCORES) -> None:
+        """Keep the scores of a trial, item by item; with `test`, those on items kept apart."""
+        path = self._trials / f"{number}.json"
+        before = _read(path) if kind == _TEST and path.exists() else {}
+        values = {
+            name: measure.value if measure.items is None else {"items": measure.items.tolist()}
+            for name, measure in scores.items()
+        }
+        write_file(path, dumped(before | {kind: values}, indent=None))
+
+    def scores(self, number: int, kind: str = _SCORES) -> dict[str, Measure] | None:
+        """The scores of a trial; None where there are none."""
+        path = self._trials / f"{number}.json"
+        values = _read(path).get(kind) if path.exists() else None
+        if values is None:
+            return None
+        try:
+            if not values:
+                raise ValueError
+            return {
+                name: of_items(np.array(value["items"])) if isinstance(value, dict) else Measure(float(value))
+                for name, value in values.items()
+            }
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise EvaluationError(f"{path}: is not what a search writes; remove the folder, or name another") from error
+
+    def agents(self) -> dict[str, dict[str, float]]:
+        """The scores of agents so far, by name and figure."""
+        return _read(self.root / _AGENTS) if (self.root / _AGENTS).exists() else {}
+
+    def keep_agents(self, scores: Mapping[str, Mapping[str, float]]) -> None:
+        """Keep the scores of agents."""
+        self.write(_AGENTS, dumped(scores))
+
+    def clear(self) -> None:
+        """Remove the last candidate."""
+        shutil.rmtree(self.candidate, ignore_errors=True)
+
+
+@contextmanager
+def search_folder(out: Path) -> Iterator[Folder]:
+    """The folder of a search, which no other process has meanwhile."""
+    path_of(out, "the folder of a search")
+    if any(out.glob("*.safetensors")):
+        raise EvaluationError(f"{out}: is the folder of a model; name another folder for the search")
+    if out.is_dir() and any(out.iterdir()) and not (out / "asked.json").exists():
+        held = {path.name for path in out.iterdir()} - {".lock", "score.log", "calibration", "order.json"}
+        if held:
+            raise EvaluationError(
+                f"{out}: holds {brief(', '.join(sorted(held)), 200)}, and no search; name another folder"
+            )
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        descriptor = lock(out / ".lock", wait=False)
+    except BlockingIOError as error:
+        raise EvaluationError(f"{out}: another search runs there") from error
+    except OSError as error:
+        raise OutputError(f"{out}: cannot be written: {reason(error)}") from error
+    try:
+        yield Folder(out)
+    finally:
+        os.close(descriptor)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return read(path, _FILE)
+    except OSError as error:
+        raise EvaluationError(f"{path}: {reason(error)}") from error
+    except ValueError as error:
+        raise EvaluationError(f"{path}: {error}") from error
+
+
+def _difference(part: str, before: Any, now: Any) -> str:
+    """Where two plain values differ first, human-readable: no digests, sizes and times of inputs."""
+    keys = []
+    while isinstance(before, dict) and isinstance(now, dict):
+        key = next(key for key in {**before, **now} if before.get(key) != now.get(key))
+        keys.append(_WORDS.get(key, key))
+        before, now = before.get(key), now.get(key)
+    where = ": ".join(keys)
+    if part == "inputs" or _is_digest(before) or _is_digest(now):
+        return f"{where} {'is new' if before is None else 'is not used any more' if now is None else 'has changed'}"
+    return f"{where}{': ' if where else ''}it was {_value(before)}, and is {_value(now)}"
+
+
+def _is_digest(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
+
+
+def _named(part: str) -> str:
+    return {"inputs": "other inputs", "objectives": "other objectives"}.get(part, f"another {part}")
+
+
+def _value(value: Any) -> str:
+    with suppress(TypeError, ValueError):
+        return brief(json.dumps(value, ensure_ascii=False), 200)
+    return brief(repr(value), 200)

@@ -1,0 +1,211 @@
+"""A score that is a Python function: named, and run in a process of its own, or given, and run in this process.
+
+The process of its own stays for all points, because importing torch takes seconds. It has a time limit for each model:
+one that hangs or dies is replaced for the next point.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import os
+import re
+import select
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ramerge.evaluation.functions import in_words
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.signals import raise_dropped
+from ramerge.core.foundation.text import shown
+from ramerge.searches.child import parts_of, takes_split
+from ramerge.searches.children import start, stop
+from ramerge.searches.scores import ScoreFailedError, Scores, Split, read_scores
+
+_MOST_BYTES = 1 << 26
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_SECONDS_TO_START = 300.0  # importing torch from a slow disk
+_LOOK_SECONDS = 1.0
+
+
+class FunctionScorer:
+    """`module:function` or `file.py:function`. Ended by `close`."""
+
+    has_test = True
+    merge = None
+
+    def __init__(self, spec: str, log: Path, seconds: float) -> None:
+        self._spec = spec
+        self._log = log
+        self._seconds = seconds
+        self._process: _Process | None = None
+        try:
+            ready = self._running().ready
+        except ScoreFailedError as error:
+            raise EvaluationError(f"--score {spec}: {error}") from error
+        self.splits = bool(ready.get("splits"))
+        self.in_parts = bool(ready.get("in_parts"))
+        self._digest = str(ready.get("digest"))
+
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        process = self._running()
+        until = time.monotonic() + self._seconds
+        is_idle = False
+        try:
+            answer = process.ask({"model": str(model), "split": split}, until)
+            while "part" in answer:
+                going_on = False
+                try:
+                    yield read_scores(answer["part"])
+                    going_on = True
+                finally:
+                    answer = process.ask({"more": going_on}, until)
+                    is_idle = not going_on
+            is_idle = True
+            if "error" in answer:
+                raise ScoreFailedError(str(answer["error"]))
+        finally:
+            if not is_idle:
+                self.close()
+
+    def about(self) -> Mapping[str, Any]:
+        """Its name, and the digest of its file and of the modules in its folder that it imports."""
+        return {"function": self._spec, "digest": self._digest}
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.close()
+            self._process = None
+
+    def _running(self) -> _Process:
+        if self._process is None:
+            self._process = _Process(self._spec, self._log, self._seconds)
+        return self._process
+
+
+class CallableScorer:
+    """A function of this process. Nothing ends one that hangs.
+
+    Args:
+        function: the function.
+        log: gets the traceback of what it raises.
+    """
+
+    has_test = True
+    merge = None
+
+    def __init__(self, function: Callable[..., Any], log: Path) -> None:
+        self._function, self._log = function, log
+        self.splits = takes_split(function)
+        self.in_parts = inspect.isgeneratorfunction(function)
+
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        try:
+            for part in parts_of(self._function, model, split):
+                yield read_scores(part)
+        except ScoreFailedError:
+            raise
+        except Exception as error:
+            with self._log.open("a", encoding="utf-8") as log:
+                traceback.print_exception(error, file=log)
+            raise ScoreFailedError(in_words(error)) from error
+
+    def about(self) -> Mapping[str, Any]:
+        """Its name, and the digest of its text and of the values that it holds."""
+        function: Any = self._function
+        held: list[Any] = []
+        while isinstance(function, partial):
+            held += [function.args, function.keywords]
+            function = function.func
+        named = function if hasattr(function, "__qualname__") else type(function)
+        text = _ADDRESS.sub("", repr([*held, *_held(function)])) + _text(named)
+        digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+        return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
+
+    def close(self) -> None: ...
+
+
+def _held(function: Any) -> list[Any]:
+    """Defaults and closed-over values of a function; the attributes of an object that is called."""
+    cells = getattr(function, "__closure__", None) or ()
+    held = [getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
+    held += [cell.cell_contents for cell in cells]
+    return held if hasattr(function, "__code__") else [getattr(function, "__dict__", None)]
+
+
+def _text(named: Any) -> str:
+    """The source, or the compiled code where there is no source: in an interactive session."""
+    with suppress(OSError, TypeError):
+        return inspect.getsource(named)
+    code = getattr(named, "__code__", None)
+    return "" if code is None else f"{code.co_code.hex()} {_ADDRESS.sub('', repr(code.co_consts))} {code.co_names}"
+
+
+class _Process:
+    def __init__(self, spec: str, log: Path, seconds: float) -> None:
+        self._log = log
+        self._seconds = seconds
+        self._buffer = b""
+        self._answers, theirs = os.pipe()
+        try:
+            with log.open("ab") as output:
+                command = [sys.executable, "-m", "ramerge.searches.child", spec, str(theirs)]
+                self._process = start(command, stdin=subprocess.PIPE, output=output, pass_fds=[theirs])
+        finally:
+            os.close(theirs)
+        try:
+            self.ready = self._line(time.monotonic() + max(seconds, _SECONDS_TO_START))
+            if "error" in self.ready:
+                raise ScoreFailedError(str(self.ready["error"]))
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, values: Mapping[str, Any], until: float) -> dict[str, Any]:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has died, which reading says
+            self._process.stdin.write(json.dumps(values).encode() + b"\n")
+            self._process.stdin.flush()
+        return self._line(until)
+
+    def _line(self, until: float) -> dict[str, Any]:
+        while b"\n" not in self._buffer:
+            raise_dropped()
+            left = until - time.monotonic()
+            if not select.select([self._answers], [], [], min(max(0.0, left), _LOOK_SECONDS))[0]:
+                if left > 0:
+                    continue
+                raise ScoreFailedError(f"did not end within {self._seconds:g} seconds (--score-timeout)")
+            data = os.read(self._answers, 1 << 16)
+            if not data:
+                raise ScoreFailedError(f"its process ended{self._last_words()}; all that it printed is in {self._log}")
+            self._buffer += data
+            if len(self._buffer) > _MOST_BYTES:
+                raise ScoreFailedError(f"returned more than {_MOST_BYTES:,} bytes")
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def _last_words(self) -> str:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(5)
+        code = self._process.returncode
+        with suppress(OSError):
+            lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+            return f" with exit code {code}: {shown(lines[-1])}" if lines else f" with exit code {code}"
+        return f" with exit code {code}"
+
+    def close(self) -> None:
+        if self._process.stdin is not None:
+            with suppress(OSError):
+                self._process.stdin.close()
+        stop(self._process)
+        os.close(self._answers)

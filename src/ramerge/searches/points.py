@@ -1,0 +1,59 @@
+"""From a point of a search to the recipe of its merge, and to its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ramerge.api import merge
+from ramerge.core.engine.record import Record
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.progress import Listener
+from ramerge.core.options import Options
+from ramerge.core.recipe.checks import check
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
+
+Label = Callable[[str, Any], str]
+
+
+def _plain_label(key: str, value: Any) -> str:
+    return f"{key}={value}"
+
+
+def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plain_label) -> Document:
+    """The recipe with a point's values.
+
+    Where the point has another method, parameters, presets and side inputs that this method does not take are left
+    out: they are the other method's.
+    """
+    made = replace(recipe, values=deepcopy(recipe.values), flags=dict(recipe.flags))
+    before = made.values.get("method", DEFAULT_METHOD)
+    if point.get("method", before) != before:
+        leave_out(made.values, str(point["method"]), keep_shared=True)
+    for key, value in point.items():
+        made.set(tuple(key.split(".")), value, label(key, value))
+    return made
+
+
+def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> list[str]:
+    """Problems of the recipe at a point."""
+    try:
+        check(document_of(recipe, point, label))
+    except RecipeError as error:
+        return list(error.problems)
+    return []
+
+
+def recipe_of(recipe: Document, point: Mapping[str, Any]) -> Recipe:
+    """The checked recipe of a point."""
+    return check(document_of(recipe, point))
+
+
+def merge_point(recipe: Document, point: Mapping[str, Any], out: Path, listen: Listener, options: Options) -> Record:
+    """Merge a point to `out`, in place of what is there. Counts of the inputs are cached from point to point."""
+    return merge(document_of(recipe, point), out, options=replace(options, overwrite=True), on_progress=listen)

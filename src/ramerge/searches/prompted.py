@@ -1,0 +1,196 @@
+"""A search by agreement: what is tried where nothing is said to vary, and the score, from prompts without labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from ramerge.api import plan
+from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
+from ramerge.calibration.cached import with_inputs
+from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.core.foundation.errors import EvaluationError, PlanError, RamergeError
+from ramerge.core.foundation.files import write_file
+from ramerge.core.foundation.jsontext import RECORD, dumped
+from ramerge.core.foundation.jsontext import read as read_json
+from ramerge.core.foundation.progress import Listener
+from ramerge.core.options import Options
+from ramerge.core.recipe.checks import models_of
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import Recipe
+from ramerge.searches.folder import search_folder
+from ramerge.searches.points import recipe_of
+from ramerge.searches.results import BY_AGREEMENT
+from ramerge.searches.run import Branches
+from ramerge.searches.scores import ScoreFailedError, Scores, Split, of_items
+from ramerge.searches.space import Point, Space
+
+CALIBRATION = "calibration"
+"""The folder of statistics and replies within that of a search."""
+_ORDER = "order.json"
+LOWER = "mean=min"
+"""The objective: the mean over agents, the lower the better."""
+_PARTS = 4
+_RIDGES = (0.01, 0.1, 1.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Prompted:
+    """Inputs of a search by agreement.
+
+    Attributes:
+        recipe: with the recorded inputs of every agent.
+        replies: on which merges are scored.
+        live: the model.
+        fingerprints: of what was gathered, by agent.
+        notes: what the user should know.
+    """
+
+    recipe: Document
+    replies: ReplySet
+    live: LiveBase
+    fingerprints: Mapping[str, str]
+    notes: tuple[str, ...]
+
+    def ordered(self, space: Space, folder: Path) -> Space:
+        """The space with its points in the order of their agreement, the best first; those that cannot be merged last.
+
+        What was found is kept in the folder of the search, so that it comes in the same order when it is resumed.
+        """
+        path, points = folder / _ORDER, list(space.listed())
+        about = {"space": space.as_dict(), BY_AGREEMENT: dict(self.fingerprints)}
+        try:
+            kept = read_json(path, RECORD)
+        except (OSError, ValueError):
+            kept = {}
+        if kept.get("about") != about or not _are_means(kept.get("means"), len(points)):
+            kept = {"about": about, "means": [self._mean(point) for point in points]}
+            write_file(path, dumped(kept))
+        means = [math.inf if mean is None else mean for mean in kept["means"]]
+        return replace(space, order=tuple(points[place] for place in sorted(range(len(points)), key=means.__getitem__)))
+
+    def _mean(self, point: Point) -> float | None:
+        try:
+            self.live.put(recipe_of(self.recipe, point))
+            return fmean(each.nll for each in agreements_in(self.live.live, self.replies).values())
+        except RamergeError:
+            return None  # the search says why
+
+
+def _are_means(values: Any, count: int) -> bool:
+    """Whether these are as many figures; None stands for a point that cannot be merged."""
+    return (
+        isinstance(values, list)
+        and len(values) == count
+        and all(value is None or (isinstance(value, float) and math.isfinite(value)) for value in values)
+    )
+
+
+def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
+    """The space where nothing is said to vary: the sum first, then merges that are the best of some agents.
+
+    Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
+    than the agents.
+    """
+    details = plan(recipe).details
+    scales = [1.0, 0.8, *((1.3, 1.6) if found is None or found.replies.rewarded else ())]
+    return {
+        "method": {
+            "task_arithmetic": {"parameters": {"scale": scales}},
+            **({"regmean": {"parameters": {"ridge": list(_RIDGES)}}} if found is not None else {}),
+            "ram+": None,
+            "core+": None,
+            ("ties" if details.adapters else "swudi"): None,
+        }
+    }
+
+
+def usual_branches(space: Space, recipe: Document) -> Branches:
+    """Points after the sum: longer sums where it keeps what the agents have, else those that are no longer than it."""
+    _sum, *others = space.listed()
+    longer = tuple(point for point in others if point.get("parameters.scale", 0.0) > 1)
+    shorter = tuple(point for point in others if point not in longer)
+    return Branches(tuple(recipe.values["agents"]), longer, shorter)
+
+
+def prompted(
+    recipe: Document,
+    out: Path,
+    settings: CalibrationSettings,
+    stack: ExitStack,
+    options: Options,
+    listen: Listener,
+) -> Prompted:
+    """Gather what a search by agreement needs, in its folder; the model stays in memory until the stack closes.
+
+    Args:
+        recipe: with prompts.
+        out: the folder of the search.
+        settings: what is gathered; half of the prompts is held out for the score.
+        stack: what closes the model.
+        options: how models are read.
+        listen: gets the number of prompts done.
+
+    Raises:
+        RecipeError: there is no base, an agent has no prompts, or torch or transformers is missing.
+        RamergeError: as for `calibrate`.
+    """
+    require_extras()
+    models = models_of(recipe)
+    base = base_of(models)
+    agents = {name: agent.plain for name, agent in models.agents.items()}
+    settings = replace(settings, hold_out=True, gather="inputs")
+    asked = prompts_of(agents, models.prompts, settings)
+    folder = out / CALIBRATION
+    with search_folder(out) as place:  # nothing is gathered where no search may be
+        live = stack.enter_context(LiveBase(base, settings, options))
+        try:
+            writing = replace(options, overwrite=not place.has_scores)
+            records = gather(live, agents, asked, folder, settings, writing, listen)
+        except PlanError as error:
+            if not place.has_scores:
+                raise
+            text = f"{out}: holds a search with other agents, prompts or settings; name another folder, or remove it"
+            raise EvaluationError([text, *error.problems]) from error
+    fingerprints = {name: record.fingerprint for name, record in records.items()}
+    replies = replies_of(folder, list(agents), settings.right_at)
+    notes = (*(note for record in records.values() for note in record.notes), *replies.notes)
+    return Prompted(with_inputs(recipe, agents, folder), replies, live, fingerprints, notes)
+
+
+class AgreementScorer:
+    """Scores the merge of a point by agreement, some prompts of every agent at a time."""
+
+    splits = True
+    in_parts = True
+    has_test = False
+
+    def __init__(self, prompted: Prompted) -> None:
+        self._prompted = prompted
+
+    def merge(self, recipe: Recipe) -> None:
+        """Put the weights of a merge into the model."""
+        self._prompted.live.put(recipe)
+
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        """See `Scorer`; scored is what was merged last."""
+        del model
+        if split == "test":
+            raise ScoreFailedError("agreement keeps no items for a test")
+        for items in likelihoods(self._prompted.live.live, self._prompted.replies, _PARTS):
+            yield {name: of_items(each) for name, each in items.items()}
+
+    def about(self) -> Mapping[str, Any]:
+        """Statistics gathered from the agents."""
+        replies = self._prompted.replies
+        right = {name: list(counts) for name, counts in replies.counts.items()}
+        return {BY_AGREEMENT: dict(self._prompted.fingerprints), "rewarded": replies.rewarded, "right": right}
+
+    def close(self) -> None:
+        """The model is closed with the search."""

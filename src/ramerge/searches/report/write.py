@@ -1,0 +1,45 @@
+"""A search as one HTML page in the style of the analysis. It needs no network."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+from ramerge.searches.results import SearchResult
+from ramerge.searches.space import spelled
+from ramerge.searches.text import findings, ranking_rows
+
+_LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
+
+
+def can_render() -> bool:
+    """Whether the libraries of the page are here."""
+    return all(find_spec(name) is not None for name in _LIBRARIES)
+
+
+def render(result: SearchResult, recipe: str) -> str:
+    """The page.
+
+    Args:
+        result: the search.
+        recipe: the YAML of the best point's recipe.
+    """
+    from ramerge.analysis.report.page import plain_page
+    from ramerge.core.foundation.version import __version__
+    from ramerge.searches.report.charts import figures_of
+
+    head, rows = ranking_rows(result)
+    apart = f"Validation and test: {result.apart}." if result.apart else "Validation and test items are the same."
+    return plain_page(
+        Path(__file__).with_name("page.html"),
+        figures_of(result),
+        version=__version__,
+        result=result,
+        winner=spelled(result.winner.point),
+        findings=[*findings(result), *(f"note: {note}" for note in result.notes)],
+        head=head,
+        rows=rows,
+        failures=[f"point {point.number}: {point.failure}" for point in result.points if point.state == "failed"],
+        recipe=recipe,
+        apart=apart,
+    )

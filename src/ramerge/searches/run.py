@@ -1,0 +1,502 @@
+"""The whole search: ask for a point, merge it, score it, report; then the best, on items that it was not chosen by."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeAlias
+
+from ramerge.api import Plan, plan
+from ramerge.core.foundation.errors import EvaluationError, OutputError, PlanError, RamergeError
+from ramerge.core.foundation.extras import install, missing
+from ramerge.core.foundation.jsontext import dumped
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.foundation.text import unknown
+from ramerge.core.options import Options
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.paths import portable
+from ramerge.searches import evidence
+from ramerge.searches.evidence import Estimate
+from ramerge.searches.folder import Folder, search_folder
+from ramerge.searches.points import document_of, merge_point, recipe_of
+from ramerge.searches.results import SearchResult, TriedPoint
+from ramerge.searches.scores import (
+    MEAN,
+    WORST,
+    Measure,
+    Objective,
+    ScoreFailedError,
+    Scorer,
+    Scores,
+    Split,
+    check_names,
+    joined,
+)
+from ramerge.searches.space import Point, Space
+from ramerge.searches.study import Asked, Study, Trial, check_sampler
+
+TRIALS = 30
+MARGIN = 0.015
+"""How far the sum's mean of shares may lie below the agents' own: lab/experiments/043-score-the-sum-first.md."""
+_OPTIONS = Options()
+_SHOWN = 1000
+_RECIPE = "ramerge.yaml"
+_MERGE, _SCORE = "merge seconds", "score seconds"
+
+
+class _WrongObjectiveError(EvaluationError): ...
+
+
+MakeScorer: TypeAlias = Callable[[Folder], Scorer]
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Which points come after the first: agents are scored before it, each of their figures by the best of them.
+
+    Attributes:
+        agents: their names.
+        good: the points where the first is at most `MARGIN` below the agents' mean over figures.
+        poor: the points where it is not.
+    """
+
+    agents: tuple[str, ...]
+    good: tuple[Point, ...]
+    poor: tuple[Point, ...]
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """Request of a search.
+
+    Attributes:
+        space: what varies.
+        objectives: what is to be as good as possible.
+        trials: how many points to try; None for all of a grid, or 30.
+        sampler: `grid`, `tpe`, `cmaes` or `nsga2`.
+        seed: the same seed gives the same points, as long as scores are the same.
+        prune: whether points are given up whose items so far show that they are worse than the best.
+        most_failures: points that may fail one after the other before the search stops; 0 for no bound.
+        options: how every merge is carried out.
+        branches: which points come after the first, by what that scores; None for all.
+    """
+
+    space: Space
+    objectives: tuple[Objective, ...] = (Objective(),)
+    trials: int | None = None
+    sampler: str = "tpe"
+    seed: int = 0
+    prune: bool = True
+    most_failures: int = 5
+    options: Options = _OPTIONS
+    branches: Branches | None = None
+
+    @property
+    def required(self) -> int:
+        """How many points to try."""
+        size = self.space.size
+        most = size if self.sampler == "grid" and size is not None else TRIALS
+        required = most if self.trials is None else self.trials
+        return required if size is None else min(required, size)
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """How far a search is.
+
+    Attributes:
+        done, total: points; while replies and statistics are gathered, prompts.
+        best: the first objective's best value so far.
+        failed: points that failed.
+        is_gathering: whether replies and statistics of prompts are gathered, before the first point.
+
+    Example:
+        >>> done = []
+        >>> def listen(event: ramerge.SearchProgress) -> None:
+        ...     done.append(event.done)
+        >>> vary, settings = {"parameters.r": [0, 0.1]}, ramerge.SearchSettings(html=False)
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary=vary, settings=settings, on_progress=listen)
+        >>> done
+        [0, 1, 2]
+    """
+
+    done: int
+    total: int
+    best: float | None
+    failed: int
+    is_gathering: bool = False
+
+
+Listener: TypeAlias = Callable[[SearchProgress], None]
+
+
+def search(
+    recipe: Document,
+    out: Path,
+    request: SearchRequest,
+    make_scorer: MakeScorer,
+    *,
+    notes: Sequence[str] = (),
+    on_progress: Listener = lambda _: None,
+    on_merge: Callable[[Progress], None] = lambda _: None,
+) -> SearchResult:
+    """Try points of a space, and keep the one that scores best.
+
+    An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
+    it finds.
+    """
+    _require_optuna(request)
+    if problems := check_sampler(request.sampler, request.space):
+        raise EvaluationError(problems)
+    with ExitStack() as stack:
+        folder = stack.enter_context(search_folder(out))
+        inputs = _planned(recipe, request)
+        scorer = stack.enter_context(closing(make_scorer(folder)))
+        folder.check_asked(
+            {
+                "recipe": recipe.values,
+                "inputs": inputs,
+                "space": request.space.as_dict(),
+                "score": dict(scorer.about()),
+                "objectives": [asdict(each) for each in request.objectives],
+            }
+        )
+        stack.callback(folder.clear)
+        study = Study(folder.journal, request.space, request.sampler, request.seed, request.objectives)
+        return _Search(recipe, request, folder, scorer, study, notes, on_progress, on_merge).run()
+
+
+def _require_optuna(request: SearchRequest) -> None:
+    modules = ["optuna", *(["cmaes"] if request.sampler == "cmaes" else [])]
+    if problems := missing(modules, who="ramerge search", install=install("search")):
+        raise EvaluationError(problems)
+
+
+def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
+    """The state of every input's file, after a merge with each method was planned."""
+    problems: list[str] = []
+    files: dict[str, Any] = {}
+    for method in request.space.methods:
+        first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
+        made = plan(document_of(recipe, {"method": method} | first), options=request.options)
+        problems += made.problems
+        files |= state_of(made)
+    if problems:
+        raise PlanError(dict.fromkeys(problems))
+    return dict(sorted(files.items()))
+
+
+def state_of(made: Plan) -> dict[str, Any]:
+    """Size and time of every file that a merge would read, by path: scores of others are not mixed with these."""
+    return {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.files.items())}
+
+
+class _Search:
+    def __init__(
+        self,
+        recipe: Document,
+        request: SearchRequest,
+        folder: Folder,
+        scorer: Scorer,
+        study: Study,
+        notes: Sequence[str],
+        on_progress: Listener,
+        on_merge: Callable[[Progress], None],
+    ) -> None:
+        self._recipe = recipe
+        self._request = request
+        self._folder = folder
+        self._scorer = scorer
+        self._study = study
+        self._notes = notes
+        self._agents: dict[str, float] = {}
+        self._on_progress = on_progress
+        self._on_merge = on_merge
+        self._trials = study.trials()
+        self._best: Trial | None = self._chosen() if len(request.objectives) == 1 else None
+        self._best_scores = self._validation(self._best.number) if self._best else None
+        self._names: list[str] = list(self._complete_scores())
+
+    def _complete_scores(self) -> Scores:
+        first = next((trial for trial in self._trials if trial.state == "complete"), None)
+        return (self._folder.scores(first.number) or {}) if first else {}
+
+    def run(self) -> SearchResult:
+        in_a_row = 0
+        self._agents = self._scores_of_agents()
+        self._notify()
+        while len(self._trials) < self._required() and (asked := self._study.ask()) is not None:
+            failure = self._try(asked)
+            self._trials = self._study.trials()
+            self._notify()
+            in_a_row = in_a_row + 1 if failure else 0
+            if self._request.most_failures and in_a_row >= self._request.most_failures:
+                raise EvaluationError(
+                    f"{in_a_row} points in a row failed; the last: {failure}; all are kept in {self._folder.root}, and "
+                    "the same command resumes with the next point (--most-failures 0 never stops)"
+                )
+        return self._result()
+
+    def _required(self) -> int:
+        """How many points to try, after those that need not be tried are left out."""
+        if self._request.branches is None or not self._trials:
+            return self._request.required
+        points = self._request.branches.good if self._is_good() else self._request.branches.poor
+        self._study.limit([self._trials[0].point, *points])
+        return min(self._request.required, 1 + len(points))
+
+    def _is_good(self) -> bool:
+        """Whether the first point is nearly as good as the agents."""
+        first = self._trials[0].values
+        return first is not None and first[0] >= fmean(self._agents.values()) - MARGIN
+
+    def _scores_of_agents(self) -> dict[str, float]:
+        """The score of the best agent for each figure; what was scored is kept."""
+        branches = self._request.branches
+        known = self._folder.agents() if branches is not None else {}
+        for name in branches.agents if branches is not None else ():
+            if name in known:
+                continue
+            point = {"method": "passthrough", "parameters.agent": name}
+            merge_point(self._recipe, point, self._folder.candidate, self._on_merge, self._request.options)
+            try:
+                with closing(self._scorer.parts(self._folder.candidate, "validation")) as parts:
+                    scores = _split(self._scorer, joined(parts), "validation")
+            except ScoreFailedError as error:
+                raise EvaluationError(f"agent {name} got no score: {error}") from error
+            known[name] = {figure: measure.value for figure, measure in scores.items()}
+            self._folder.keep_agents(known)
+        figures = dict.fromkeys(figure for scores in known.values() for figure in scores)
+        return {each: max(scores.get(each, -math.inf) for scores in known.values()) for each in figures}
+
+    def _notify(self) -> None:
+        value = self._best.values[0] if self._best and self._best.values else None
+        failed = sum(trial.state == "failed" for trial in self._trials)
+        self._on_progress(SearchProgress(len(self._trials), self._required(), value, failed))
+
+    # --- one point ----------------------------------------------------------------------------------------------------
+
+    def _try(self, asked: Asked) -> str | None:
+        """Merge and score a point; why it failed, or None."""
+        began, merged, fingerprint = time.monotonic(), None, {}
+        try:
+            recipe = self._merge(asked.point)
+            merged = time.monotonic()
+            self._folder.write(f"trials/{asked.number}.yaml", recipe)
+            scores, is_whole = self._scored()
+            self._check_objectives(scores)
+            validation = _split(self._scorer, scores, "validation")
+            values = [_finite(each, validation) for each in self._request.objectives]
+        except (OutputError, _WrongObjectiveError):
+            raise
+        except (ScoreFailedError, RamergeError) as error:
+            failure = str(error)[:_SHOWN]
+            self._study.fail(asked, failure, _seconds(began, merged))
+            return failure
+        fingerprint = _seconds(began, merged) | {f"score {name}": measure.value for name, measure in validation.items()}
+        self._folder.keep(asked.number, scores)
+        if not is_whole:
+            items = min(len(measure.items) for measure in validation.values() if measure.items is not None)
+            self._study.prune(asked, values[0], items, fingerprint)
+            return None
+        self._study.tell(asked, values, fingerprint)
+        self._names = self._names or list(scores)
+        if len(self._request.objectives) == 1:
+            sign = self._request.objectives[0].sign
+            if self._best is None or self._best.values is None or sign * values[0] > sign * self._best.values[0]:
+                self._best = Trial(asked.number, asked.point, "complete", tuple(values), None, {})
+                self._best_scores = validation
+        return None
+
+    def _merge(self, point: Point) -> str:
+        """Merge a point where the scorer looks for it; its recipe."""
+        if self._scorer.merge is not None:
+            recipe = portable(recipe_of(self._recipe, point), None)
+            self._scorer.merge(recipe)
+            return recipe.to_yaml()
+        merge_point(self._recipe, point, self._folder.candidate, self._on_merge, self._request.options)
+        return (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
+
+    def _check_objectives(self, scores: Scores) -> None:
+        """Raise if an objective is no figure of the first scores: then no further point would have it."""
+        for each in self._request.objectives if not self._names else ():
+            if (name := each.missing(scores)) is not None:
+                raise _WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
+
+    def _scored(self) -> tuple[Scores, bool]:
+        """The candidate's scores, and whether they are whole: a hopeless point is given up."""
+        parts: list[Scores] = []
+        with closing(self._scorer.parts(self._folder.candidate, "validation")) as coming:
+            for part in coming:
+                check_names(part, self._names)
+                parts.append(part)
+                if self._is_hopeless(parts):
+                    return joined(parts), False
+        return joined(parts), True
+
+    def _is_hopeless(self, parts: Sequence[Scores]) -> bool:
+        best = self._best_scores
+        if best is None or not (self._request.prune and self._scorer.in_parts):
+            return False
+        so_far = _split(self._scorer, joined(parts), "validation")
+        return evidence.is_hopeless(self._request.objectives[0], so_far, best)
+
+    # --- the result ---------------------------------------------------------------------------------------------------
+
+    def _validation(self, number: int) -> Scores:
+        scores = self._folder.scores(number)
+        if scores is None:
+            raise EvaluationError(f"{self._folder.root}/trials/{number}.json: is not there any more")
+        return _split(self._scorer, scores, "validation")
+
+    def _chosen(self) -> Trial | None:
+        complete = [trial for trial in self._trials if trial.values is not None]
+        if not complete:
+            return None
+        front = self._front(complete)
+        return front[evidence.balanced([self._gains(trial) for trial in front])]
+
+    def _front(self, complete: Sequence[Trial]) -> list[Trial]:
+        return [complete[place] for place in evidence.front([self._gains(trial) for trial in complete])]
+
+    def _gains(self, trial: Trial) -> list[float]:
+        return [each.sign * value for each, value in zip(self._request.objectives, trial.values or (), strict=True)]
+
+    def _result(self) -> SearchResult:
+        best = self._chosen()
+        if best is None:
+            failures = [f"point {trial.number}: {trial.failure}" for trial in self._trials if trial.failure][:3]
+            raise EvaluationError([f"{self._folder.root}: no point got a score", *failures])
+        objectives = self._request.objectives
+        notes = self._merge_best(best)
+        validation = self._validation(best.number)
+        test, more = self._test(best)
+        points = [self._point(trial, best, validation) for trial in self._trials]
+        complete = [trial for trial in self._trials if trial.values is not None]
+        result = SearchResult(
+            objectives=objectives,
+            sampler=self._request.sampler,
+            seed=self._request.seed,
+            space=self._request.space.as_dict(),
+            score=dict(self._scorer.about()),
+            points=tuple(points),
+            points_of_space=self._request.space.size,
+            best=best.number,
+            front=tuple(trial.number for trial in self._front(complete)) if len(objectives) > 1 else (best.number,),
+            level=_level(points, objectives),
+            apart=self._apart(validation),
+            test=tuple(evidence.estimate(each, test) for each in objectives) if test else None,
+            optimism=tuple(evidence.optimism(each, validation, test) for each in objectives) if test else None,
+            scores={name: measure.value for name, measure in (test or {}).items()},
+            seconds={
+                "merging": round(sum(point.merge_seconds for point in points), 3),
+                "scoring": round(sum(point.score_seconds for point in points), 3),
+            },
+            agents=self._agents,
+            notes=(*self._notes, *notes, *more),
+        )
+        self._folder.write("search.json", dumped(result.to_dict()))
+        return result
+
+    def _point(self, trial: Trial, best: Trial, of_best: Scores) -> TriedPoint:
+        merge, score = (float(trial.fingerprint.get(key, 0.0)) for key in (_MERGE, _SCORE))
+        if trial.state == "failed":
+            return TriedPoint(trial.number, trial.point, trial.state, merge, score, failure=trial.failure)
+        scores = self._validation(trial.number)
+        objectives = self._request.objectives
+        behind = None
+        if trial.state == "complete" and trial.number != best.number:
+            behind = tuple(evidence.difference(each, scores, of_best) for each in objectives)
+        return TriedPoint(
+            trial.number,
+            trial.point,
+            trial.state,
+            merge,
+            score,
+            tuple(evidence.estimate(each, scores) for each in objectives),
+            behind,
+            {name: measure.value for name, measure in scores.items()},
+        )
+
+    def _merge_best(self, best: Trial) -> list[str]:
+        """The best point's checkpoint at `best`; merged only where another one is there. Its warnings."""
+        name = f"trials/{best.number}.yaml"
+        text = self._folder.text(name)
+        if text is None:
+            raise EvaluationError(f"{self._folder.root / name}: cannot be read; remove the folder, or name another")
+        if self._folder.text("recipe.yaml") == text and self._folder.has_best():
+            return []
+        record = merge_point(self._recipe, best.point, self._folder.best, self._on_merge, self._request.options)
+        self._folder.write("recipe.yaml", text)
+        return list(record.warnings)
+
+    def _test(self, best: Trial) -> tuple[Scores | None, list[str]]:
+        """The best point's scores on items that it was not chosen by; None, with the reason, where there are none."""
+        if not self._scorer.has_test:
+            return None, []
+        if not self._scorer.splits:
+            scores = self._folder.scores(best.number) or {}
+            if any(measure.items is None for measure in scores.values()):
+                return None, [
+                    "the best point is reported on the items that it was chosen by, so its score is too high by an "
+                    "unknown amount: the score gives no items, and has no parameter split"
+                ]
+            return _split(self._scorer, scores, "test"), []
+        kept = self._folder.scores(best.number, "test")
+        if kept is not None:
+            return kept, []
+        try:
+            with closing(self._scorer.parts(self._folder.best, "test")) as parts:
+                test = joined(parts)
+            check_names(test, self._names)
+            for each in self._request.objectives:
+                _finite(each, test)
+        except (ScoreFailedError, EvaluationError) as error:
+            return None, [f"the best point could not be scored on test items: {error}"]
+        self._folder.keep(best.number, test, "test")
+        return test, []
+
+    def _apart(self, validation: Scores) -> str | None:
+        if not self._scorer.has_test:
+            return None
+        if self._scorer.splits:
+            return "the score's own items for validation and test"
+        if all(measure.items is not None for measure in validation.values()):
+            return "every second item is for the test"
+        return None
+
+
+def _split(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
+    """The part of the items that is for one purpose, where the score itself does not keep them apart."""
+    if scorer.splits or any(measure.items is None for measure in scores.values()):
+        return dict(scores)
+    return {name: measure.half(split) for name, measure in scores.items()}
+
+
+def _finite(objective: Objective, scores: Scores) -> float:
+    value = objective.value(scores)
+    if not math.isfinite(value):
+        raise ScoreFailedError(f"{objective.name}: has no value, because there are no items to divide by")
+    return value
+
+
+def _seconds(began: float, merged: float | None) -> dict[str, Any]:
+    now = time.monotonic()
+    merge = (merged or now) - began
+    return {_MERGE: round(merge, 3), _SCORE: round(now - began - merge, 3)}
+
+
+def _level(points: Sequence[TriedPoint], objectives: Sequence[Objective]) -> tuple[int, ...]:
+    """Points whose paired difference to the best may be 0."""
+    if len(objectives) > 1:
+        return ()
+    return tuple(point.number for point in points if point.behind and _holds_zero(point.behind[0]))
+
+
+def _holds_zero(apart: Estimate) -> bool:
+    return apart.low is not None and apart.high is not None and apart.low <= 0 <= apart.high

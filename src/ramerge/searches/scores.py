@@ -1,0 +1,213 @@
+"""Scores of a model: figures by name, where possible with the items that they are made of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ramerge.core.foundation.text import quoted, shown, unknown
+from ramerge.core.recipe.model import Recipe
+
+Split = Literal["validation", "test"]
+Floats = NDArray[np.float64]
+
+MEAN, WORST = "mean", "worst"
+_MOST_NAMES = 1000
+_LONGEST_NAME = 200
+_LARGEST = 1e100  # sums over items, and the squares that errors are made of, are finite then
+
+
+class ScoreFailedError(Exception):
+    """A point got no score; the message says why. The search continues with the next point."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One figure.
+
+    Attributes:
+        value: the figure.
+        items: of shape (items, 2): each item's numerator and denominator; the figure is the sum of the first over the
+            sum of the second. None where only the figure is known.
+    """
+
+    value: float
+    items: Floats | None = None
+
+    def cut(self, count: int) -> Measure:
+        return self if self.items is None else of_items(self.items[:count])
+
+    def half(self, split: Split) -> Measure:
+        """The figure of every second item: the first, third and so on are for validation."""
+        if self.items is None:
+            return self
+        if len(self.items) < 2:
+            raise ScoreFailedError("has 1 item; at least two are needed, one for validation and one for the test")
+        return of_items(self.items[0 if split == "validation" else 1 :: 2])
+
+
+Scores: TypeAlias = Mapping[str, Measure]
+
+
+class Scorer(Protocol):
+    """Scores models.
+
+    Attributes:
+        splits: whether it can score items for validation and items for a test, which are others.
+        in_parts: whether it gives its items part by part.
+        has_test: whether items can be kept apart for a test of the best model.
+    """
+
+    splits: bool
+    in_parts: bool
+    has_test: bool
+
+    @property
+    def merge(self) -> Callable[[Recipe], None] | None:
+        """Merges a recipe into the model that is scored next, without a file; None: it takes the folder of a model."""
+
+    def parts(self, model: Any, split: Split) -> Generator[Scores, None, None]:
+        """The scores of a model, part by part: further items of every figure, or everything in one part.
+
+        Whoever asks may stop between two parts.
+        """
+
+    def about(self) -> Mapping[str, Any]:
+        """Description of what decides the scores, as plain values; results of another one are not mixed with these."""
+
+    def close(self) -> None:
+        """End processes and servers."""
+
+
+@dataclass(frozen=True)
+class Objective:
+    """An objective of a search.
+
+    Attributes:
+        name: of a figure; `mean`: the mean of all figures; or `worst`: the smallest of all figures, or of retentions.
+        lower: whether a lower one is better.
+        specialists: for `worst`, the score of each figure's specialist. A retention is the merge's score over it.
+    """
+
+    name: str = MEAN
+    lower: bool = False
+    specialists: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def sign(self) -> int:
+        """-1 where a lower one is better."""
+        return -1 if self.lower else 1
+
+    def missing(self, scores: Scores) -> str | None:
+        """The first figure that it needs and that is not there."""
+        needed = list(self.specialists) or [name for name in [self.name] if name not in (MEAN, WORST)]
+        return next((name for name in needed if name not in scores), None)
+
+    def measures(self, scores: Scores) -> list[Measure]:
+        """The figures that it is made of.
+
+        Raises:
+            ScoreFailedError: there is no such figure.
+        """
+        if (name := self.missing(scores)) is not None:
+            raise ScoreFailedError(unknown("objective", name, [*scores, MEAN, WORST]))
+        if self.specialists:
+            return [scores[name] for name in self.specialists]
+        return [scores[self.name]] if self.name in scores else list(scores.values())
+
+    def combined(self, values: Sequence[Any]) -> Any:
+        """Its value from those of `measures`, which are numbers, or arrays of replicates."""
+        if self.name != WORST:
+            return sum(values) / len(values)
+        retentions = zip(values, self.specialists.values(), strict=True) if self.specialists else ()
+        return np.minimum.reduce([value / specialist for value, specialist in retentions] or list(values))
+
+    def value(self, scores: Scores) -> float:
+        """Its value."""
+        return float(self.combined([measure.value for measure in self.measures(scores)]))
+
+
+def of_items(items: Any) -> Measure:
+    """The figure of some items, each a numerator and a denominator; NaN where denominators sum to 0."""
+    pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
+    numerator, denominator = pairs.sum(axis=0)
+    return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
+
+
+def read_scores(returned: Any) -> dict[str, Measure]:
+    """Read what a function returned: a mapping from names to numbers, or to lists with a number for each item.
+
+    A number or a list by itself is the figure `score`.
+    """
+    if isinstance(returned, int | float | list | tuple):
+        returned = {"score": returned}
+    if not isinstance(returned, Mapping) or not returned:
+        raise ScoreFailedError(
+            f"must return {{name: number}} or {{name: [number of each item]}}, not {quoted(returned)}"
+        )
+    if len(returned) > _MOST_NAMES:
+        raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
+    return {_name(name): _measure(str(name), value) for name, value in returned.items()}
+
+
+def _name(given: Any) -> str:
+    """A name that a file of JSON can hold and be read with again."""
+    name = str(given)
+    if len(name) > _LONGEST_NAME or not name.isprintable():
+        raise ScoreFailedError(
+            f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
+        )
+    return name
+
+
+def _measure(name: str, value: Any) -> Measure:
+    if isinstance(value, bool | int | float):
+        return Measure(_finite(name, value))
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
+    if not value:
+        raise ScoreFailedError(f"{shown(name, 60)}: has no items")
+    return of_items([(_finite(f"{name}, item {place}", item), 1.0) for place, item in enumerate(value, 1)])
+
+
+def _finite(name: str, value: Any) -> float:
+    if not isinstance(value, bool | int | float):
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
+    if not abs(value) <= _LARGEST:  # also NaN, and integers that no float holds
+        raise ScoreFailedError(f"{shown(name, 60)}: must be a number of at most {_LARGEST:g}, not {quoted(value)}")
+    return float(value)
+
+
+def joined(parts: Iterable[Scores]) -> dict[str, Measure]:
+    """All parts together."""
+    whole: dict[str, Measure] = {}
+    for number, part in enumerate(parts):
+        if number and part.keys() != whole.keys():
+            raise ScoreFailedError(_other_names(part, whole))
+        for name, measure in part.items():
+            before = whole.get(name)
+            if before is None:
+                whole[name] = measure
+            elif before.items is None or measure.items is None:
+                raise ScoreFailedError(f"{shown(name, 60)}: came twice; only lists of items can come in parts")
+            else:
+                whole[name] = of_items(np.concatenate([before.items, measure.items]))
+    if not whole:
+        raise ScoreFailedError("gave no scores")
+    return whole
+
+
+def check_names(scores: Scores, before: Iterable[str]) -> None:
+    """Refuse other names than those of earlier points."""
+    expected = dict.fromkeys(before)
+    if expected and scores.keys() != expected.keys():
+        raise ScoreFailedError(_other_names(scores, expected))
+
+
+def _other_names(now: Iterable[str], before: Iterable[str]) -> str:
+    return f"returned {shown(', '.join(now))}; before it was {shown(', '.join(before))}"

@@ -1,0 +1,231 @@
+"""The function that users call: what the command `search` takes as words, as values of Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ramerge.api import with_chosen_method
+from ramerge.core.foundation.errors import EvaluationError, RecipeError
+from ramerge.core.foundation.extras import install
+from ramerge.core.foundation.files import write_file
+from ramerge.core.foundation.progress import Progress
+from ramerge.core.options import Options
+from ramerge.core.planning.inputs import tensors_of_base
+from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.searches import run
+from ramerge.searches.arguments import check_arguments
+from ramerge.searches.functions import CallableScorer, FunctionScorer
+from ramerge.searches.prompted import LOWER, AgreementScorer, Prompted, prompted, usual_branches, usual_space
+from ramerge.searches.report.write import can_render, render
+from ramerge.searches.results import SearchResult
+from ramerge.searches.run import Branches, Listener, MakeScorer, SearchProgress, SearchRequest
+from ramerge.searches.scores import WORST, Objective
+from ramerge.searches.served import TaskScore, TaskScorer
+from ramerge.searches.settings import SearchSettings
+from ramerge.searches.space import Space
+from ramerge.searches.spacefile import file_space, mapped_space, vary_space
+
+_A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
+_SETTINGS, _OPTIONS = SearchSettings(), Options()
+Score: TypeAlias = str | Callable[..., Any] | TaskScore
+
+
+def search(
+    recipe: AnyRecipe,
+    out: str | Path,
+    score: Score | None = None,
+    *,
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    space: str | Path | Mapping[str, Any] | None = None,
+    settings: SearchSettings = _SETTINGS,
+    options: Options = _OPTIONS,
+    on_progress: Listener | None = None,
+) -> SearchResult:
+    """Merge points of a space, score each, and keep the best in the folder `out`.
+
+    An interrupted search resumes when it is called again with the same arguments.
+
+    Args:
+        recipe: a `Recipe`, a mapping, or the path of a YAML file, in ramerge's or mergekit's form.
+        out: the folder of the search. The best checkpoint is in `out/best`, and `out/recipe.yaml` merges it.
+        score: what scores a merged model. A function gets its folder (a `Path`) and returns `{name: number}` or
+            `{name: [number of each item]}`; it may have a parameter `split`, which is `validation` or `test`. Named as
+            `module:function` or `file.py:function` it runs in a process of its own, with a time limit; given as a
+            function it runs in this process, without one. A `TaskScore` asks tasks of Inspect's on a server. None, for
+            a recipe with prompts: how likely a merge finds the agents' own replies (`agreement`). With both, points are
+            scored in the order of their agreement.
+        vary: keys of the recipe to values, such as `{"method": ["ram", "ties"], "parameters.r": [0, 0.1]}`.
+        space: instead of `vary`, a YAML file, or its content: what varies, also as ranges (docs/guides/search.md). With
+            neither, the merges are tried that are the best of some agents.
+        settings: how many points are tried, which, and what is best; and how prompts are used.
+        options: how every merge is carried out.
+        on_progress: called before the first point and after each.
+
+    Returns:
+        Every point with its scores, the best one, and what it scores on items that it was not chosen by.
+
+    Raises:
+        RecipeError: the recipe, the space or an argument is wrong.
+        EvaluationError: the score is wrong, another search is in the folder, or no point got a score. What was scored
+            is kept.
+        PlanError: the recipe cannot be merged.
+        OutputError: the folder cannot be written.
+
+    Example:
+        >>> def score(model: Path) -> dict[str, list[float]]:
+        ...     return {"size": [1.0, 2.0]}  # of each of your items
+        >>> settings = ramerge.SearchSettings(html=False)
+        >>> result = ramerge.search("recipe.yaml", "found", score, vary={"parameters.r": [0, 0.1]}, settings=settings)
+        >>> len(result.points)
+        2
+    """
+    check_arguments(
+        out=(isinstance(out, str | Path), "a folder", out),
+        score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
+        vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
+        space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
+        settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
+        options=(isinstance(options, Options), "ramerge.Options", options),
+        on_progress=(on_progress is None or callable(on_progress), "a function", on_progress),
+    )
+    document = open_recipe(recipe, tensors_of_base)
+    if document.values.get("method") == AUTO:
+        document = with_chosen_method(document, options)
+    if score is None and not document.values.get("prompts"):
+        raise EvaluationError(
+            "say what scores merges: --prompts NAME=FILE for each agent (no labels are needed), or --score"
+        )
+    listen, place = on_progress or (lambda _: None), Path(out)
+    with ExitStack() as stack:
+        found = None
+        if document.values.get("prompts"):
+            found = prompted(
+                document, place, settings.calibration, stack, options, lambda event: listen(_gathering(event))
+            )
+            document = found.recipe
+        usual = usual_space(document, found) if not vary and space is None else space
+        chosen = _space(document, vary, usual)
+        notes = found.notes if found is not None else ()
+        if score is None:
+            assert found is not None  # else it was refused
+            make_scorer = agreement_scorer(found)
+            settings = replace(settings, objectives=settings.objectives or [LOWER])
+        else:
+            make_scorer = scorer_of(score, settings.score_timeout)
+            chosen = found.ordered(chosen, place) if found is not None and chosen.is_listed else chosen
+            stack.close()  # a server or function that scores needs the memory
+        is_grid = space is None or (score is None and chosen.is_listed)
+        sums_first = found is None and usual is not space and not settings.objectives
+        branches = usual_branches(chosen, document) if sums_first else None
+        request = _request(chosen, "grid" if is_grid else "tpe", settings, options, branches)
+        result = run.search(document, place, request, make_scorer, notes=notes, on_progress=listen)
+    return _with_page(result, place) if settings.html else result
+
+
+def _gathering(event: Progress) -> SearchProgress:
+    return SearchProgress(event.done, event.total, None, 0, is_gathering=True)
+
+
+def _request(
+    space: Space, usual_sampler: str, settings: SearchSettings, options: Options, branches: Branches | None
+) -> SearchRequest:
+    return SearchRequest(
+        branches=branches,
+        space=space,
+        objectives=_objectives(settings.objectives),
+        trials=settings.trials,
+        sampler=settings.sampler or usual_sampler,
+        seed=settings.seed,
+        prune=settings.prune,
+        most_failures=settings.most_failures,
+        options=options,
+    )
+
+
+def _varies(vary: object) -> bool:
+    return not vary or (
+        isinstance(vary, Mapping)
+        and all(isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values())
+    )
+
+
+def _space(
+    recipe: Document, vary: Mapping[str, Sequence[Any]] | None, space: str | Path | Mapping[str, Any] | None
+) -> Space:
+    if bool(vary) == (space is not None):
+        raise RecipeError(
+            "say what varies: with --vary KEY=V,V,... or with --space FILE, one of them (in Python vary or space)"
+        )
+    if vary:
+        return vary_space(recipe, vary)
+    if isinstance(space, Mapping):
+        return mapped_space(recipe, space)
+    assert space is not None
+    return file_space(recipe, Path(space))
+
+
+def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
+    found = [objective_of(word) for word in words]
+    if len({each.name for each in found}) < len(found):
+        raise EvaluationError("--objective: each of them once")
+    return tuple(found) or (Objective(),)
+
+
+def objective_of(word: str) -> Objective:
+    """An objective as `--objective` writes it."""
+    if word.startswith(f"{WORST}:"):
+        return Objective(WORST, specialists=_specialists(word))
+    name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
+    if not name.strip("="):
+        raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
+    return Objective(name, way == "min")
+
+
+def _specialists(word: str) -> dict[str, float]:
+    """The scores in `worst:NAME=SCORE,...`."""
+    found = {}
+    for pair in word.removeprefix(f"{WORST}:").split(","):
+        name, _, number = pair.rpartition("=")
+        try:
+            found[name] = float(number)
+        except ValueError:
+            found[name] = math.nan
+    if "" in found or not all(0 < score < math.inf for score in found.values()):
+        raise EvaluationError(
+            f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's specialist, "
+            "a number above 0"
+        )
+    return found
+
+
+def agreement_scorer(found: Prompted) -> MakeScorer:
+    """Make the scorer by agreement, whatever the folder."""
+    return lambda _folder: AgreementScorer(found)
+
+
+def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> MakeScorer:
+    """Factory of the scorer of a search in its folder."""
+    if isinstance(score, TaskScore):
+        tasks = score
+        return lambda folder: TaskScorer(tasks, folder)
+    if isinstance(score, str):
+        spec = score
+        return lambda folder: FunctionScorer(spec, folder.log, seconds)
+    function = score
+    return lambda folder: CallableScorer(function, folder.log)
+
+
+def _with_page(result: SearchResult, folder: Path) -> SearchResult:
+    """The result, after its page is written; with a note where that cannot be."""
+    if not can_render():
+        note = f"a page, search.html, needs libraries that are not here: {install('report')}"
+        return replace(result, notes=(*result.notes, note))
+    write_file(folder / "search.html", render(result, (folder / "recipe.yaml").read_text(encoding="utf-8")))
+    return result

@@ -1,0 +1,151 @@
+"""A score that is tasks of `ramerge eval`, asked on a server that is kept running from point to point.
+
+A digest of a sample's id says whether it is for validation or for the test, so both have the same samples in every run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramerge.evaluation.models import EvaluationTarget, ModelAccess
+from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.searches.arguments import check_arguments
+from ramerge.searches.folder import Folder
+from ramerge.searches.scores import Measure, ScoreFailedError, Scores, Split, of_items
+from ramerge.searches.serving import KeptServer, ModelServer
+
+if TYPE_CHECKING:  # it needs the extra `eval`
+    from ramerge.evaluation.samples import Model
+
+_NAME = "candidate"
+_MOST_FAILURES = 8  # one is enough for a point to fail
+_FEWEST = 32  # samples of a task in the first rung; each rung has twice as many as the one before
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """A score that is tasks of Inspect, for `search`.
+
+    Attributes:
+        request: the tasks.
+        server: what serves each merged model.
+        concurrency: requests at once.
+
+    Example:
+        >>> request = ramerge.EvaluationRequest(["ramerge/tool", "inspect_evals/gsm8k"], limit=100)
+        >>> score = ramerge.TaskScore(request, ramerge.ModelServer("vllm"))
+        >>> score.concurrency
+        8
+    """
+
+    request: EvaluationRequest
+    server: ModelServer
+    concurrency: int = 8
+
+    def __post_init__(self) -> None:
+        check_arguments(
+            request=(isinstance(self.request, EvaluationRequest), "a ramerge.EvaluationRequest", self.request),
+            server=(isinstance(self.server, ModelServer), "a ramerge.ModelServer", self.server),
+            concurrency=(
+                isinstance(self.concurrency, int) and self.concurrency > 0,
+                "a whole number above 0",
+                self.concurrency,
+            ),
+        )
+
+
+class TaskScorer:
+    """The main metric of every subset of tasks, on the samples of one purpose, rung by rung."""
+
+    splits = True
+    has_test = True
+    merge = None
+    in_parts = True
+
+    def __init__(self, score: TaskScore, folder: Folder) -> None:
+        request, server, concurrency = score.request, score.server, score.concurrency
+        if problems := server.check():
+            raise EvaluationError(problems)
+        request.check()
+        self._request = replace(
+            request, most_failures=_MOST_FAILURES, settings={"max_connections": concurrency, **request.settings}
+        )
+        self._logs = folder.root / "evaluation"
+        self._server = KeptServer(server, folder.root / "served", folder.root / "server.log")
+        self._kind = server.kind
+        self._ids: dict[str, list[str]] | None = None
+
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
+        """Each part is further samples of every task, twice as many as the part before."""
+        target = EvaluationTarget(_NAME, self._server.served_name, str(model))
+        try:
+            access = ModelAccess(endpoint=self._server.load(model))
+            shutil.rmtree(self._logs, ignore_errors=True)
+            for number, rung in enumerate(self._rungs(target, split)):
+                yield self._scores(target, access, rung, self._logs / str(number))
+        except (EndpointError, EvaluationError) as error:
+            raise ScoreFailedError(str(error)) from error
+
+    def _rungs(self, target: EvaluationTarget, split: Split) -> list[dict[str, list[str]]]:
+        """Ids of samples by task, for each rung; every task has its share in each."""
+        if self._ids is None:
+            self._ids = {task: sample_ids(task, target, self._request) for task in self._request.tasks}
+        ids = {task: [each for each in found if split_of(each) == split] for task, found in self._ids.items()}
+        if empty := [task for task, found in ids.items() if not found]:
+            raise EvaluationError(f"{', '.join(empty)}: has no sample that is for the {split}")
+        count = max(1, (max(map(len, ids.values())) // _FEWEST).bit_length())
+        return [{task: found[_cut(len(found), rung, count)] for task, found in ids.items()} for rung in range(count)]
+
+    def _scores(
+        self, target: EvaluationTarget, access: ModelAccess, rung: Mapping[str, Sequence[str]], logs: Path
+    ) -> dict[str, Measure]:
+        from ramerge.evaluation.logs import read
+
+        for task, ids in rung.items():
+            if ids:
+                evaluate(logs, [target], replace(self._request, tasks=[task], samples=ids, limit=None), access)
+        [found] = read(logs)
+        _refuse_failed(found)
+        return {
+            "/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(found.tasks.items())
+        }
+
+    def about(self) -> Mapping[str, Any]:
+        """Tasks, settings and data."""
+        files = {name: Path(path) for name, path in self._request.data.items()}
+        return {
+            "tasks": list(self._request.tasks),
+            "settings": dict(self._request.settings),
+            "data": {name: [path.stat().st_size, path.stat().st_mtime_ns] for name, path in files.items()},
+            "limit": self._request.limit,
+            "server": self._kind,
+        }
+
+    def close(self) -> None:
+        self._server.close()
+
+
+def _cut(samples: int, rung: int, count: int) -> slice:
+    """The part of a rung: each has twice as many samples as the one before, together all."""
+    ends = [samples * (2**each - 1) // (2**count - 1) for each in (rung, rung + 1)]
+    return slice(*ends)
+
+
+def _refuse_failed(found: Model) -> None:
+    for name, samples in found.tasks.items():
+        if samples.failures:
+            raise ScoreFailedError(
+                f"{'/'.join(name)}: {len(samples.failures):,} of {len(samples.keys):,} samples failed: "
+                f"{next(iter(samples.failures.values()))}"
+            )
+
+
+def split_of(key: str) -> Split:
+    """Purpose of a sample."""
+    return "validation" if hashlib.sha256(key.encode()).digest()[0] % 2 == 0 else "test"

@@ -1,0 +1,114 @@
+"""How a search is carried out, said once: the API, the options of the command and the reference come from here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, get_args
+
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.core.options import about, documented
+from ramerge.searches.arguments import check_arguments
+
+Sampler: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]
+SAMPLERS: tuple[str, ...] = get_args(Sampler)
+_A_BOOL = "True or False"
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class SearchSettings:
+    """How a search is carried out.
+
+    Raises:
+        RecipeError: a value is impossible.
+
+    Example:
+        >>> ramerge.SearchSettings(trials=50, objectives=["worst"]).sampler is None
+        True
+    """
+
+    trials: int | None = field(
+        default=None,
+        metadata=about("--trials", "search", "Points to try; default: all of a grid, else 30.", "N", kind=int),
+    )
+    sampler: Sampler | None = field(
+        default=None,
+        metadata=about(
+            "--sampler",
+            "search",
+            "What chooses points; default: grid if values are listed (--vary), tpe for a space (--space).",
+            "|".join(SAMPLERS),
+            choices=SAMPLERS,
+        ),
+    )
+    seed: int = field(default=0, metadata=about("--seed", "search", "Seed of the sampler.", "N", kind=int))
+    objectives: Sequence[str] = field(
+        default=(),
+        metadata=about(
+            "--objective",
+            "search",
+            "The figure to raise, or with =min to lower; default: mean, of all figures. worst: the smallest of them; "
+            "worst:NAME=SCORE,...: the worst retention, given the scores of the specialists. Several give a Pareto "
+            "front.",
+            "NAME[=min]",
+            repeats=True,
+        ),
+    )
+    prune: bool = field(
+        default=True,
+        metadata=about(
+            "--prune/--no-prune",
+            "search",
+            "Give up a point as soon as it is certainly worse than the best; on by default.",
+        ),
+    )
+    most_failures: int = field(
+        default=5,
+        metadata=about("--most-failures", "search", "Failed points in a row until it stops; 0: never.", "N", kind=int),
+    )
+    score_timeout: float = field(
+        default=3600.0,
+        metadata=about("--score-timeout", "search", "Seconds that scoring a point may take.", "SECONDS", kind=float),
+    )
+    html: bool = field(
+        default=True,
+        metadata=about(
+            "--html/--no-html", "search", "Write OUT/search.html, which needs the extra `report`; on by default."
+        ),
+    )
+
+    calibration: CalibrationSettings = field(default_factory=CalibrationSettings)
+    """How replies and statistics are gathered, where the recipe has prompts."""
+
+    def __post_init__(self) -> None:
+        check_arguments(
+            calibration=(
+                isinstance(self.calibration, CalibrationSettings),
+                "ramerge.CalibrationSettings",
+                self.calibration,
+            ),
+            trials=(self.trials is None or _is_whole(self.trials, 1), "a whole number above 0", self.trials),
+            sampler=(self.sampler in (None, *SAMPLERS), f"one of {', '.join(SAMPLERS)}", self.sampler),
+            seed=(_is_whole(self.seed, 0, 2**31), "a whole number from 0 to 2147483647", self.seed),
+            objectives=(_are_words(self.objectives), "a list of names", self.objectives),
+            prune=(isinstance(self.prune, bool), _A_BOOL, self.prune),
+            most_failures=(_is_whole(self.most_failures, 0), "a whole number, or 0 for no bound", self.most_failures),
+            score_timeout=(_is_time(self.score_timeout), "a number of seconds above 0", self.score_timeout),
+            html=(isinstance(self.html, bool), _A_BOOL, self.html),
+        )
+
+
+def _is_whole(value: object, least: int, bound: float = math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value < bound
+
+
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
+
+
+def _are_words(values: object) -> bool:
+    return (
+        isinstance(values, Iterable) and not isinstance(values, str) and all(isinstance(each, str) for each in values)
+    )

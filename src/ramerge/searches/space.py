@@ -1,0 +1,239 @@
+"""Space of a search: axes over keys of the recipe, and the points that they span.
+
+An axis over a parameter counts only at points whose method has that parameter, so a space over several methods is a
+tree: the method first, then what it takes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import islice
+from typing import Any, TypeAlias
+
+from ramerge.core.methods.base import conditions
+from ramerge.core.methods.registry import METHODS
+
+Point: TypeAlias = dict[str, Any]
+"""Values by key of the recipe, such as `{"method": "ram+", "parameters.r": 0.2}`."""
+
+MOST_POINTS = 100_000
+_DIGITS = 6  # of a number that a sampler draws, so that a recipe can be read
+
+
+@dataclass(frozen=True)
+class Choices:
+    """One of some values; they have no order."""
+
+    values: tuple[Any, ...]
+
+    def listed(self) -> tuple[Any, ...]:
+        return self.values
+
+    def extremes(self) -> tuple[Any, ...]:
+        return self.values
+
+    def as_dict(self) -> Any:
+        return list(self.values)
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """A number from `low` to `high`, both included; with `log`, ratios count and not differences."""
+
+    low: float
+    high: float
+    step: float | None = None
+    log: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether only whole numbers are meant: those are written without a point."""
+        return all(isinstance(value, int) for value in (self.low, self.high, self.step) if value is not None)
+
+    def listed(self) -> tuple[Any, ...] | None:
+        """All values; None where there is no end of them."""
+        step = self.step or (1 if self.is_whole and not self.log else None)
+        if step is None:
+            return None
+        count = int((self.high - self.low) / step + 1e-9) + 1
+        return tuple(self.tidy(self.low + index * step) for index in range(min(count, MOST_POINTS + 1)))
+
+    def extremes(self) -> tuple[Any, ...]:
+        return (self.low, self.high)
+
+    def tidy(self, value: float) -> float:
+        """A value with few digits, still in the range."""
+        if self.is_whole:
+            return int(value)
+        return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
+
+    def as_dict(self) -> Any:
+        more = ({"step": self.step} if self.step is not None else {}) | ({"log": True} if self.log else {})
+        return {"from": self.low, "to": self.high, **more}
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One key that varies.
+
+    Attributes:
+        key: of the recipe, such as `dtype` or `parameters.r`.
+        domain: its values.
+        method: the method with which it counts; None for all methods that have it.
+        where: what messages say of its place, such as `space.yaml:3: parameters.r` or `--vary parameters.r`.
+    """
+
+    key: str
+    domain: Choices | ValueRange
+    method: str | None = None
+    where: str = ""
+
+    @property
+    def name(self) -> str:
+        """Name in the journal; the same key may have other values with another method."""
+        return self.key if self.method is None else f"{self.method}: {self.key}"
+
+    def counts(self, method: str) -> bool:
+        """Whether it counts at points with this method."""
+        return self.method == method or (self.method is None and takes(method, self.key))
+
+
+def takes(method: str, key: str) -> bool:
+    """Whether a method has the parameter of a key; every method takes keys that are no parameters."""
+    name = parameter_of(key)
+    return name is None or (method in METHODS and name in METHODS[method].parameters.model_fields)
+
+
+def parameter_of(key: str) -> str | None:
+    """`r` of `parameters.r`, and of `parameters.r.x`; None for other keys."""
+    first, _, rest = key.partition(".")
+    return rest.partition(".")[0] if first == "parameters" else None
+
+
+@dataclass(frozen=True)
+class Space:
+    """All points of a search.
+
+    Attributes:
+        methods: the methods, of which every point names one, also where there is only one: it may not be the recipe's.
+        axes: everything else. Those with a method of their own come before those for all methods.
+        given: the recipe's own parameters, on which it may depend whether another parameter counts.
+        order: all points in the order in which a grid tries them, where that is another.
+    """
+
+    methods: tuple[str, ...]
+    axes: tuple[Axis, ...]
+    given: Mapping[str, Any] = field(default_factory=dict)
+    order: tuple[Point, ...] = ()
+
+    def draw(self, choose: Callable[[Axis], Any]) -> Point:
+        """The point that comes of choosing on one axis after another."""
+        method = choose(self.by_method) if len(self.methods) > 1 else self.methods[0]
+        point: Point = {"method": method}
+        for axis in self.axes_of(method):
+            if self._matters(axis, method, point):
+                point[axis.key] = choose(axis)
+        return point
+
+    @cached_property
+    def by_method(self) -> Axis:
+        """The axis of methods."""
+        return Axis("method", Choices(self.methods))
+
+    def axes_of(self, method: str) -> list[Axis]:
+        """The axes that may count with a method, those first on which others depend.
+
+        Axes of its own replace those for all methods.
+        """
+        counting = [axis for axis in self.axes if axis.counts(method)]
+        own = {axis.key for axis in counting if axis.method is not None}
+        kept = [axis for axis in counting if axis.method is not None or axis.key not in own]
+        return sorted(kept, key=lambda axis: bool(_conditions(method, axis.key)))
+
+    def _matters(self, axis: Axis, method: str, point: Mapping[str, Any]) -> bool:
+        """Whether a value on the axis changes anything: some parameters count only with certain values of others."""
+        return all(
+            point.get(f"parameters.{name}", self.given.get(name, _default(method, name))) == value
+            for name, value in _conditions(method, axis.key).items()
+        )
+
+    def idle(self) -> Iterator[tuple[Axis, Mapping[str, Any]]]:
+        """Axes that change nothing at any point, with the values of other parameters that they would need."""
+        for axis in self.axes:
+            methods = [method for method in self.methods if axis in self.axes_of(method)]
+            if methods and not any(self._may_matter(axis, method) for method in methods):
+                yield axis, _conditions(methods[0], axis.key)
+
+    def _may_matter(self, axis: Axis, method: str) -> bool:
+        """Whether there is a point with the method where the axis matters."""
+        domains = {other.key: other.domain for other in self.axes_of(method)}
+
+        def can_be(name: str, value: Any) -> bool:
+            domain = domains.get(f"parameters.{name}")
+            if domain is None:
+                return bool(self.given.get(name, _default(method, name)) == value)
+            listed = domain.listed()
+            return listed is None or value in listed
+
+        return all(can_be(name, value) for name, value in _conditions(method, axis.key).items())
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the points can be counted."""
+        return all(axis.domain.listed() is not None for axis in self.axes)
+
+    def listed(self) -> Iterator[Point]:
+        """All points, in their order or the last axis varying fastest; only where they can be counted."""
+        if self.order:
+            yield from self.order
+            return
+        for method in self.methods:
+            yield from self._below({"method": method}, method, self.axes_of(method))
+
+    def _below(self, point: Point, method: str, axes: Sequence[Axis]) -> Iterator[Point]:
+        if not axes:
+            yield point
+        elif not self._matters(axes[0], method, point):
+            yield from self._below(point, method, axes[1:])
+        else:
+            for value in axes[0].domain.listed() or ():
+                yield from self._below({**point, axes[0].key: value}, method, axes[1:])
+
+    @cached_property
+    def size(self) -> int | None:
+        """How many points there are, at most `MOST_POINTS` + 1; None where there is no end of them."""
+        return sum(1 for _ in islice(self.listed(), MOST_POINTS + 1)) if self.is_listed else None
+
+    @property
+    def ranges(self) -> list[Axis]:
+        """Axes that are ranges of numbers."""
+        return [axis for axis in self.axes if isinstance(axis.domain, ValueRange)]
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"methods": list(self.methods), "axes": {axis.name: axis.domain.as_dict() for axis in self.axes}}
+
+
+def _conditions(method: str, key: str) -> Mapping[str, Any]:
+    """The values of other parameters with which a parameter counts."""
+    name = parameter_of(key)
+    return conditions(METHODS[method].parameters, name) if name is not None else {}
+
+
+def _default(method: str, name: str) -> Any:
+    return METHODS[method].parameters.model_fields[name].default
+
+
+def label(key: str) -> str:
+    """A key for a table."""
+    return key.removeprefix("parameters.")
+
+
+def spelled(point: Mapping[str, Any], *, short: bool = False) -> str:
+    """A point in one line; `short` begins with the method's name alone."""
+    if short and "method" in point:
+        return " ".join(
+            [point["method"], *(f"{label(key)}={value}" for key, value in point.items() if key != "method")]
+        )
+    return ", ".join(f"{label(key)} = {value}" for key, value in point.items())

@@ -1,0 +1,232 @@
+"""From `--vary` or a YAML file to a space, with everything that is wrong in it, line by line.
+
+method: [ram, ram+, ties]              # or a mapping, with a space for each method
+dtype: [bfloat16, float32]
+parameters:
+  r: {from: 0, to: 0.5}                # also step, and log: true
+  density: [0.2, 0.5, 0.8]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ramerge.core.foundation.dtypes import full_dtype
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import quoted, unknown
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.recipe.document import Document, Key, read_document
+from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.searches.points import check_point
+from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes
+
+_KEYS = ("method", "dtype", "rounding", "parameters")
+_RANGE = ("from", "to", "step", "log")
+# what else people call the ends of a range
+_ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
+
+
+def vary_space(recipe: Document, vary: Mapping[str, Sequence[Any]]) -> Space:
+    """The grid of `--vary KEY=V,V,...`."""
+    document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
+    document.flags = {(key,): f"--vary {key}" for key in document.values}
+    return _Reader(recipe, document, "--vary").space()
+
+
+def mapped_space(recipe: Document, values: Mapping[str, Any]) -> Space:
+    """The space of a mapping, as a YAML file holds it."""
+    return _Reader(recipe, Document(_plain(values)), "space").space()
+
+
+def file_space(recipe: Document, path: Path) -> Space:
+    """The space of a YAML file."""
+    if path.is_dir():
+        raise RecipeError(f"--space {path}: is a folder; give a YAML file that says what may vary")
+    form = "a space is a mapping from keys of the recipe to values, such as parameters.r: {from: 0, to: 0.5}"
+    return _Reader(recipe, read_document(path, form), f"--space {path}").space()
+
+
+class _Reader:
+    def __init__(self, recipe: Document, document: Document, source: str) -> None:
+        self._recipe = recipe
+        self._document = document
+        self._source = source
+        self._problems: list[str] = []
+
+    def space(self) -> Space:
+        methods, own = self._methods()
+        axes = [*own, *self._axes(self._document.values, (), None, skip="method")]
+        self._check_keys(axes, methods)
+        self._refuse()
+        given = self._recipe.values.get("parameters")
+        space = Space(methods, tuple(axes), given if isinstance(given, dict) else {})
+        if not axes and len(methods) == 1:
+            raise RecipeError(f"{self._source}: nothing varies; name a key with values, such as parameters.r: [0, 0.1]")
+        if space.size is not None and space.size > MOST_POINTS:
+            raise RecipeError(f"{self._source}: spans more than {MOST_POINTS:,} points; give fewer values, or ranges")
+        for axis, needed in space.idle():
+            only = ", ".join(f"{name}: {value}" for name, value in needed.items())
+            self._problems.append(f"{self._source}: {axis.key}: changes nothing; only {only} uses it")
+        self._check_values(space)
+        self._refuse()
+        return space
+
+    def _refuse(self) -> None:
+        if self._problems:
+            raise RecipeError(dict.fromkeys(self._problems))
+
+    def _say(self, key: Key, text: str) -> None:
+        self._problems.append(self._document.where(key, text))
+
+    def _methods(self) -> tuple[tuple[str, ...], list[Axis]]:
+        """The methods, and the axes that belong to one of them."""
+        given = self._document.values.get("method")
+        if given is None:
+            return (str(self._recipe.values.get("method", DEFAULT_METHOD)),), []
+        named = list(given) if isinstance(given, dict | list) else [given]
+        for name in named:
+            if not isinstance(name, str) or name not in METHODS:
+                key = ("method", str(name)) if isinstance(given, dict) else ("method",)
+                self._problems.append(self._document.unknown(key, "method", name, list(METHODS)))
+        if not named or any(name in named[:index] for index, name in enumerate(named)):
+            self._say(("method",), "must name methods, each of them once")
+        own = given if isinstance(given, dict) else {}
+        axes = [axis for name, inner in own.items() for axis in self._own(name, inner)]
+        return tuple(map(str, named)), axes
+
+    def _own(self, method: str, inner: Any) -> Iterator[Axis]:
+        if inner is None:
+            return
+        if isinstance(inner, dict):
+            yield from self._axes(inner, ("method", method), method)
+        else:
+            self._say(("method", method), "must be a space of its own, such as {parameters: {r: [0, 0.1]}}, or nothing")
+
+    def _axes(self, values: Mapping[str, Any], place: Key, method: str | None, skip: str = "") -> Iterator[Axis]:
+        """The axes of a mapping, whatever the depth at which they stand."""
+        for name, inner in values.items():
+            if name != skip:
+                yield from self._axis((*place, name), name, inner, method)
+
+    def _axis(self, place: Key, key: str, inner: Any, method: str | None) -> Iterator[Axis]:
+        if isinstance(inner, dict) and not _is_range(inner):
+            for name, further in inner.items():
+                yield from self._axis((*place, name), f"{key}.{name}", further, method)
+            if not inner:
+                self._say(place, "is empty")
+            return
+        try:
+            domain = _range(inner, self._is_real(key, method)) if isinstance(inner, dict) else _choices(inner)
+        except ValueError as error:
+            self._say(place, str(error))
+            return
+        yield Axis(key, domain, method, self._document.where(place, "").partition("\n")[0].rstrip(": "))
+
+    def _is_real(self, key: str, method: str | None) -> bool:
+        """Whether a key's values need not be whole, so that `from: 0, to: 1` means all numbers between."""
+        name = parameter_of(key)
+        if name is None:
+            return False
+        methods = [method] if method is not None else METHODS
+        kinds = (METHODS[each].parameters.model_fields[name].annotation for each in methods if takes(each, key))
+        return any("float" in str(kind) for kind in kinds)
+
+    def _check_keys(self, axes: Sequence[Axis], methods: Sequence[str]) -> None:
+        known = list(dict.fromkeys(name for method in methods for name in _parameters(method)))
+        for axis in axes:
+            parameter = parameter_of(axis.key)
+            top = axis.key.partition(".")[0]
+            if parameter is None and top in known:
+                self._problems.append(f"{axis.where}: unknown key {quoted(axis.key)}; did you mean 'parameters.{top}'?")
+            elif parameter is None and axis.key not in _KEYS[:3]:
+                self._problems.append(f"{axis.where}: {unknown('key', axis.key, _KEYS)}; only these can vary")
+            elif parameter is not None and not any(takes(method, axis.key) for method in _meant(axis, methods)):
+                names = [f"parameters.{name}" for method in _meant(axis, methods) for name in _parameters(method)]
+                whose = f"of {', '.join(_meant(axis, methods))}"
+                said = unknown(f"parameter {whose}", f"parameters.{parameter}", list(dict.fromkeys(names)))
+                self._problems.append(f"{axis.where}: {said}")
+        for axis in axes:
+            for other in axes:
+                if other.key.startswith(f"{axis.key}.") and axis.method == other.method:
+                    self._problems.append(f"{other.where}: is a part of {axis.key}, which varies too")
+
+    def _check_values(self, space: Space) -> None:
+        """Check each value of every axis at least once: with each method, and first values of the other axes."""
+        for method in space.methods:
+            axes = space.axes_of(method)
+            first: Point = {"method": method} | {axis.key: axis.domain.extremes()[0] for axis in axes}
+            problems = check_point(self._recipe, first, _label(axes))
+            for axis in axes if not problems else ():
+                for value in axis.domain.extremes()[1:]:
+                    problems += check_point(self._recipe, first | {axis.key: value}, _label(axes))
+            self._problems += problems
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _choices(inner: Any) -> Choices:
+    """Raises `ValueError` with what is wrong."""
+    values = inner if isinstance(inner, list | tuple) else [inner]
+    if not values:
+        raise ValueError("has no values")
+    plain = [full_dtype(value) for value in values]
+    if any(value in plain[:index] for index, value in enumerate(plain)):
+        raise ValueError("names a value twice")
+    return Choices(tuple(values))
+
+
+def _is_range(inner: Mapping[str, Any]) -> bool:
+    """Whether a range is meant, and not a mapping of keys that vary."""
+    plain = not any(isinstance(value, dict | list) for value in inner.values())
+    return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
+
+
+def _range(inner: Mapping[str, Any], is_real: bool) -> ValueRange:
+    """Whole ends and no step mean whole numbers only, unless `is_real`. Raises `ValueError` with what is wrong."""
+    if strangers := [name for name in inner if name not in _RANGE]:
+        raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
+    low, high = (_number(name, inner.get(name)) for name in ("from", "to"))
+    step = None if inner.get("step") is None else _number("step", inner["step"])
+    log = inner.get("log", False)
+    if not isinstance(log, bool):
+        raise ValueError("log must be true or false")
+    if low >= high:
+        raise ValueError(f"from {low} to {high}: must rise")
+    if step is not None and not 0 < step <= high - low:
+        raise ValueError(f"step {step}: must be above 0 and fit between {low} and {high}")
+    if log and (low <= 0 or step is not None):
+        raise ValueError("log: true needs a range above 0, and no step")
+    return ValueRange(float(low) if is_real and step is None else low, high, step, log)
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
+        raise ValueError(f"{name} must be a number, as in {{from: 0, to: 0.5}}")
+    return value
+
+
+def _label(axes: Sequence[Axis]) -> Callable[[str, Any], str]:
+    places = {axis.key: axis.where for axis in axes}
+
+    def label(key: str, value: Any) -> str:
+        return f"{places[key]}={value}" if key in places else f"{key} {value}"
+
+    return label
+
+
+def _meant(axis: Axis, methods: Sequence[str]) -> Sequence[str]:
+    return methods if axis.method is None else [axis.method]
+
+
+def _parameters(method: str) -> list[str]:
+    return list(METHODS[method].parameters.model_fields) if method in METHODS else []

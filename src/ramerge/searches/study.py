@@ -1,0 +1,267 @@
+"""Optuna's side of a search: which point comes next, and the journal that keeps every trial.
+
+A new sampler is made for each trial, with a seed that follows from the search's and from how many trials are finished.
+So what is drawn depends on the seed and the finished trials only, and an interrupted search resumes as if it had not
+been.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ramerge.core.foundation.errors import EvaluationError
+from ramerge.core.foundation.text import shown
+from ramerge.searches.scores import Objective
+from ramerge.searches.space import Axis, Choices, Point, Space, ValueRange
+
+if TYPE_CHECKING:
+    import optuna
+
+NAME = "ramerge"
+SAMPLERS = ("grid", "tpe", "cmaes", "nsga2")
+_NUMBER, _POINT, _FAILURE, _SAME = "number", "point", "failure", "same point as"
+_POPULATION = 20
+_MOST_REPEATS = 20
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A point that has been tried.
+
+    Attributes:
+        number: by which it and its files are called, counted from 1.
+        point: what it merges.
+        state: `complete`, `pruned` or `failed`.
+        values: of the objectives; None where it failed, or where the sampler heard no more than a part.
+        failure: why it failed.
+        fingerprint: figures that were kept with it, such as seconds.
+    """
+
+    number: int
+    point: Point
+    state: str
+    values: tuple[float, ...] | None
+    failure: str | None
+    fingerprint: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A point to try."""
+
+    number: int
+    point: Point
+    trial: Any
+
+
+class Study:
+    """All trials of a search, in Optuna's journal."""
+
+    def __init__(self, path: Path, space: Space, sampler: str, seed: int, objectives: Sequence[Objective]) -> None:
+        self._space = space
+        self._sampler = sampler
+        self._seed = seed
+        self._objectives = objectives
+        with _quiet():
+            import optuna
+            from optuna.storages import JournalStorage
+            from optuna.storages.journal import JournalFileBackend
+
+            _mend(path)
+            optuna.logging.set_verbosity(optuna.logging.ERROR)
+            self._optuna = optuna
+            try:
+                self._study: optuna.Study = optuna.create_study(
+                    storage=JournalStorage(JournalFileBackend(str(path))),
+                    study_name=NAME,
+                    directions=["minimize" if each.lower else "maximize" for each in objectives],
+                    load_if_exists=True,
+                )
+                self._end_interrupted()
+            except (KeyError, ValueError, json.JSONDecodeError, AssertionError) as error:
+                raise EvaluationError(f"{path}: is not the journal of a search ({shown(error)})") from error
+
+    def _end_interrupted(self) -> None:
+        """End trials of a process that was killed. Their points come again, because finished trials decide them."""
+        for trial in self._study.get_trials(deepcopy=False):
+            if not trial.state.is_finished():
+                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
+
+    def trials(self) -> list[Trial]:
+        """All finished trials, in the order in which they were requested."""
+        states = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed"}
+        return [
+            Trial(
+                number=trial.user_attrs[_NUMBER],
+                point=trial.user_attrs[_POINT],
+                state=states[trial.state.name],
+                values=tuple(trial.values) if trial.state.name == "COMPLETE" else None,
+                failure=trial.user_attrs.get(_FAILURE),
+                fingerprint={
+                    key: value for key, value in trial.user_attrs.items() if key not in (_NUMBER, _POINT, _FAILURE)
+                },
+            )
+            for trial in self._finished()
+            if _SAME not in trial.user_attrs
+        ]
+
+    def _finished(self) -> list[optuna.trial.FrozenTrial]:
+        """Trials with a result, also those of points that came again; not those that a kill has ended."""
+        return [
+            trial
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.state.is_finished() and (trial.state.name != "FAIL" or trial.user_attrs.keys() & {_FAILURE, _SAME})
+        ]
+
+    def ask(self) -> Asked | None:
+        """The next point that has not been tried; None where all of the space's have.
+
+        Where the sampler asks for a point again, it gets the cached result. Where it does so many times in a row, the
+        first point that is left comes next.
+        """
+        with _quiet():
+            tried = {_key(trial.point): trial for trial in self.trials()}
+            if self._sampler == "grid":
+                return self._first_left(tried)
+            for _ in range(_MOST_REPEATS):
+                asked = self._drawn()
+                before = tried.get(_key(asked.point))
+                if before is None:
+                    return asked
+                self._repeat(asked, before)
+            return self._first_left(tried) if self._space.is_listed else self._drawn()
+
+    def limit(self, points: Sequence[Point]) -> None:
+        """Try no other points than these, in this order; for a grid."""
+        self._space = replace(self._space, order=tuple(points))
+
+    def _drawn(self) -> Asked:
+        self._study.sampler = self._made(_seed_of(self._seed, len(self._finished())))
+        trial = self._study.ask()
+        point = self._space.draw(lambda axis: _suggested(trial, axis))
+        return self._asked(trial, point)
+
+    def _asked(self, trial: optuna.Trial, point: Point) -> Asked:
+        number = len(self.trials()) + 1
+        trial.set_user_attr(_NUMBER, number)
+        trial.set_user_attr(_POINT, point)
+        return Asked(number, point, trial)
+
+    def _made(self, seed: int) -> optuna.samplers.BaseSampler:
+        samplers = self._optuna.samplers
+        if self._sampler == "cmaes":
+            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+        if self._sampler == "nsga2":
+            return samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
+        return samplers.TPESampler(seed=seed, multivariate=True, group=True, warn_independent_sampling=False)
+
+    def _repeat(self, asked: Asked, before: Trial) -> None:
+        """Give the sampler the cached result of a point. It is no trial of its own."""
+        asked.trial.set_user_attr(_SAME, before.number)
+        if before.values is None:
+            self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
+        else:
+            self._study.tell(asked.trial, list(before.values))
+
+    def _first_left(self, tried: Mapping[str, Trial]) -> Asked | None:
+        for point in self._space.listed():
+            if _key(point) not in tried:
+                return self._fixed(point)
+        return None
+
+    def _fixed(self, point: Point) -> Asked:
+        """A trial of one point, whatever a sampler would draw."""
+        samplers = self._optuna.samplers
+        axes = [self._space.by_method, *self._space.axes_of(point["method"])]
+        stored = {axis.name: _stored(axis, point[axis.key]) for axis in axes if axis.key in point}
+        self._study.sampler = samplers.PartialFixedSampler(stored, samplers.RandomSampler(seed=0))
+        trial = self._study.ask()
+        self._space.draw(lambda axis: _suggested(trial, axis))
+        return self._asked(trial, point)
+
+    def tell(self, asked: Asked, values: Sequence[float], fingerprint: Mapping[str, Any]) -> None:
+        """The objectives of a point."""
+        self._note(asked, fingerprint)
+        self._study.tell(asked.trial, list(values))
+
+    def prune(self, asked: Asked, value: float, items: int, fingerprint: Mapping[str, Any]) -> None:
+        """A point that was given up, with its value so far."""
+        self._note(asked, fingerprint)
+        asked.trial.report(value, items)
+        self._study.tell(asked.trial, state=self._optuna.trial.TrialState.PRUNED)
+
+    def fail(self, asked: Asked, failure: str, fingerprint: Mapping[str, Any]) -> None:
+        """A point without a score."""
+        self._note(asked, {**fingerprint, _FAILURE: failure})
+        self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
+
+    def _note(self, asked: Asked, fingerprint: Mapping[str, Any]) -> None:
+        for key, value in fingerprint.items():
+            asked.trial.set_user_attr(key, value)
+
+
+def check_sampler(sampler: str, space: Space) -> list[str]:
+    """Limits of a sampler on a space."""
+    endless = [axis.where for axis in space.axes if axis.domain.listed() is None]
+    if sampler == "grid" and endless:
+        return [f"{where}: a grid needs values, or a range with a step; or take --sampler tpe" for where in endless]
+    if sampler == "cmaes" and (len(space.methods) > 1 or len(space.ranges) < len(space.axes) or len(space.axes) < 2):
+        return ["--sampler cmaes: needs two ranges of numbers or more, and nothing else that varies; take tpe"]
+    return []
+
+
+def _suggested(trial: Any, axis: Axis) -> Any:
+    domain = axis.domain
+    if isinstance(domain, Choices):
+        labels = {_label(value): value for value in domain.values}
+        return labels[trial.suggest_categorical(axis.name, list(labels))]
+    return domain.tidy(_number(trial, axis.name, domain))
+
+
+def _number(trial: Any, name: str, domain: ValueRange) -> float:
+    if domain.is_whole:
+        value: float = trial.suggest_int(name, domain.low, domain.high, step=int(domain.step or 1), log=domain.log)
+    else:
+        value = trial.suggest_float(name, float(domain.low), float(domain.high), step=domain.step, log=domain.log)
+    return value
+
+
+def _label(value: Any) -> Any:
+    return value if isinstance(value, str | int | float) or value is None else json.dumps(value)
+
+
+def _stored(axis: Axis, value: Any) -> Any:
+    return _label(value) if isinstance(axis.domain, Choices) else value
+
+
+def _key(point: Mapping[str, Any]) -> str:
+    return json.dumps(point, sort_keys=True)
+
+
+def _seed_of(*numbers: int) -> int:
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+def _mend(path: Path) -> None:
+    """Take a last line away that a killed process left unfinished, and its lock."""
+    path.with_name(f"{path.name}.lock").unlink(missing_ok=True)
+    with suppress(FileNotFoundError), path.open("r+b") as file:
+        data = file.read()
+        end = data.rfind(b"\n") + 1
+        if end < len(data):
+            file.truncate(end)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -1,0 +1,172 @@
+"""A search in a few lines for the terminal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+from ramerge.cli.terminal import table
+from ramerge.core.foundation.text import shown
+from ramerge.searches.evidence import Estimate
+from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint, counts
+from ramerge.searches.scores import Objective
+from ramerge.searches.space import label, spelled
+
+_MOST_ROWS = 20
+_MOST_CANDIDATES = 12
+_MOST_FAILURES = 3
+
+
+def summary(result: SearchResult, out: Path) -> list[str]:
+    """The best points, how sure the first place is, and where everything is. Notes are printed as warnings."""
+    if _by_agreement(result):
+        (head, rows), (unit, best) = ranking_rows(result), findings(result)
+        shown_rows = table(head, rows[:_MOST_CANDIDATES])
+        return [unit, *shown_rows, best, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
+    return [*ranking(result), *findings(result), *failures(result), _where(result, out)]
+
+
+def _by_agreement(result: SearchResult) -> bool:
+    return BY_AGREEMENT in result.score and len(result.objectives) == 1
+
+
+def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
+    """Candidates with their agreement by task."""
+    names = list(result.winner.scores)
+    rows = [
+        [
+            spelled(point.point, short=True),
+            f"{point.objectives[0].value:.3f}",
+            *(f"{point.scores[name]:.3f}" for name in names),
+            "given up early"
+            if point.state == "pruned"
+            else with_interval(point.behind[0], sign=True, digits=3)
+            if point.behind
+            else "best",
+        ]
+        for point in result.ranked
+        if point.state != "failed"
+    ]
+    return ["candidate", "mean", *names, "to the best (95 %)"], rows
+
+
+def _agreement_findings(result: SearchResult) -> list[str]:
+    """Legend of the figures, and what they say of the best."""
+    best = spelled(result.winner.point, short=True)
+    others = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'}"
+    unsure = f"; {others} cannot be told apart from it: more prompts (--prompt-count) tell more" if result.level else ""
+    right = ", ".join(f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items())
+    which = f"right replies ({right})" if right else "replies"
+    return [
+        f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
+        f"best: {best}{unsure}. This is agreement with the agents, not skill: score the best few on your own tasks",
+    ]
+
+
+def ranking(result: SearchResult) -> list[str]:
+    """A table of the points, the best first."""
+    head, rows = ranking_rows(result)
+    more = len(rows) - _MOST_ROWS
+    return [*table(head, rows[:_MOST_ROWS]), *([f"and {more:,} more points, in search.json"] if more > 0 else [])]
+
+
+def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
+    """The titles of the columns, and a row for each point that did not fail, the best first."""
+    if _by_agreement(result):
+        return _agreement_rows(result)
+    points = [point for point in result.ranked if point.state != "failed"]
+    keys = list(dict.fromkeys(key for point in points for key in point.point))
+    several = len(result.objectives) > 1
+    head = [
+        "point",
+        *map(label, keys),
+        *[title for each in result.objectives for title in (each.name, *(() if several else ("95 % interval",)))],
+        "front" if several else "behind the best",
+    ]
+    return head, [_row(result, point, keys) for point in points]
+
+
+def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:
+    several = len(result.objectives) > 1
+    figures = []
+    for estimate in point.objectives:
+        figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
+    if several:
+        last = "yes" if point.number in result.front else ""
+    elif point.state == "pruned":
+        last = "given up"
+    else:
+        last = with_interval(point.behind[0]) if point.behind else "best"
+    return [str(point.number), *[shown(point.point.get(key, "–"), 40) for key in keys], *figures, last]
+
+
+def findings(result: SearchResult) -> list[str]:
+    """Result of the search, in sentences."""
+    if _by_agreement(result):
+        return _agreement_findings(result)
+    best = result.winner
+    lines = [f"best: point {best.number}: {spelled(best.point)}"]
+    if result.agents:
+        figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
+        lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
+    for place, objective in enumerate(result.objectives):
+        lines.append(_of_objective(result, place, objective))
+    if result.level:
+        lines.append(
+            f"{_points(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
+            "difference holds 0"
+        )
+    if len(result.objectives) > 1:
+        lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
+    return lines
+
+
+def _of_objective(result: SearchResult, place: int, objective: Objective) -> str:
+    validation = result.winner.objectives[place]
+    text = f"{objective.name}: {with_interval(validation)} on the items of the choice"
+    if result.test is None or result.optimism is None:
+        return text
+    return (
+        f"{text}, {with_interval(result.test[place])} on items kept apart; "
+        f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
+    )
+
+
+def failures(result: SearchResult) -> list[str]:
+    """The first points that failed, and why."""
+    failed = [point for point in result.points if point.state == "failed"]
+    lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
+    return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
+
+
+def _where(result: SearchResult, out: Path) -> str:
+    found = counts(result.points)
+    tried = _points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")
+    states = [
+        f"{number:,} {word}" for word, number in (("given up early", found["pruned"]), ("failed", found["failed"]))
+    ]
+    said = [state for state in states if not state.startswith("0 ")]
+    merging, scoring = result.seconds["merging"], result.seconds["scoring"]
+    return (
+        f"{out}: {', '.join([tried, *said])}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in "
+        "best, recipe in recipe.yaml"
+    )
+
+
+def _points(count: int) -> str:
+    return f"{count:,} point{'' if count == 1 else 's'}"
+
+
+def interval(estimate: Estimate) -> str:
+    """`0.9000 to 0.9500`, or a dash."""
+    if estimate.low is None or estimate.high is None:
+        return "–"
+    return f"{estimate.low:.4f} to {estimate.high:.4f}"
+
+
+def with_interval(estimate: Estimate, *, sign: bool = False, digits: int = 4) -> str:
+    """A figure with its interval where there is one."""
+    form = f"{'+' if sign else ''}.{digits}f"
+    if estimate.low is None or estimate.high is None:
+        return f"{estimate.value:{form}}"
+    return f"{estimate.value:{form}} ({estimate.low:{form}} to {estimate.high:{form}})"
