@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import COMMANDS, cli
-from ramerge.demo.run import copy_models
 from ramerge.core.options import Options, Ray, Upload, settings_of
+from ramerge.demo.run import copy_models
 from tests.checkpoints import recipe, simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 

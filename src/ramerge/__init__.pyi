@@ -6,13 +6,9 @@ from .calibration.agreement import Agreement, agreement
 from .calibration.cached import Ranking, gather, rank
 from .calibration.calibrate import calibrate
 from .calibration.record import CalibrationRecord, CalibrationSettings
-from .deltas.record import DeltaRecord
-from .deltas.run import apply, delta
 from .core.engine.record import AgentStatistics, Record
 from .core.engine.sinks import MergedTensor
 from .core.engine.stream import TensorStream
-from .evaluation.models import EvaluationTarget, ModelAccess
-from .evaluation.run import EvaluationRequest, evaluate
 from .core.foundation.errors import (
     CheckpointError,
     EndpointError,
@@ -29,6 +25,10 @@ from .core.foundation.progress import Progress
 from .core.foundation.version import __version__
 from .core.options import AsAdapter, Options, Ray, Upload
 from .core.recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
+from .deltas.record import DeltaRecord
+from .deltas.run import apply, delta
+from .evaluation.models import EvaluationTarget, ModelAccess
+from .evaluation.run import EvaluationRequest, evaluate
 from .searches.results import SearchResult
 from .searches.run import SearchProgress
 from .searches.search import search

@@ -11,8 +11,8 @@ import pytest
 import ramerge
 from ramerge.analysis import cells
 from ramerge.analysis.cells import Counted, HeatCell
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.progress import Progress
+from ramerge.demo.run import AGENTS
 from tests.checkpoints import floats, write_checkpoint
 
 NAMES = (

@@ -15,15 +15,15 @@ from click.testing import CliRunner
 import ramerge
 from ramerge.analysis import recommend
 from ramerge.analysis.outputs import named_inputs
-from ramerge.cli.main import cli
-from ramerge.demo.run import AGENTS
-from ramerge.core.engine.warn import AboutMethod
 from ramerge.cli.flags.read import read_recipe
-from ramerge.core.foundation.errors import PlanError, RecipeError
+from ramerge.cli.main import cli
 from ramerge.cli.words import read_varied
+from ramerge.core.engine.warn import AboutMethod
+from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.methods.moved import ORDERED
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import read_document
+from ramerge.demo.run import AGENTS
 from ramerge.searches.spacefile import vary_space
 from tests.checkpoints import recipe, write_checkpoint
 from tests.reference import encode

@@ -12,14 +12,21 @@ import pytest
 from safetensors import safe_open
 
 import ramerge
-from ramerge.deltas.codec import Encoder
-from ramerge.deltas.layout import INDEX
-from ramerge.deltas.write import DeltaWriter
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.foundation.dtypes import full_name
-from ramerge.core.foundation.errors import CheckpointError, ContinueNote, OutputError, PlanError, RecipeError, WeightsError
+from ramerge.core.foundation.errors import (
+    CheckpointError,
+    ContinueNote,
+    OutputError,
+    PlanError,
+    RecipeError,
+    WeightsError,
+)
 from ramerge.core.output.write import Writer
+from ramerge.deltas.codec import Encoder
+from ramerge.deltas.layout import INDEX
+from ramerge.deltas.write import DeltaWriter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command
 from tests.conformance.methods import ROWS, by_tier

@@ -16,15 +16,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ramerge
-from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, DamagedError, Encoded, Encoder, decode
-from ramerge.deltas.format import stored_header
-from ramerge.deltas.layout import INDEX, read_index, signed
-from ramerge.deltas.patched import Patched
 from ramerge.core.foundation.errors import CheckpointError, RamergeError
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Stored as InFile
 from ramerge.core.tensors.tensor import Tensor
+from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, DamagedError, Encoded, Encoder, decode
+from ramerge.deltas.format import stored_header
+from ramerge.deltas.layout import INDEX, read_index, signed
+from ramerge.deltas.patched import Patched
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas.test_word_patches import drawn
 from tests.deltas.writing import apply, blocks_of_elements, opened, write_delta

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.deltas import codec, collect, layout, make, patched, patches, spool, write
-from ramerge.deltas import rebuild as apply_module
-from ramerge.deltas.trainers import convert
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.output.build import build_output
 from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.deltas import codec, collect, layout, make, patched, patches, spool, write
+from ramerge.deltas import rebuild as apply_module
+from ramerge.deltas.trainers import convert
 
 
 def blocks_of_elements(size: int, monkeypatch: pytest.MonkeyPatch) -> None:

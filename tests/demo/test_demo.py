@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import cli
+from ramerge.core.foundation.extras import install
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import TASKS, prompts, reward
-from ramerge.core.foundation.extras import install
 
 AGENTS = {task.name: str(demo.AGENTS / task.name) for task in TASKS}
 

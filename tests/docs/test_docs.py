@@ -33,10 +33,10 @@ from ramerge.analysis.parts import AgentPair, AgentPart
 from ramerge.analysis.results import Analysis
 from ramerge.calibration.record import CalibrationRecord
 from ramerge.cli.main import COMMANDS, cli
-from ramerge.demo import run as demo
 from ramerge.core.engine.record import AgentStatistics, Record
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import read_document
+from ramerge.demo import run as demo
 from ramerge.searches.results import SearchResult, TriedPoint
 from ramerge.searches.spacefile import file_space
 

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from ramerge.core.foundation import extras
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.evaluation.sandbox.execution import Outcome, opened
 from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
@@ -20,8 +22,6 @@ from ramerge.evaluation.tasks.coding import judging
 from ramerge.evaluation.tasks.coding.problems import Problem
 from ramerge.evaluation.tasks.coding.scores import METRICS
 from ramerge.evaluation.tasks.coding.task import coding
-from ramerge.core.foundation import extras
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import (
     Item,
     Reply,

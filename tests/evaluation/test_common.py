@@ -15,6 +15,7 @@ from inspect_ai.model import GenerateConfig, ModelOutput, ModelUsage, get_model
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
+from ramerge.core.foundation.errors import EvaluationError
 from ramerge.evaluation.tasks.common import (
     Count,
     Seed,
@@ -29,7 +30,6 @@ from ramerge.evaluation.tasks.common import (
     shares,
     text_of,
 )
-from ramerge.core.foundation.errors import EvaluationError
 
 pytestmark = [
     pytest.mark.full,  # clients of models, checkers, the sandbox

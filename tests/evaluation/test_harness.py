@@ -19,11 +19,11 @@ from typing import Any
 
 import pytest
 
-from ramerge.evaluation.guard import guarded
-from ramerge.evaluation.tasks import harness
 from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.core.foundation.extras import install
+from ramerge.evaluation.guard import guarded
+from ramerge.evaluation.tasks import harness
 from tests.evaluation.chats import Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import document_of, gold_of
 

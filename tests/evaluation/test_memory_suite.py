@@ -20,10 +20,10 @@ from tokenizers import (
     trainers,
 )
 
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.task import SUBSETS, memory
 from ramerge.evaluation.tasks.memory.tokens import Tokens
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import (
     Item,
     Reply,

@@ -10,9 +10,9 @@ import pytest
 from inspect_ai.util import OutputLimitExceededError
 from inspect_ai.util._sandbox.registry import registry_find_sandboxenv
 
+from ramerge.core.foundation.errors import EvaluationError
 from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.core.foundation.errors import EvaluationError
 from tests.tiers import unavailable
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox

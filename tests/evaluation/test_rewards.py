@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ramerge.evaluation.tasks.rewards import rewards
 from ramerge.core.foundation.errors import EvaluationError
+from ramerge.evaluation.tasks.rewards import rewards
 from tests.evaluation.chats import Suite, attempt, main_metric
 from tests.evaluation.gold import gold_of
 

@@ -19,10 +19,10 @@ import rich
 from click.testing import CliRunner
 
 from ramerge.cli.main import cli
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.evaluation import logs, models
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess, read_targets, server_arguments
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.server import Answer, Server, completion, refusal, serving
 
 # Inspect's own code and that of its servers warns of many things

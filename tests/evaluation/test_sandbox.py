@@ -23,12 +23,12 @@ from types import SimpleNamespace
 import pytest
 
 import ramerge
+from ramerge.core.foundation.errors import EvaluationError
 from ramerge.evaluation.sandbox import bubblewrap, execution
 from ramerge.evaluation.sandbox.bubblewrap import Bubblewrap
 from ramerge.evaluation.sandbox.execution import Execution, Outcome, converse
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
 from ramerge.evaluation.sandbox.watch import Inside, Limits
-from ramerge.core.foundation.errors import EvaluationError
 from tests.tiers import unavailable
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.evaluation.tasks.retrievers import BM25, RetrievalServer, RetrievedDocument, opened, read_documents
 from ramerge.evaluation.tasks.search import (
     INVALID,
@@ -31,7 +32,6 @@ from ramerge.evaluation.tasks.search import (
     normalized,
     search,
 )
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from tests.evaluation.chats import Item, Reply, Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import gold_of
 

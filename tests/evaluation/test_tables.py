@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ramerge.core.foundation.errors import EvaluationError
 from ramerge.evaluation import intervals
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import layouts
@@ -20,7 +21,6 @@ from ramerge.evaluation.tables.merging import retention
 from ramerge.evaluation.tables.render import FORMATS, render
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table, frame
-from ramerge.core.foundation.errors import EvaluationError
 
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 

@@ -10,10 +10,10 @@ import pytest
 
 import ramerge
 from ramerge.analysis.tables import csv_files
+from ramerge.cli.progress import shown
 from ramerge.core.foundation.errors import CheckpointError, RamergeError
 from ramerge.core.foundation.files import write_files
 from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
-from ramerge.cli.progress import shown
 from ramerge.core.foundation.progress import Progress
 from ramerge.core.foundation.text import (
     MOST,

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
-from ramerge.core.foundation.errors import RamergeError
 from ramerge.cli.terminal import complain, say
+from ramerge.core.foundation.errors import RamergeError
 
 BATCH = 100
 LONGEST_MESSAGE = 10_000

@@ -11,11 +11,11 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
+from ramerge.cli.terminal import say
 from ramerge.core.formats.files import read_json
 from ramerge.core.formats.sidecars import companions_of
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.jsontext import dumped
-from ramerge.cli.terminal import say
 from ramerge.core.options import Options
 from tests.checkpoints import recipe, simple, write_checkpoint
 from tests.formats.quantized import SAMPLES, write_quantized

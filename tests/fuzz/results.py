@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from ramerge.evaluation import data, models
 from ramerge.core.foundation.errors import RamergeError
+from ramerge.evaluation import data, models
 
 _LONGEST_MESSAGE = 20_000
 _DEEP = 900

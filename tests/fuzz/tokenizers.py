@@ -11,8 +11,8 @@ from pathlib import Path
 from random import Random
 
 from ramerge import api
-from ramerge.core.foundation.jsontext import dumped
 from ramerge.cli.terminal import say
+from ramerge.core.foundation.jsontext import dumped
 from ramerge.core.options import Options
 from tests.checkpoints import recipe, simple, write_checkpoint
 from tests.fuzz.common import BATCH, check_shown, folder

@@ -258,8 +258,8 @@ def test_results_repeat():
 @pytest.mark.full
 def test_the_default_stays_near_the_sum_and_below_adams_objective():
     """On the agents of the demo, whose minimum lies 500 times as far from the base as the sum in one weight."""
-    from ramerge.demo.run import AGENTS
     from ramerge.core.methods.wudi import WudiParameters
+    from ramerge.demo.run import AGENTS
 
     base, *trained = (read_checkpoint(AGENTS / name) for name in ("base", "add", "reverse", "sort"))
     ratios = []

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.mergekit.translate import DIALECT, translate
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.dialects import dialect_of
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.read import open_recipe
+from ramerge.mergekit.translate import DIALECT, translate
 from tests.checkpoints import floats, write_checkpoint
 
 MODELS = [{"model": "org/code", "parameters": {"weight": 0.5}}, {"model": "./tool", "parameters": {"weight": 1}}]

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 import ramerge
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.mergekit.translate import translate
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document
+from ramerge.mergekit.translate import translate
 from tests.checkpoints import read_checkpoint, write_checkpoint
 from tests.reference import Stored
 

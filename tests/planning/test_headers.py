@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ramerge.demo.run import AGENTS
 from ramerge.core.planning.headers import read_headers
 from ramerge.core.recipe.document import Document
+from ramerge.demo.run import AGENTS
 from tests.checkpoints import write_simple
 
 

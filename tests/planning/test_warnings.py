@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import InputError
 from ramerge.core.foundation.text import markdown
 from ramerge.core.methods.registry import METHODS
+from ramerge.demo.run import AGENTS
 from tests.analysis.families import BASE, FAMILIES, sparse, trained, weights, write_family
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
 from tests.cli.test_cli import ramerge as command

@@ -4,9 +4,9 @@ import pytest
 from ruamel.yaml import YAML
 
 import ramerge
+from ramerge.cli.words import parse_scalar
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.limits import parse_size
-from ramerge.cli.words import parse_scalar
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import read_document
 from ramerge.core.recipe.model import Recipe, Rule

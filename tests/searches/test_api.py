@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import ramerge
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import EvaluationError
+from ramerge.demo.run import AGENTS
 from ramerge.searches.report.write import can_render
 from tests.searches.scorers import answers, quality
 

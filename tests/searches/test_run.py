@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 import ramerge
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import EvaluationError, PlanError, RecipeError
 from ramerge.core.recipe.document import Document
+from ramerge.demo.run import AGENTS
 from ramerge.searches import run
 from ramerge.searches.folder import Folder
 from ramerge.searches.report.write import can_render, render

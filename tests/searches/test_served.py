@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.evaluation.run import EvaluationRequest
-from ramerge.core.recipe.document import Document
 from ramerge.searches import serving
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import SearchResult

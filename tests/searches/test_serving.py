@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
+from ramerge.demo.run import AGENTS
 from ramerge.searches import children
 from ramerge.searches import serving as module
 from ramerge.searches.serving import ModelServer, serving

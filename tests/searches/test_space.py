@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.recipe.document import Document
+from ramerge.demo.run import AGENTS
 from ramerge.searches.points import recipe_of
 from ramerge.searches.space import Choices, Space, ValueRange
 from ramerge.searches.spacefile import file_space, vary_space

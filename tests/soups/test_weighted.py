@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, Encoder
-from ramerge.deltas.patched import Patched
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Stored, Tensor
 from ramerge.core.tensors.weighted import Weighted, mean_of
+from ramerge.deltas.codec import BLOCK, Encoder
+from ramerge.deltas.patched import Patched
 from tests.reference import BITS, encode
 from tests.reference import Stored as Values
 from tests.tiers import at_most

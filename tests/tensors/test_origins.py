@@ -11,7 +11,17 @@ from numpy.typing import NDArray
 
 from ramerge.core.tensors import origins
 from ramerge.core.tensors.arena import Arena
-from ramerge.core.tensors.origins import Cut, Pieces, PlacedPiece, Transposed, box_of, is_covered, reshaped, rows_of, stacked
+from ramerge.core.tensors.origins import (
+    Cut,
+    Pieces,
+    PlacedPiece,
+    Transposed,
+    box_of,
+    is_covered,
+    reshaped,
+    rows_of,
+    stacked,
+)
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Stored, Tensor
 from tests.tiers import at_most

@@ -12,10 +12,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
+from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.roles import GivenRoles
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.ui import ask, compare
 
 pytestmark = pytest.mark.full  # Gradio, Optuna

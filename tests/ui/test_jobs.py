@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.demo.run import AGENTS
 from ramerge.core.engine.record import read_record
+from ramerge.demo.run import AGENTS
 from ramerge.ui import views
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, STOPPED, Job, JobQueue, command_line
 from tests.checkpoints import write_simple

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.recipe.document import Document
+from ramerge.demo.run import AGENTS
 from ramerge.ui.draft import EMPTY, checked_draft, models_in, parameters_in, read_draft, with_keys, with_models
 from ramerge.ui.roots import Roots
 from tests.checkpoints import write_simple

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.demo.run import AGENTS
 from ramerge.searches.commands import search as command
 from ramerge.searches.results import read_search
 from ramerge.ui.desk import Desk

@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import cli
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import RamergeError, RecipeError
+from ramerge.demo.run import AGENTS
 from ramerge.ui.desk import Desk
 from ramerge.ui.roots import Roots
 from ramerge.ui.run import merge_job

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from ramerge import Options, PlanError, RecipeError, __version__
 from ramerge.analysis.cells import CellCounts
 from ramerge.analysis.cores import forecast
 from ramerge.analysis.findings import finding_of_broken, findings_of
@@ -16,31 +17,24 @@ from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
-from ramerge.core.engine.executors import chosen_executor
-from ramerge.core.engine.executors.executor import Executor
-from ramerge.core.engine.result_codec import Results
-from ramerge.core.engine.warn import advice, effects, inspect, refuse, spoiled, warnings_of
-from ramerge.core.foundation.dtypes import full_name
-from ramerge.core.foundation.errors import PlanError, RecipeError
-from ramerge.core.foundation.machine import peak_memory
-from ramerge.core.foundation.progress import Listener, silence
-from ramerge.core.foundation.text import without_secrets
-from ramerge.core.foundation.version import __version__
-from ramerge.core.methods.base import SIDE_INPUTS, Counts
-from ramerge.core.methods.moved import Relative, factor, measured, shown, thresholds
-from ramerge.core.methods.ram import Moved
-from ramerge.core.methods.registry import METHODS
-from ramerge.core.options import Options
-from ramerge.core.planning import cached_counts
-from ramerge.core.planning.build import make_plan
-from ramerge.core.planning.inputs import tensors_of_base
-from ramerge.core.planning.model import MergePlan, TensorPlan
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.layers import layer_of
-from ramerge.core.recipe.model import AUTO
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
-from ramerge.core.recipe.points import make_points
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.sdk.machine import peak_memory
+from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Counts, Moved, Relative, factor, measured, shown, thresholds
+from ramerge.sdk.passes import (
+    Executor,
+    Results,
+    advice,
+    chosen_executor,
+    effects,
+    inspect,
+    refuse,
+    spoiled,
+    warnings_of,
+)
+from ramerge.sdk.plans import MergePlan, TensorPlan, cached_counts, make_plan, tensors_of_base
+from ramerge.sdk.progress import Listener, silence
+from ramerge.sdk.recipes import AUTO, DEFAULT_METHOD, AnyRecipe, Document, layer_of, make_points, open_recipe
+from ramerge.sdk.tensors import full_name
+from ramerge.sdk.text import without_secrets
 
 EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 """Thresholds that are compared, besides the recipe's own."""

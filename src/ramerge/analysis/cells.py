@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from ramerge import Progress
 from ramerge.analysis.parts import AnalyzedPart, part_of
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
-from ramerge.core.engine.result_codec import BlockResult
-from ramerge.core.engine.warn import effects
-from ramerge.core.foundation.progress import Listener, Progress
-from ramerge.core.methods.base import Counts
-from ramerge.core.planning.model import MergePlan, TensorPlan
-from ramerge.core.recipe.layers import LayerRange, layer_of
+from ramerge.sdk.methods import Counts
+from ramerge.sdk.passes import BlockResult, effects
+from ramerge.sdk.plans import MergePlan, TensorPlan
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import LayerRange, layer_of
 
 OUTSIDE = "outside"
 """The layer of tensors that belong to none."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.cli.options import (
+from ramerge.sdk.commands import (
     DTYPE,
     LIMITS,
     METHOD,
@@ -21,13 +21,16 @@ from ramerge.cli.options import (
     command,
     option,
     options,
+    reminder,
     run_options,
+    say,
+    warn,
+    warn_of_launcher,
 )
-from ramerge.cli.terminal import reminder, say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
+    from ramerge import Options
     from ramerge.analysis.recommend import TrainedBy
-    from ramerge.core.options import Options
 
 _RECIPE = click.argument("paths", nargs=-1, metavar="[RECIPE]", type=click.Path())
 _FILES = (
@@ -62,8 +65,8 @@ def analyze(
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.outputs import advice, check_outputs, prints, read_numbers, said, write_outputs
     from ramerge.analysis.text import summary
-    from ramerge.cli.flags.read import read_recipe
-    from ramerge.cli.progress import shown
+    from ramerge.sdk.flags import read_recipe
+    from ramerge.sdk.progress import shown
 
     document = read_recipe(paths, flags)
     check_outputs(flags, document)
@@ -109,8 +112,8 @@ def recommend(
     from ramerge.analysis.outputs import recommended
     from ramerge.analysis.recommend import by_prompts, warnings_for
     from ramerge.analysis.recommend import recommend as chosen
-    from ramerge.cli.flags.read import read_recipe
-    from ramerge.cli.progress import shown
+    from ramerge.sdk.flags import read_recipe
+    from ramerge.sdk.progress import shown
 
     document = read_recipe(paths, flags)
     with shown(quiet=quiet or as_json) as listen:
@@ -134,8 +137,8 @@ def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
     from ramerge.analysis.finished import open_finished, with_differences
     from ramerge.analysis.outputs import advice, check_outputs, prints, said, write_outputs
     from ramerge.analysis.text import summary
-    from ramerge.cli.progress import shown
-    from ramerge.core.recipe.read import open_recipe
+    from ramerge.sdk.progress import shown
+    from ramerge.sdk.recipes import open_recipe
 
     recipe, record = open_finished(out)
     chosen = flags | {"html": flags["html"] or out / "report.html"}

@@ -14,24 +14,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import Options, PlanError
 from ramerge.analysis.roles import ROLES, role_of
-from ramerge.core.engine.executors.executor import Executor
-from ramerge.core.engine.reads import Passes
-from ramerge.core.foundation.errors import PlanError
-from ramerge.core.foundation.progress import Listener
-from ramerge.core.kernels.fixed import WIDE_LIMBS, decode, encode
-from ramerge.core.kernels.piece import Piece
-from ramerge.core.linalg import spectral
-from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.core import acts, coefficients, movers
-from ramerge.core.methods.base import Counts, Layer, Statistic
-from ramerge.core.methods.core import CORE, CoreParameters, cores_of, matrix_of
-from ramerge.core.options import Options
-from ramerge.core.planning.build import make_plan
-from ramerge.core.planning.model import TensorPlan
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.layers import layer_of
-from ramerge.core.recipe.points import make_points
+from ramerge.sdk.kernels import WIDE_LIMBS, Piece, decode, encode
+from ramerge.sdk.linalg import Array, acts, coefficients, movers, spectral
+from ramerge.sdk.methods import CORE, CoreParameters, Counts, Layer, Statistic, cores_of, matrix_of
+from ramerge.sdk.passes import Executor, Passes
+from ramerge.sdk.plans import TensorPlan, make_plan
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import Document, layer_of, make_points
 
 Sums = NDArray[np.float64]
 _ROWS = 4

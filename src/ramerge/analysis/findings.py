@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from ramerge.analysis.parts import AgentPair, AgentPart, AnalyzedPart, Finding
-from ramerge.core.foundation.text import decimals, enumerated
+from ramerge.sdk.text import decimals, enumerated
 
 # An agent is sparse that moved less than this, and moved nearly everything beyond the other.
 _SPARSE, _NEARLY_ALL = 0.5, 0.9

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from ramerge import RecipeError, Record
 from ramerge.analysis.results import Analysis
-from ramerge.core.engine.record import Record, read_record, read_sweep
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.files import no_such_folder
-from ramerge.core.foundation.text import brief
-from ramerge.core.storage.own_files import COMPANIONS
+from ramerge.sdk.files import no_such_folder
+from ramerge.sdk.records import read_record, read_sweep
+from ramerge.sdk.storage import COMPANIONS
+from ramerge.sdk.text import brief
 
 
 def open_finished(out: Path) -> tuple[Path, Record]:

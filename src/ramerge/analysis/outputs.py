@@ -10,23 +10,18 @@ from typing import Any
 
 import click
 
+from ramerge import Options, RecipeError
 from ramerge.analysis.recommend import Recommendation, recommend, summary
 from ramerge.analysis.report.write import figure_files, render, require_extra
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
-from ramerge.cli.flags.read import is_model
-from ramerge.cli.flags.write import words_of
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
-from ramerge.core.foundation.progress import Listener
-from ramerge.cli.terminal import say
-from ramerge.core.methods.base import SIDE_INPUTS
-from ramerge.core.options import Options
-from ramerge.core.planning.inputs import tensors_of_base
-from ramerge.core.recipe.dialects import dialect_of
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.paths import names_in, parts_of
-from ramerge.core.recipe.read import open_recipe
+from ramerge.sdk.commands import say
+from ramerge.sdk.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
+from ramerge.sdk.flags import is_model, words_of
+from ramerge.sdk.methods import SIDE_INPUTS
+from ramerge.sdk.plans import tensors_of_base
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import Document, dialect_of, names_in, open_recipe, parts_of
 
 _TABLES_AND_FIGURES = (".csv", ".png", ".svg")
 # Keys of a recipe that may fit no other method.

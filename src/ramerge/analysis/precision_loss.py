@@ -11,12 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis.parts import Finding
-from ramerge.core.kernels import fixed, native
-from ramerge.core.kernels.formats import Loop
-from ramerge.core.kernels.piece import Piece
-from ramerge.core.kernels.rounding import rounded
-from ramerge.core.methods.base import Counts, Statistic
-from ramerge.core.methods.moved import thresholds
+from ramerge.sdk.kernels import Loop, Piece, fixed, native, rounded
+from ramerge.sdk.methods import Counts, Statistic, thresholds
 
 Words = NDArray[Any]
 

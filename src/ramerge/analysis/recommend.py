@@ -16,21 +16,15 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib.resources import files
 from typing import Any, Literal, overload
 
+from ramerge import Options, PlanError, Recipe, RecipeError
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
-from ramerge.core.engine.warn import AboutMethod
-from ramerge.core.foundation.errors import PlanError, RecipeError
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.progress import Listener
-from ramerge.core.methods.moved import ORDERED
-from ramerge.core.methods.registry import METHODS, listed
-from ramerge.core.options import Options
-from ramerge.core.planning.inputs import tensors_of_base
-from ramerge.core.recipe.checks import check
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.sdk.methods import METHODS, ORDERED, listed
+from ramerge.sdk.passes import AboutMethod
+from ramerge.sdk.plans import tensors_of_base
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, leave_out, open_recipe
+from ramerge.sdk.text import dumped
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 TRAINED_BY = {"rl": "RL", "sft": "SFT"}

@@ -14,10 +14,10 @@ from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Fin
 from ramerge.analysis.roles import ROLES
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
-from ramerge.core.foundation.extras import frame
-from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
-from ramerge.core.foundation.typedjson import read_model, to_model
-from ramerge.core.methods.ram import RESCALINGS
+from ramerge.sdk.machine import frame
+from ramerge.sdk.methods import RESCALINGS
+from ramerge.sdk.records import read_model, to_model
+from ramerge.sdk.text import JsonLimits, dumped, parse
 
 SCHEMA = "ramerge.analysis/1"
 """Name and version of the JSON; the version grows when a key changes its meaning or goes away."""

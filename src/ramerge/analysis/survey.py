@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import ELEMENTS, Loop
-from ramerge.core.kernels.rounding import Counters, kept_base, names_of, rounded
+from ramerge.sdk.kernels import ELEMENTS, Counters, Loop, kept_base, names_of, native, rounded
 
 Words = NDArray[Any]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, TensorPart
 from ramerge.analysis.survey import FATES
-from ramerge.core.foundation.text import csv_cell
+from ramerge.sdk.text import csv_cell
 
 Row = dict[str, Any]
 

@@ -10,11 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.analysis import survey as kernel
-from ramerge.core.kernels import fixed
-from ramerge.core.kernels.formats import Loop
-from ramerge.core.kernels.piece import Piece
-from ramerge.core.methods.base import Counts, Statistic
-from ramerge.core.methods.moved import thresholds
+from ramerge.sdk.kernels import Loop, Piece, fixed
+from ramerge.sdk.methods import Counts, Statistic, thresholds
 
 Integers = NDArray[np.int64]
 Shapes = dict[str, tuple[int, ...]]

@@ -9,8 +9,8 @@ from rich.filesize import decimal
 from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.figures import agent_figures
 from ramerge.analysis.results import Analysis
-from ramerge.core.engine.card import effective_means, erased_means
-from ramerge.cli.terminal import table
+from ramerge.sdk.commands import table
+from ramerge.sdk.outputs import effective_means, erased_means
 
 
 def summary(analysis: Analysis) -> list[str]:

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import InputError, Options, RecipeError, WeightsError
 from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, ratio
-from ramerge.core.foundation.errors import InputError, RecipeError, WeightsError
-from ramerge.core.options import Options
 
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel

@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
+from ramerge import Options, OutputError, Recipe, RecipeError
 from ramerge.calibration.agreement import Agreement, agreements_in, replies_of
 from ramerge.calibration.calibrate import (
     IMPORTANCE,
@@ -24,16 +25,12 @@ from ramerge.calibration.calibrate import (
 from ramerge.calibration.calibrate import gather as gather_all
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.core.foundation import store
-from ramerge.core.foundation.errors import OutputError, RecipeError, reason
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.progress import Listener, silence
-from ramerge.core.options import Options
-from ramerge.core.planning.inputs import tensors_of_base
-from ramerge.core.recipe.checks import check, models_of
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge.sdk.errors import reason
+from ramerge.sdk.files import store
+from ramerge.sdk.plans import tensors_of_base
+from ramerge.sdk.progress import Listener, silence
+from ramerge.sdk.recipes import AnyRecipe, Document, check, models_of, open_recipe
+from ramerge.sdk.text import dumped
 
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 

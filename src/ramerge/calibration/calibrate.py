@@ -27,34 +27,24 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import ramerge
+from ramerge import CheckpointError, InputError, Options, PlanError, Progress, Recipe, RecipeError, __version__
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
 from ramerge.calibration.layout import shards_of, write_index
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
-from ramerge.core.engine.recorded import digest_of
 from ramerge.evaluation.functions import digest, in_words, load
-from ramerge.core.formats.recorded import PLACES
-from ramerge.core.foundation.devices import called, choose_device
-from ramerge.core.foundation.errors import CheckpointError, InputError, PlanError, RecipeError, StoppedError
-from ramerge.core.foundation.extras import install, missing
-from ramerge.core.foundation.files import lock
-from ramerge.core.foundation.jsontext import RECORD, dumped
-from ramerge.core.foundation.jsontext import read as read_json
-from ramerge.core.foundation.limits import read_limits
-from ramerge.core.foundation.progress import Listener, Progress, silence
-from ramerge.core.foundation.text import quoted, unknown
-from ramerge.core.foundation.version import __version__
-from ramerge.core.options import Options
-from ramerge.core.output.build import build_output
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.write import Writer, lay_out
-from ramerge.core.planning.inputs import tensors_of_base
-from ramerge.core.planning.model import MergePlan
-from ramerge.core.recipe.checks import models_of
-from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
-from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.files import lock
+from ramerge.sdk.formats import PLACES
+from ramerge.sdk.machine import called, choose_device, install, missing, read_limits
+from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
+from ramerge.sdk.plans import MergePlan, tensors_of_base
+from ramerge.sdk.progress import Listener, silence
+from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
+from ramerge.sdk.records import digest_of
+from ramerge.sdk.tensors import Files, Reader, Tensor
+from ramerge.sdk.text import RECORD, dumped, quoted, unknown
+from ramerge.sdk.text import read as read_json
 
 if TYPE_CHECKING:
     from ramerge.calibration.gather import RewardFunction, Speaker

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.cli.options import (
+from ramerge.sdk.commands import (
     DEBUG,
     KEYS,
     QUIET,
@@ -19,14 +19,16 @@ from ramerge.cli.options import (
     command,
     options,
     run_options,
+    say,
     setting_option,
+    table,
+    warn,
 )
-from ramerge.cli.terminal import say, table, warn
-from ramerge.core.options import settings_of
+from ramerge.sdk.options import settings_of
 
 if TYPE_CHECKING:
+    from ramerge import Options
     from ramerge.calibration.record import CalibrationRecord
-    from ramerge.core.options import Options
 
 
 def calibration_options(*left_out: str) -> Decorator:
@@ -72,11 +74,11 @@ def calibrate(
     ramerge merge --method regmean --base BASE --agent code=CODER --inputs code=OUT/code MERGED
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    from ramerge import RecipeError
     from ramerge.calibration.calibrate import calibrate as run
-    from ramerge.cli.flags.read import read_inputs
-    from ramerge.core.foundation.errors import RecipeError
-    from ramerge.core.foundation.jsontext import dumped
-    from ramerge.cli.progress import shown
+    from ramerge.sdk.flags import read_inputs
+    from ramerge.sdk.progress import shown
+    from ramerge.sdk.text import dumped
 
     document, out = read_inputs(paths, flags)
     if out is None:

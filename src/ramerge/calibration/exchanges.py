@@ -9,8 +9,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ramerge.core.foundation.errors import InputError, reason
-from ramerge.core.foundation.jsontext import JsonLimits, parse
+from ramerge import InputError
+from ramerge.sdk.errors import reason
+from ramerge.sdk.text import JsonLimits, parse
 
 REPLIES = "replies.jsonl"
 _MOST_ID = 1 << 31

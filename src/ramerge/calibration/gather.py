@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from ramerge import InputError, WeightsError
 from ramerge.calibration.encode import ChatExample, Example, ExampleEncoder, Text
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
 from ramerge.calibration.live import LiveModel
 from ramerge.calibration.prompts import Prompt, Reply
-from ramerge.core.foundation.errors import InputError, WeightsError
 
 RewardFunction = Callable[[Prompt, str], float]
 

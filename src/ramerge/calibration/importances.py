@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from ramerge import WeightsError
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.live import LiveModel
-from ramerge.core.foundation.errors import WeightsError
 
 _NAMED = 3
 

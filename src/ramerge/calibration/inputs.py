@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
+from ramerge import WeightsError
 from ramerge.calibration.live import LiveModel
-from ramerge.core.formats.recorded import expert_of, name_of
-from ramerge.core.foundation.errors import WeightsError
+from ramerge.sdk.formats import expert_of, name_of
 
 _EXPERT = re.compile(r"\.experts\.|\]$")
 _PRODUCTS = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from ramerge.core.formats.safetensors import INDEX
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.write import Shard, lay_out
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.formats import INDEX
+from ramerge.sdk.outputs import Shard, StagingDir, lay_out
+from ramerge.sdk.tensors import Tensor
 
 SHARD_BYTES = 5_000_000_000
 

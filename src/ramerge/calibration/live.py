@@ -17,11 +17,10 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging
 
+from ramerge import CheckpointError, MergedTensor, PlanError
 from ramerge.calibration.names import as_stored, parameters_of
-from ramerge.core.engine.sinks import MergedTensor
-from ramerge.core.foundation.devices import called
-from ramerge.core.foundation.dtypes import FLOATS
-from ramerge.core.foundation.errors import CheckpointError, PlanError
+from ramerge.sdk.machine import called
+from ramerge.sdk.tensors import FLOATS
 
 _NAMED = 3
 _VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each expert

@@ -15,11 +15,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ramerge import CheckpointError, InputError
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
-from ramerge.core.formats.torchfile.load import load_file
-from ramerge.core.foundation.errors import CheckpointError, InputError, reason
-from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.errors import reason
+from ramerge.sdk.formats import load_file
+from ramerge.sdk.text import JsonLimits, dumped, parse, shown
 
 Message = Mapping[str, str]
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.options import DEVICE, about, documented
+from ramerge.sdk.options import DEVICE, about, documented
+from ramerge.sdk.text import dumped
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 GATHERED = ("inputs", "importance", "all", "replies")

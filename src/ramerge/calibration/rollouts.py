@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any, Literal
 
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.text import shown
 
 Record = Mapping[str, Any]
 State = Literal["plain", "rendered", "decoded"]

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge.cli import texts
-from ramerge.core.foundation.errors import RecipeError
 from ramerge.cli.options import (
     AS_DELTA,
     BASE,
@@ -33,8 +32,9 @@ from ramerge.cli.options import (
     options,
     run_options,
 )
-from ramerge.core.foundation.progress import silence
 from ramerge.cli.terminal import fail, reminder, say, warn, warn_of_launcher
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.progress import silence
 
 if TYPE_CHECKING:
     from ramerge.core.options import AsAdapter, Options
@@ -76,8 +76,8 @@ def _carry_out(
     as_json: bool,
 ) -> None:
     from ramerge.api import plan as make
-    from ramerge.cli.summary import summary
     from ramerge.cli.progress import shown
+    from ramerge.cli.summary import summary
 
     warn_of_launcher()
     with shown(quiet=quiet or as_json) as listen:
@@ -108,9 +108,9 @@ def sweep(
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
     from ramerge.cli.flags.read import read_inputs
-    from ramerge.core.foundation.jsontext import dumped
     from ramerge.cli.progress import shown
     from ramerge.cli.words import read_varied
+    from ramerge.core.foundation.jsontext import dumped
 
     document, out = read_inputs(paths, flags)
     if out is None:
@@ -153,9 +153,9 @@ def plan(
     """
     from ramerge.api import plan as make
     from ramerge.cli.flags.read import read_inputs, write_recipe
+    from ramerge.cli.progress import shown
     from ramerge.core.foundation.files import STANDARD_OUTPUT
     from ramerge.core.foundation.jsontext import dumped
-    from ramerge.cli.progress import shown
 
     if as_json and recipe_file == STANDARD_OUTPUT:
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
@@ -239,8 +239,8 @@ def methods(names: tuple[str, ...], as_json: bool) -> None:
 @DEBUG
 def demo(out: Path | None, models: Path | None, scored: tuple[str, ...], as_json: bool) -> None:
     """Merge three tiny RL-trained agents that come with the package, and score the result."""
-    from ramerge.demo.run import copy_models, run, score_models
     from ramerge.cli.words import named
+    from ramerge.demo.run import copy_models, run, score_models
 
     if sum([out is not None, models is not None, bool(scored)]) > 1:
         raise click.UsageError(

@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 
 import click
 
+from ramerge.cli.options import Session
+from ramerge.cli.terminal import complain, fail, say, warn
 from ramerge.core.foundation.errors import (
     ContinueNote,
     DownloadNote,
@@ -28,11 +30,9 @@ from ramerge.core.foundation.errors import (
     reason,
 )
 from ramerge.core.foundation.machine import check_limits
-from ramerge.cli.options import Session
 from ramerge.core.foundation.process import fill_streams, handle, ignore, stopped
 from ramerge.core.foundation.signals import note_dropped
 from ramerge.core.foundation.systems import after_fork_in_child
-from ramerge.cli.terminal import complain, fail, say, warn
 from ramerge.core.foundation.text import unknown
 from ramerge.core.foundation.version import __version__
 from ramerge.core.registry import Registry

@@ -11,8 +11,8 @@ from typing import Any
 
 import click
 
-from ramerge.core.foundation.errors import RecipeError
 from ramerge.cli.terminal import complain
+from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.options import AsAdapter, Options, Ray, Setting, Upload, settings_of
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]

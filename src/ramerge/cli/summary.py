@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ramerge.cli.terminal import table
 from ramerge.core.engine.card import columns_of, figure, meanings
 from ramerge.core.engine.record import Record
-from ramerge.cli.terminal import table
 from ramerge.core.planning.explain import dtypes_of
 
 

@@ -12,34 +12,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import Progress, Record, WeightsError
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
-from ramerge.core.engine.card import model_card
-from ramerge.core.engine.fingerprint import fingerprint_of
-from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec
-from ramerge.core.engine.reads import Passes
-from ramerge.core.engine.record import Record
-from ramerge.core.engine.sidecars import records_of, resolved
-from ramerge.core.formats.adapter import PREFIX
-from ramerge.core.formats.peft import CONFIG
-from ramerge.core.foundation.blas import one_blas_thread
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.errors import WeightsError
-from ramerge.core.foundation.files import write_all
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.pool import map_in_threads
-from ramerge.core.foundation.progress import Progress
-from ramerge.core.foundation.text import quoted, without_secrets
-from ramerge.core.kernels.convert import convert
-from ramerge.core.kernels.formats import FORMATS
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.write import lay_out
-from ramerge.core.planning.adapters import needed, said_of_vllm
-from ramerge.core.planning.findings import listed
-from ramerge.core.planning.model import AdaptedMatrix, AdapterPlan, Block, MergePlan
-from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.files import write_all
+from ramerge.sdk.formats import CONFIG, PREFIX
+from ramerge.sdk.kernels import FORMATS, convert
+from ramerge.sdk.machine import map_in_threads, one_blas_thread
+from ramerge.sdk.outputs import (
+    OpenOutput,
+    OutputKind,
+    OutputSpec,
+    StagingDir,
+    fingerprint_of,
+    lay_out,
+    model_card,
+    records_of,
+    resolved,
+)
+from ramerge.sdk.passes import Passes
+from ramerge.sdk.plans import AdaptedMatrix, AdapterPlan, Block, MergePlan, listed, needed, said_of_vllm
+from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
+from ramerge.sdk.text import dumped, quoted, without_secrets
 
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from ramerge.deltas.record import DeltaRecord
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.text import markdown
+from ramerge.sdk.text import dumped, markdown
 
 
 def card(record: DeltaRecord, hub_id: str | None, folder: str) -> str:

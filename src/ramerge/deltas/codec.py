@@ -20,7 +20,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge.deltas import word_patches as patches
-from ramerge.core.storage import own_files as delta_names
+from ramerge.sdk.storage import own_files as delta_names
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]

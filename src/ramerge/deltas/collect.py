@@ -8,10 +8,7 @@ from typing import TypeVar
 from ramerge.deltas.codec import BLOCK, Compression, Encoded, Encoder, digest
 from ramerge.deltas.spool import Bytes, Spool, SpooledTensor
 from ramerge.deltas.write import DeltaWriter, TensorDigest
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Found = TypeVar("Found")
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.cli.options import (
+from ramerge.sdk.commands import (
     AGENT,
     BASE,
     DEBUG,
@@ -17,13 +17,15 @@ from ramerge.cli.options import (
     option,
     options,
     run_options,
+    say,
+    warn,
+    warn_of_launcher,
 )
-from ramerge.cli.terminal import say, warn, warn_of_launcher
 
 if TYPE_CHECKING:
+    from ramerge import Options
     from ramerge.deltas.codec import Compression
     from ramerge.deltas.record import DeltaRecord
-    from ramerge.core.options import Options
 
 
 @command(short_help="Store an agent as what it changed of its base.")
@@ -58,8 +60,8 @@ def delta(
     ramerge delta --base BASE --agent code=PATH OUT
     """
     from ramerge.deltas.run import delta as run
-    from ramerge.cli.progress import shown
-    from ramerge.cli.words import one_agent
+    from ramerge.sdk.commands import one_agent
+    from ramerge.sdk.progress import shown
 
     _, agent = one_agent(agents)
     if base is None:
@@ -88,7 +90,7 @@ def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_j
     if base is None or not deltas:
         raise click.UsageError("three names are needed: --base MODEL, at least one DELTA, and OUT, the folder to write")
     from ramerge.deltas.run import apply as run
-    from ramerge.cli.progress import shown
+    from ramerge.sdk.progress import shown
 
     with shown(quiet=quiet or as_json) as listen:
         record = run(base, deltas, out, options=options, on_progress=listen)

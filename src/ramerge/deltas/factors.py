@@ -18,8 +18,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge.core.options import AsAdapter
-from ramerge.core.planning.adapters import BLOCK_ELEMENTS, ENERGY, OVERSAMPLING, SMALL
+from ramerge import AsAdapter
+from ramerge.sdk.plans import BLOCK_ELEMENTS, ENERGY, OVERSAMPLING, SMALL
 
 Matrix: TypeAlias = NDArray[np.float64]
 Thin: TypeAlias = NDArray[np.float32]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
+from ramerge import CheckpointError
 from ramerge.deltas.codec import COLUMNS, blocks_of, digest
 from ramerge.deltas.layout import (
     BLOCKS,
@@ -22,18 +23,22 @@ from ramerge.deltas.layout import (
 )
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
-from ramerge.core.formats import safetensors
-from ramerge.core.formats.files import check_files, check_index, opened_each, read_json, weight_files
-from ramerge.core.formats.format import Format, Opening
-from ramerge.core.formats.safetensors import INDEX as WEIGHTS_INDEX
-from ramerge.core.formats.sidecars import companion_files
-from ramerge.core.foundation.dtypes import full_name
-from ramerge.core.foundation.errors import CheckpointError, readable
-from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location
-from ramerge.core.tensors.checkpoint import Checkpoint, Contents
-from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.tensor import Stored, Tensor
+from ramerge.sdk.errors import readable
+from ramerge.sdk.formats import INDEX as WEIGHTS_INDEX
+from ramerge.sdk.formats import (
+    Format,
+    Opening,
+    check_files,
+    check_index,
+    companion_files,
+    opened_each,
+    read_json,
+    safetensors,
+    weight_files,
+)
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Checkpoint, Contents, Stored, Tensor, full_name, identify
+from ramerge.sdk.text import quoted
 
 NAME = "delta"
 _MOST_PROBLEMS = 100

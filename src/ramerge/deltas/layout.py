@@ -26,17 +26,15 @@ from typing import Any, Literal
 
 import xxhash
 
+from ramerge import CheckpointError
 from ramerge.deltas.codec import BLOCK
-from ramerge.core.foundation.dtypes import BITS
-from ramerge.core.foundation.errors import CheckpointError, readable
-from ramerge.core.foundation.jsontext import JsonLimits, dumped, read
-from ramerge.core.foundation.text import quoted
-from ramerge.core.foundation.typedjson import to_model
-from ramerge.core.storage import own_files as delta_names
-from ramerge.core.storage.location import Location
-from ramerge.core.storage.own_files import digest_of_index, signed
-from ramerge.core.tensors.header import read_header
-from ramerge.core.tensors.paths import climbs_out, is_too_long
+from ramerge.sdk.errors import readable
+from ramerge.sdk.files import climbs_out, is_too_long
+from ramerge.sdk.records import to_model
+from ramerge.sdk.storage import Location, digest_of_index, signed
+from ramerge.sdk.storage import own_files as delta_names
+from ramerge.sdk.tensors import BITS, read_header
+from ramerge.sdk.text import JsonLimits, dumped, quoted, read
 
 INDEX = delta_names.INDEX
 DATA_FILE = "delta-{:05}.safetensors"

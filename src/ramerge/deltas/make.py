@@ -8,26 +8,31 @@ from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
 from ramerge.deltas.collect import collect
 from ramerge.deltas.layout import Index
 from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
-from ramerge.core.engine import fingerprint
-from ramerge.core.engine.executors.executor import Executor, Processed, in_runs
-from ramerge.core.engine.outputs import OpenOutput, OutputSpec
-from ramerge.core.foundation.dtypes import BITS, itemsize
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.progress import Listener, Progress, silence
-from ramerge.core.foundation.text import quoted
-from ramerge.core.output.targets import OutputTarget
-from ramerge.core.storage.location import Location, Remote
-from ramerge.core.tensors.arena import Arena, room
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.identity import Identity, check_unchanged
-from ramerge.core.tensors.reader import Files, Reader, Span
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
+from ramerge.sdk.passes import Executor, Processed, in_runs
+from ramerge.sdk.progress import Listener, silence
+from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.tensors import (
+    BITS,
+    Arena,
+    Checkpoint,
+    Files,
+    Identity,
+    Reader,
+    Span,
+    Tensor,
+    check_unchanged,
+    itemsize,
+    room,
+)
+from ramerge.sdk.text import quoted
 
 # The process, with Ray in it.
 _BASELINE_BYTES = 230_000_000

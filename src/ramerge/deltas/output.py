@@ -6,19 +6,24 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 
+from ramerge import Record
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
 from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
 from ramerge.deltas.spool import spool_of, spooled
 from ramerge.deltas.write import DeltaWriter
-from ramerge.core.engine.card import model_card
-from ramerge.core.engine.fingerprint import fingerprint_of
-from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec
-from ramerge.core.engine.reads import Passes
-from ramerge.core.engine.record import Record
-from ramerge.core.engine.sidecars import files_of, records_of
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.planning.model import MergePlan
+from ramerge.sdk.outputs import (
+    OpenOutput,
+    OutputKind,
+    OutputSpec,
+    StagingDir,
+    files_of,
+    fingerprint_of,
+    model_card,
+    records_of,
+)
+from ramerge.sdk.passes import Passes
+from ramerge.sdk.plans import MergePlan
 
 
 def spec(plan: MergePlan) -> OutputSpec:

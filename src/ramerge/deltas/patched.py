@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import CheckpointError
 from ramerge.deltas.codec import (
     BLOCK,
     COLUMNS,
@@ -24,13 +25,9 @@ from ramerge.deltas.codec import (
     fold,
     most_stored,
 )
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
-from ramerge.core.kernels.weighted import add_changes
-from ramerge.core.tensors.arena import room
-from ramerge.core.tensors.reader import MOST_KEPT, Reader
-from ramerge.core.tensors.tensor import Origin, Stored, Tensor
+from ramerge.sdk.kernels import add_changes
+from ramerge.sdk.tensors import MOST_KEPT, Origin, Reader, Stored, Tensor, itemsize, room
+from ramerge.sdk.text import quoted
 
 Bytes = NDArray[np.uint8]
 

@@ -12,11 +12,8 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
 from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.planning.model import Block, MergePlan, OutputPart, TensorPlan
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.plans import Block, MergePlan, OutputPart, TensorPlan
+from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Bytes = NDArray[np.uint8]
 

@@ -9,27 +9,33 @@ from itertools import chain, islice
 
 import numpy as np
 
+from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import BLOCK, TOGETHER, blocks_of, digest
 from ramerge.deltas.format import stored_header
 from ramerge.deltas.layout import INDEX, DeltaTensor, Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import TensorDigest, digest_of_file
-from ramerge.core.formats.safetensors import INDEX as MODEL_INDEX
-from ramerge.core.formats.safetensors import ONE_FILE
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.pool import map_in_threads
-from ramerge.core.foundation.progress import Listener, Progress, silence
-from ramerge.core.foundation.text import quoted
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.write import Shard, Writer, lay_out
-from ramerge.core.storage.location import Location, Remote
-from ramerge.core.tensors.arena import Arena, room
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.header import parse_header
-from ramerge.core.tensors.identity import check_unchanged
-from ramerge.core.tensors.reader import Files, Reader, Span, Wanted, threads_for
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.formats import INDEX as MODEL_INDEX
+from ramerge.sdk.formats import ONE_FILE
+from ramerge.sdk.machine import map_in_threads
+from ramerge.sdk.outputs import Shard, StagingDir, Writer, lay_out
+from ramerge.sdk.progress import Listener, silence
+from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.tensors import (
+    Arena,
+    Checkpoint,
+    Files,
+    Reader,
+    Span,
+    Tensor,
+    Wanted,
+    check_unchanged,
+    itemsize,
+    parse_header,
+    room,
+    threads_for,
+)
+from ramerge.sdk.text import quoted
 
 # The process, with its libraries.
 _BASELINE_BYTES = 230_000_000

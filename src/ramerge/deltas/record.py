@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ramerge.core.foundation.jsontext import dumped
+from ramerge.sdk.text import dumped
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import get_args
 
 from rich.filesize import decimal
 
+from ramerge import Options, PlanError, RecipeError
 from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
 from ramerge.deltas.layout import Index, size_of
@@ -20,22 +21,14 @@ from ramerge.deltas.make import compare, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
-from ramerge.core.engine.executors import chosen_executor
-from ramerge.core.engine.outputs import open_output
-from ramerge.core.formats.open import open_stacked
-from ramerge.core.foundation.dtypes import full_name, widest
-from ramerge.core.foundation.errors import PlanError, RecipeError
-from ramerge.core.foundation.limits import ResourceLimits, read_limits
-from ramerge.core.foundation.progress import Listener, silence
-from ramerge.core.foundation.text import without_secrets
-from ramerge.core.options import Options
-from ramerge.core.output import remote_output
-from ramerge.core.output.build import build_output, tidy
-from ramerge.core.output.targets import OutputTarget, output_target, problems_of
-from ramerge.core.storage.location import Location
-from ramerge.core.storage.models import FoundModel, resolve
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.reader import threads_for
+from ramerge.sdk.formats import open_stacked
+from ramerge.sdk.machine import ResourceLimits, read_limits
+from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_target, problems_of, remote_output, tidy
+from ramerge.sdk.passes import chosen_executor
+from ramerge.sdk.progress import Listener, silence
+from ramerge.sdk.storage import FoundModel, Location, resolve
+from ramerge.sdk.tensors import Checkpoint, full_name, threads_for, widest
+from ramerge.sdk.text import without_secrets
 
 COMPRESSIONS = get_args(Compression)
 _DEFAULTS = Options()

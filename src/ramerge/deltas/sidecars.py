@@ -7,9 +7,8 @@ from collections.abc import Iterator, Sequence
 from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.layout import INDEX, read_index
 from ramerge.deltas.write import DeltaWriter
-from ramerge.core.formats.sidecars import companions_of
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.header import header_bytes
+from ramerge.sdk.formats import companions_of
+from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 
 def write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool) -> None:

@@ -22,9 +22,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.write import Shard, Writer
+from ramerge.sdk.outputs import Shard, StagingDir, Writer
+from ramerge.sdk.tensors import itemsize
 
 Bytes = NDArray[np.uint8]
 Kind = Literal["encoded", "merged", "whole", "base"]

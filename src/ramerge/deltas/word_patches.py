@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import ELEMENTS
+from ramerge.sdk.kernels import ELEMENTS, native
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]

@@ -32,9 +32,9 @@ from ramerge.deltas.layout import (
     Index,
     digest_of_model,
 )
-from ramerge.core.foundation.files import write_all
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.storage.location import Location
+from ramerge.sdk.files import write_all
+from ramerge.sdk.outputs import StagingDir
+from ramerge.sdk.storage import Location
 
 # A file that is as large takes no more tensors.
 _FULL = 4 << 30

@@ -14,15 +14,11 @@ from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 
-from ramerge.api import merge
+from ramerge import Options, PlanError, Progress, RecipeError, Record, merge
 from ramerge.demo.tasks import TASKS, prompts
-from ramerge.core.engine.record import Record
-from ramerge.core.foundation.errors import PlanError, RecipeError
-from ramerge.core.foundation.extras import install
-from ramerge.core.foundation.files import write_file
-from ramerge.cli.progress import shown
-from ramerge.core.foundation.progress import Progress
-from ramerge.core.options import Options
+from ramerge.sdk.files import write_file
+from ramerge.sdk.machine import install
+from ramerge.sdk.progress import shown
 
 AGENTS = Path(__file__).with_name("agents")
 METHODS = ("ram", "ram+")

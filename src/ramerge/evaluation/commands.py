@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.core.foundation.errors import EndpointError, EvaluationError, StoppedError
-from ramerge.cli.options import AGENT, BASE, DEBUG, PATH, QUIET, Decorator, as_json, command, option
-from ramerge.cli.terminal import say
+from ramerge import EndpointError, EvaluationError
+from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, QUIET, Decorator, as_json, command, option, say
+from ramerge.sdk.errors import StoppedError
 
 if TYPE_CHECKING:
     from ramerge.evaluation.samples import Model
@@ -113,7 +113,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     from ramerge.evaluation.run import EvaluationRequest, evaluate
     from ramerge.evaluation.tables.build import build
     from ramerge.evaluation.tables.render import render
-    from ramerge.core.foundation.jsontext import dumped
+    from ramerge.sdk.text import dumped
 
     access = ModelAccess(
         options["serve"], server_arguments(options["serve_args"]), options["endpoint"] or "", options["key_env"]
@@ -151,7 +151,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     Raises:
         EvaluationError: they have another form, or a name comes twice.
     """
-    from ramerge.cli.words import parse_scalar
+    from ramerge.sdk.commands import parse_scalar
 
     split = [text.partition("=") for text in texts]
     problems = [f"{option} {''.join(each)}: must be NAME=VALUE" for each in split if not each[0] or not each[1]]
@@ -235,7 +235,7 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, *
     """
     from ramerge.evaluation.logs import read
     from ramerge.evaluation.tables.render import render
-    from ramerge.core.foundation.files import STANDARD_OUTPUT, check_file, write_file
+    from ramerge.sdk.files import STANDARD_OUTPUT, check_file, write_file
 
     out = None if out == STANDARD_OUTPUT else out
     if out is not None:

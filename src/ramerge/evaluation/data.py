@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ramerge.core.foundation.errors import EvaluationError, reason
-from ramerge.core.foundation.jsontext import JsonLimits, parse
-from ramerge.core.foundation.text import is_unicode, shown
+from ramerge import EvaluationError
+from ramerge.sdk.errors import reason
+from ramerge.sdk.text import JsonLimits, is_unicode, parse, shown
 
 _MOST_PROBLEMS = 10
 _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.maxsize, digits=4300)

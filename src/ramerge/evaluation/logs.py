@@ -14,10 +14,10 @@ import numpy as np
 from inspect_ai.log import EvalLog, EvalSampleSummary, list_eval_logs, read_eval_log, read_eval_log_sample_summaries
 from inspect_ai.scorer import Score, value_to_float
 
+from ramerge import EvaluationError
 from ramerge.evaluation.samples import Model, Samples, TaskName
 from ramerge.evaluation.tasks.common import CUT, RATIOS, SUBSET
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.text import shown
 
 Pair = tuple[float, float]
 OURS = "ramerge"

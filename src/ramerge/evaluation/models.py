@@ -16,12 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge.core.foundation.files import no_such_folder
-from ramerge.core.foundation.jsontext import JsonLimits, parse
-from ramerge.core.foundation.text import shown
-from ramerge.core.foundation.version import __version__
-from ramerge.cli.words import parse_scalar
+from ramerge import EndpointError, EvaluationError, __version__
+from ramerge.sdk.commands import parse_scalar
+from ramerge.sdk.files import no_such_folder
+from ramerge.sdk.text import JsonLimits, parse, shown
 
 if TYPE_CHECKING:
     from inspect_ai.model import ChatCompletionChoice, Model

@@ -14,10 +14,11 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Literal
 
+from ramerge import EvaluationError
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
-from ramerge.core.foundation.errors import EvaluationError, StoppedError
-from ramerge.core.foundation.systems import STOPPING
-from ramerge.core.foundation.text import shown, unknown
+from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.files import STOPPING
+from ramerge.sdk.text import shown, unknown
 
 RETRIES = 4
 """Further tries of a request, unless `max_retries` says otherwise: Inspect's own default is without end."""

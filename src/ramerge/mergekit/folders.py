@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.paths import parts_of
+from ramerge.sdk.recipes import Document, parts_of
 
 
 def is_under(model: str, folder: Path) -> bool:

@@ -18,9 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ramerge.core.foundation.dtypes import full_dtype
-from ramerge.core.foundation.errors import CheckpointError, RecipeError
-from ramerge.core.foundation.text import unknown
+from ramerge import CheckpointError, RecipeError
 from ramerge.mergekit.flags import FLAGS
 from ramerge.mergekit.folders import choose_folder
 from ramerge.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
@@ -37,8 +35,9 @@ from ramerge.mergekit.values import (
     tensors_of,
     varies,
 )
-from ramerge.core.recipe.dialects import Dialect, Look, blind
-from ramerge.core.recipe.document import Document, Key
+from ramerge.sdk.recipes import Dialect, Document, Key, Look, blind
+from ramerge.sdk.tensors import full_dtype
+from ramerge.sdk.text import unknown
 
 _MARKS = frozenset({"merge_method", "models", "slices", "modules"})
 _KEYS = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype")

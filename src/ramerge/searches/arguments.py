@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import quoted
+from ramerge import RecipeError
+from ramerge.sdk.text import quoted
 
 
 def check_arguments(**arguments: tuple[bool, str, object]) -> None:

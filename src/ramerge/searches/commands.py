@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ramerge import EvaluationError, RecipeError
 from ramerge.calibration.commands import calibration_options
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
-from ramerge.core.foundation.errors import EvaluationError, RecipeError, StoppedError
-from ramerge.cli.options import (
+from ramerge.sdk.commands import (
     DEBUG,
     KEYS,
     PATH,
@@ -25,15 +25,16 @@ from ramerge.cli.options import (
     option,
     options,
     run_options,
+    say,
     setting_option,
+    warn,
 )
-from ramerge.cli.terminal import say, warn
-from ramerge.core.options import settings_of
+from ramerge.sdk.errors import StoppedError
+from ramerge.sdk.options import settings_of
 from ramerge.searches.settings import SearchSettings
 
 if TYPE_CHECKING:
-    from ramerge.core.foundation.progress import Progress
-    from ramerge.core.options import Options
+    from ramerge import Options, Progress
     from ramerge.searches.run import SearchProgress
     from ramerge.searches.served import TaskScore
 
@@ -134,10 +135,10 @@ def search(
     ramerge search recipe.yaml OUT --vary parameters.r=0,0.1,0.2 --score my_scores.py:score
     ramerge search recipe.yaml OUT --space space.yaml --trials 50 --score my_scores:score
     """
-    from ramerge.cli.flags.read import read_inputs
-    from ramerge.core.foundation.jsontext import dumped
-    from ramerge.cli.progress import shown
-    from ramerge.cli.words import read_varied
+    from ramerge.sdk.commands import read_varied
+    from ramerge.sdk.flags import read_inputs
+    from ramerge.sdk.progress import shown
+    from ramerge.sdk.text import dumped
     from ramerge.searches.search import search as run
     from ramerge.searches.text import summary
 
@@ -206,7 +207,7 @@ def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
 
 def progress_of(event: SearchProgress) -> Progress:
     """Result of a search as shown."""
-    from ramerge.core.foundation.progress import Progress
+    from ramerge import Progress
 
     if event.is_gathering:
         return Progress("calibrate", event.done, event.total, "prompts")

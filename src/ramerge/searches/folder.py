@@ -30,14 +30,14 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.core.formats.open import open_checkpoint
-from ramerge.core.foundation.errors import CheckpointError, EvaluationError, OutputError, reason
-from ramerge.core.foundation.files import lock, write_file
-from ramerge.core.foundation.jsontext import JsonLimits, dumped, read
-from ramerge.core.foundation.text import brief
-from ramerge.core.output.targets import path_of
+from ramerge import CheckpointError, EvaluationError, OutputError
+from ramerge.sdk.errors import reason
+from ramerge.sdk.files import lock, write_file
+from ramerge.sdk.formats import open_checkpoint
+from ramerge.sdk.outputs import path_of
+from ramerge.sdk.storage import RECORDS
+from ramerge.sdk.text import JsonLimits, brief, dumped, read
 from ramerge.searches.scores import Measure, Scores, of_items
-from ramerge.core.storage.own_files import RECORDS
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"

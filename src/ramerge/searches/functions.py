@@ -22,10 +22,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ramerge import EvaluationError
 from ramerge.evaluation.functions import in_words
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.signals import raise_dropped
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.progress import raise_dropped
+from ramerge.sdk.text import shown
 from ramerge.searches.child import parts_of, takes_split
 from ramerge.searches.children import start, stop
 from ramerge.searches.scores import ScoreFailedError, Scores, Split, read_scores

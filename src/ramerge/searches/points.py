@@ -8,15 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.api import merge
-from ramerge.core.engine.record import Record
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.progress import Listener
-from ramerge.core.options import Options
-from ramerge.core.recipe.checks import check
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
+from ramerge import Options, Recipe, RecipeError, Record, merge
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import DEFAULT_METHOD, Document, check, leave_out
 
 Label = Callable[[str, Any], str]
 

@@ -10,20 +10,16 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from ramerge.api import plan
+from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.cached import with_inputs
 from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.core.foundation.errors import EvaluationError, PlanError, RamergeError
-from ramerge.core.foundation.files import write_file
-from ramerge.core.foundation.jsontext import RECORD, dumped
-from ramerge.core.foundation.jsontext import read as read_json
-from ramerge.core.foundation.progress import Listener
-from ramerge.core.options import Options
-from ramerge.core.recipe.checks import models_of
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.model import Recipe
+from ramerge.sdk.files import write_file
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import Document, models_of
+from ramerge.sdk.text import RECORD, dumped
+from ramerge.sdk.text import read as read_json
 from ramerge.searches.folder import search_folder
 from ramerge.searches.points import recipe_of
 from ramerge.searches.results import BY_AGREEMENT

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ramerge.core.foundation.jsontext import JsonLimits
-from ramerge.core.foundation.typedjson import read_model
-from ramerge.core.foundation.version import __version__
+from ramerge import __version__
+from ramerge.sdk.records import read_model
+from ramerge.sdk.text import JsonLimits
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.scores import Objective
 from ramerge.searches.space import Point

@@ -11,15 +11,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, TypeAlias
 
-from ramerge.api import Plan, plan
-from ramerge.core.foundation.errors import EvaluationError, OutputError, PlanError, RamergeError
-from ramerge.core.foundation.extras import install, missing
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.progress import Progress
-from ramerge.core.foundation.text import unknown
-from ramerge.core.options import Options
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.paths import portable
+from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, plan
+from ramerge.sdk.machine import install, missing
+from ramerge.sdk.recipes import Document, portable
+from ramerge.sdk.text import dumped, unknown
 from ramerge.searches import evidence
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.folder import Folder, search_folder

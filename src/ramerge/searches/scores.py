@@ -10,8 +10,8 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.core.foundation.text import quoted, shown, unknown
-from ramerge.core.recipe.model import Recipe
+from ramerge import Recipe
+from ramerge.sdk.text import quoted, shown, unknown
 
 Split = Literal["validation", "test"]
 Floats = NDArray[np.float64]

@@ -9,16 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from ramerge.api import with_chosen_method
-from ramerge.core.foundation.errors import EvaluationError, RecipeError
-from ramerge.core.foundation.extras import install
-from ramerge.core.foundation.files import write_file
-from ramerge.core.foundation.progress import Progress
-from ramerge.core.options import Options
-from ramerge.core.planning.inputs import tensors_of_base
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.model import AUTO
-from ramerge.core.recipe.read import AnyRecipe, open_recipe
+from ramerge import EvaluationError, Options, Progress, RecipeError
+from ramerge.sdk.files import write_file
+from ramerge.sdk.machine import install
+from ramerge.sdk.plans import tensors_of_base, with_chosen_method
+from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, open_recipe
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.functions import CallableScorer, FunctionScorer

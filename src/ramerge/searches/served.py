@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
 from ramerge.evaluation.run import EvaluationRequest, evaluate, sample_ids
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder
 from ramerge.searches.scores import Measure, ScoreFailedError, Scores, Split, of_items

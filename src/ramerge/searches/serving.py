@@ -17,10 +17,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge.core.foundation.extras import install
-from ramerge.core.foundation.signals import raise_dropped
-from ramerge.core.foundation.text import printable
+from ramerge import EndpointError, EvaluationError
+from ramerge.sdk.machine import install
+from ramerge.sdk.progress import raise_dropped
+from ramerge.sdk.text import printable
 from ramerge.searches.children import start, stop
 
 SERVERS = ("transformers", "vllm", "sglang")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, TypeAlias, get_args
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.core.options import about, documented
+from ramerge.sdk.options import about, documented
 from ramerge.searches.arguments import check_arguments
 
 Sampler: TypeAlias = Literal["grid", "tpe", "cmaes", "nsga2"]

@@ -12,8 +12,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, TypeAlias
 
-from ramerge.core.methods.base import conditions
-from ramerge.core.methods.registry import METHODS
+from ramerge.sdk.methods import METHODS, conditions
 
 Point: TypeAlias = dict[str, Any]
 """Values by key of the recipe, such as `{"method": "ram+", "parameters.r": 0.2}`."""

@@ -15,12 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.core.foundation.dtypes import full_dtype
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.text import quoted, unknown
-from ramerge.core.methods.registry import METHODS
-from ramerge.core.recipe.document import Document, Key, read_document
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge import RecipeError
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.recipes import DEFAULT_METHOD, Document, Key, read_document
+from ramerge.sdk.tensors import full_dtype
+from ramerge.sdk.text import quoted, unknown
 from ramerge.searches.points import check_point
 from ramerge.searches.space import MOST_POINTS, Axis, Choices, Point, Space, ValueRange, parameter_of, takes
 

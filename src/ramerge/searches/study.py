@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.text import shown
+from ramerge import EvaluationError
+from ramerge.sdk.text import shown
 from ramerge.searches.scores import Objective
 from ramerge.searches.space import Axis, Choices, Point, Space, ValueRange
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from statistics import fmean
 
-from ramerge.cli.terminal import table
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.commands import table
+from ramerge.sdk.text import shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint, counts
 from ramerge.searches.scores import Objective

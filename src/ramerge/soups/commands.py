@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ramerge.core.foundation.errors import RecipeError, StoppedError
-from ramerge.cli.options import (
+from ramerge import RecipeError
+from ramerge.sdk.commands import (
     AS_DELTA,
     BASE,
     DEBUG,
@@ -22,12 +22,15 @@ from ramerge.cli.options import (
     command,
     option,
     options,
+    reminder,
+    say,
+    warn,
 )
-from ramerge.cli.terminal import reminder, say, warn
+from ramerge.sdk.errors import StoppedError
 from ramerge.searches.commands import SCORE_HELP, SERVING, score_of
 
 if TYPE_CHECKING:
-    from ramerge.core.options import Options
+    from ramerge import Options
     from ramerge.soups.recipe import SoupRequest
 
 STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
@@ -119,11 +122,10 @@ def soup(
     ramerge soup runs/code OUT --strategy greedy --score my_scores.py:score
     ramerge soup runs/code --base BASE --analyze
     """
-    from ramerge.api import plan
-    from ramerge.cli.summary import summary
-    from ramerge.cli.flags.read import write_recipe
-    from ramerge.cli.progress import shown
-    from ramerge.core.recipe.checks import check
+    from ramerge import plan
+    from ramerge.sdk.flags import summary, write_recipe
+    from ramerge.sdk.progress import shown
+    from ramerge.sdk.recipes import check
     from ramerge.soups.recipe import GREEDY, read_request
     from ramerge.soups.run import is_missing
 
@@ -163,8 +165,8 @@ def soup(
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
     from ramerge.analysis.outputs import check_outputs
-    from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
-    from ramerge.cli.progress import shown
+    from ramerge.sdk.files import STANDARD_OUTPUT, write_texts
+    from ramerge.sdk.progress import shown
     from ramerge.soups.recipe import read_request
     from ramerge.soups.straightness import lines_of, straightness
 
@@ -191,7 +193,7 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
 def _find_greedy(
     request: SoupRequest, out: Path, flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool
 ) -> None:
-    from ramerge.cli.progress import shown
+    from ramerge.sdk.progress import shown
     from ramerge.searches.search import objective_of, scorer_of
     from ramerge.searches.settings import SearchSettings
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ramerge.core.methods.base import Agents
-from ramerge.core.methods.means import mean_method
+from ramerge.sdk.methods import Agents, mean_method
 from ramerge.soups.steps import SteppedParameters, steps_of
 
 

@@ -13,14 +13,10 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.api import merge, plan
-from ramerge.core.foundation.errors import EvaluationError, PlanError
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.progress import Listener, Progress
-from ramerge.core.options import Options
-from ramerge.core.recipe.checks import check
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.paths import portable
+from ramerge import EvaluationError, Options, PlanError, Progress, merge, plan
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import Document, check, portable
+from ramerge.sdk.text import dumped
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer, state_of
 from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, joined
@@ -204,7 +200,7 @@ def failures_of(result: GreedyResult) -> list[str]:
 
 def lines_of(result: GreedyResult, out: Path) -> list[str]:
     """The result for the terminal."""
-    from ramerge.cli.terminal import table
+    from ramerge.sdk.commands import table
 
     rows = [
         [_soup(tried.members), _number(tried.score), _number(tried.held_out), _outcome(tried)]

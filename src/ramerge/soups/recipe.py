@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ramerge.cli.flags.read import from_here
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.cli.words import pairs, parse_scalar
-from ramerge.core.methods.registry import METHODS
-from ramerge.core.recipe.document import Document
+from ramerge import RecipeError
+from ramerge.sdk.commands import pairs, parse_scalar
+from ramerge.sdk.flags import from_here
+from ramerge.sdk.methods import METHODS
+from ramerge.sdk.recipes import Document
 from ramerge.soups import scores
 from ramerge.soups.run import RunCheckpoint, agents_of, checkpoints_of, chosen
 

@@ -22,10 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.methods import gram
-from ramerge.core.methods.base import MANY, Agents, Column, Method, Results
-from ramerge.core.methods.gram import Combination, Gram
-from ramerge.core.methods.sums import Floats
+from ramerge.sdk.methods import MANY, Agents, Column, Combination, Floats, Gram, Method, Results, gram
 from ramerge.soups.steps import SteppedParameters, steps_of
 
 

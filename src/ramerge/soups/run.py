@@ -15,16 +15,14 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from ramerge.cli.flags.read import from_here
-from ramerge.core.formats.registry import by_priority
-from ramerge.core.foundation.errors import CheckpointError, OutputWarning, RecipeError, reason
-from ramerge.core.foundation.files import no_such_folder
-from ramerge.core.foundation.jsontext import JsonLimits, read
-from ramerge.core.methods.base import MANY
-from ramerge.core.methods.registry import METHODS
-from ramerge.core.storage.models import is_hub_id, not_found
-from ramerge.core.storage.own_files import INDEX, RECORDS
-from ramerge.core.storage.schemes import is_remote, on_hub
+from ramerge import CheckpointError, RecipeError
+from ramerge.sdk.errors import OutputWarning, reason
+from ramerge.sdk.files import no_such_folder
+from ramerge.sdk.flags import from_here
+from ramerge.sdk.formats import by_priority
+from ramerge.sdk.methods import MANY, METHODS
+from ramerge.sdk.storage import INDEX, RECORDS, is_hub_id, is_remote, not_found, on_hub
+from ramerge.sdk.text import JsonLimits, read
 
 _NUMBER = re.compile(r"\d+")
 # Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
@@ -214,7 +212,7 @@ def _branches(name: str, folder: Path) -> list[RunCheckpoint]:
     """Branches of a repository whose names end with a step."""
     from huggingface_hub import HfApi
 
-    from ramerge.core.storage import hub
+    from ramerge.sdk.storage import hub
 
     try:
         names = [branch.name for branch in HfApi().list_repo_refs(name).branches]

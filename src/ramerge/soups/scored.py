@@ -10,8 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from ramerge.core.methods.base import Agents, Parameters
-from ramerge.core.methods.means import mean_method
+from ramerge.sdk.methods import Agents, Parameters, mean_method
 from ramerge.soups.steps import NUMBERS
 
 

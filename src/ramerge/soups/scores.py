@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, pstdev
 
-from ramerge.core.foundation.errors import RecipeError
+from ramerge import RecipeError
 from ramerge.soups.run import RunCheckpoint
 
 _NUMBER = re.compile(r"\d+")

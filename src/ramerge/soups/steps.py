@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
-from ramerge.core.methods.base import Agents, Parameters
+from ramerge.sdk.methods import Agents, Parameters
 
 _NUMBER = re.compile(r"\d+")
 

@@ -13,18 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from ramerge.api import plan
-from ramerge.core.engine.executors import chosen_executor
-from ramerge.core.engine.reads import Passes
-from ramerge.core.foundation.errors import PlanError
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.core.foundation.progress import Listener
-from ramerge.cli.terminal import table
-from ramerge.core.methods.gram import Gram
-from ramerge.core.methods.sums import Floats
-from ramerge.core.options import Options
-from ramerge.core.planning.model import scope_of
-from ramerge.core.recipe.document import Document
+from ramerge import Options, PlanError, plan
+from ramerge.sdk.commands import table
+from ramerge.sdk.methods import Floats, Gram
+from ramerge.sdk.passes import Passes, chosen_executor
+from ramerge.sdk.plans import scope_of
+from ramerge.sdk.progress import Listener
+from ramerge.sdk.recipes import Document
+from ramerge.sdk.text import dumped
 from ramerge.soups.relex import Line
 from ramerge.soups.steps import steps_of
 

@@ -5,8 +5,7 @@ merged = sum_t a_t / N
 
 from __future__ import annotations
 
-from ramerge.core.methods.base import Agents, Parameters
-from ramerge.core.methods.means import mean_method
+from ramerge.sdk.methods import Agents, Parameters, mean_method
 
 
 class UniformParameters(Parameters):

@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import gradio as gr
 
+from ramerge import RamergeError
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import TASKS
-from ramerge.cli.flags.write import words_of
-from ramerge.core.foundation.errors import RamergeError
-from ramerge.core.planning.headers import read_headers
+from ramerge.sdk.flags import words_of
+from ramerge.sdk.plans import read_headers
 from ramerge.ui import views
 from ramerge.ui.desk import Desk, html, text_place, told
 from ramerge.ui.draft import EMPTY, models_in, read_draft, with_models

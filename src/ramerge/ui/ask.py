@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import gradio as gr
 
+from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.models import ModelAccess
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge.core.foundation.text import brief, shown
+from ramerge.sdk.text import brief, shown
 from ramerge.searches.serving import ModelServer, server_command, serving
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told

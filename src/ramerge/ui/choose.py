@@ -6,12 +6,11 @@ from typing import Any, get_args
 
 import gradio as gr
 
-from ramerge.api import plan as make_plan
-from ramerge.cli.flags.write import words_of
-from ramerge.core.foundation.errors import RamergeError
-from ramerge.core.methods.registry import METHODS, listed
-from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge import RamergeError, Recipe
+from ramerge import plan as make_plan
+from ramerge.sdk.flags import words_of
+from ramerge.sdk.methods import METHODS, listed
+from ramerge.sdk.recipes import DEFAULT_METHOD
 from ramerge.ui import views
 from ramerge.ui.agents import ModelPicker
 from ramerge.ui.controls import controls_of, meaningful

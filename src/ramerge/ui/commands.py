@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from ramerge.cli.options import AGENT, BASE, DEBUG, PATH, command, option, options, run_options
+from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, option, options, run_options
 
 if TYPE_CHECKING:
-    from ramerge.core.options import Options
+    from ramerge import Options
 
 
 @command(short_help="Open a page in the browser.")
@@ -33,7 +33,7 @@ def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port:
     The page is for this user on this machine only: its address holds a random token. It reads nothing outside of the
     folders given with --root, and runs the commands that it shows.
     """
-    from ramerge.core.foundation.extras import install, missing
+    from ramerge.sdk.machine import install, missing
 
     if absent := missing(("gradio", "altair", "vl_convert"), who="ramerge ui", install=install("ui")):
         raise click.UsageError(absent[0])

@@ -10,6 +10,7 @@ from typing import Any
 import gradio as gr
 import numpy as np
 
+from ramerge import EvaluationError
 from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.commands import pairs
 from ramerge.evaluation.samples import Model, Samples
@@ -17,8 +18,7 @@ from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.evaluation.tables.scores import Table
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.extras import install, missing
+from ramerge.sdk.machine import install, missing
 from ramerge.searches.serving import SERVERS
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told

@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from ramerge.core.foundation.jsontext import dumped
-from ramerge.cli.words import parse_scalar
-from ramerge.core.methods.base import Method, conditions, names_agent
+from ramerge.sdk.commands import parse_scalar
+from ramerge.sdk.methods import Method, conditions, names_agent
+from ramerge.sdk.text import dumped
 
 _WIDEST = 1000
 """A range that is wider than this is a field for a number, not a slider."""

@@ -13,12 +13,9 @@ from typing import Any
 import gradio as gr
 from markupsafe import escape
 
-from ramerge.api import Plan
-from ramerge.api import plan as make_plan
-from ramerge.core.foundation.errors import PlanError, RamergeError, RecipeError
-from ramerge.core.foundation.text import message
-from ramerge.core.options import Options
-from ramerge.core.recipe.model import Recipe
+from ramerge import Options, Plan, PlanError, RamergeError, Recipe, RecipeError
+from ramerge import plan as make_plan
+from ramerge.sdk.text import message
 from ramerge.ui import views
 from ramerge.ui.jobs import Job, JobQueue
 from ramerge.ui.roots import Roots

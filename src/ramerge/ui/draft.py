@@ -9,13 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ramerge.core.foundation.errors import RamergeError, RecipeError
-from ramerge.core.methods.registry import METHODS, complete
-from ramerge.core.recipe.checks import as_yaml, check
-from ramerge.core.recipe.document import Document, parse_document
-from ramerge.core.recipe.model import Recipe
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
-from ramerge.core.recipe.read import open_recipe
+from ramerge import RamergeError, Recipe, RecipeError
+from ramerge.sdk.methods import METHODS, complete
+from ramerge.sdk.recipes import DEFAULT_METHOD, Document, as_yaml, check, open_recipe, parse_document
 from ramerge.ui.roots import Roots
 
 EMPTY = f"method: {DEFAULT_METHOD}\n"

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from ramerge.cli.progress import FORM
-from ramerge.core.foundation.text import printable
+from ramerge.sdk.progress import FORM
+from ramerge.sdk.text import printable
 from ramerge.searches.children import dies_with_parent, stop
 
 WAITING, RUNNING, DONE, FAILED, STOPPED = "waiting", "running", "done", "failed", "stopped"

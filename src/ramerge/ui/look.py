@@ -8,14 +8,14 @@ from typing import Any
 
 import gradio as gr
 
+from ramerge import RecipeError
 from ramerge.analysis.figures import percent
 from ramerge.analysis.recommend import recommend, summary
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings
 from ramerge.analysis.results import Analysis, analysis_of
-from ramerge.cli.flags.write import words_of
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.recipe.document import Document
+from ramerge.sdk.flags import words_of
+from ramerge.sdk.recipes import Document
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import checked_draft, portable_draft

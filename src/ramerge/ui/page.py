@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 
 import gradio as gr
 
-from ramerge.core.foundation.version import __version__
+from ramerge import __version__
 from ramerge.ui import agents, choose, compare, look, run, search, share
 from ramerge.ui.desk import PRIVATE, Desk
 

@@ -8,15 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from ramerge import RamergeError, RecipeError
 from ramerge.calibration.prompts import files_of
-from ramerge.core.formats.registry import by_priority
-from ramerge.core.foundation.errors import RamergeError, RecipeError, reason
-from ramerge.core.foundation.systems import NO_LINK
-from ramerge.core.foundation.text import is_unicode, quoted
-from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.paths import names_in, parts_of
-from ramerge.core.storage.models import is_hub_id
-from ramerge.core.storage.schemes import is_remote, on_hub
+from ramerge.sdk.errors import reason
+from ramerge.sdk.files import NO_LINK
+from ramerge.sdk.formats import by_priority
+from ramerge.sdk.recipes import Document, names_in, parts_of
+from ramerge.sdk.storage import is_hub_id, is_remote, on_hub
+from ramerge.sdk.text import is_unicode, quoted
 
 _DEEPEST = 5
 _MOST_FOLDERS = 4000

@@ -8,9 +8,9 @@ from typing import Any
 
 import gradio as gr
 
-from ramerge.cli.flags.write import words_of
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.storage.schemes import is_remote
+from ramerge import RecipeError
+from ramerge.sdk.flags import words_of
+from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import checked_draft, portable_draft

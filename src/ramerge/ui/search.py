@@ -8,10 +8,10 @@ from typing import Any
 
 import gradio as gr
 
+from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.cli.flags.write import words_of
-from ramerge.core.foundation.errors import RamergeError
-from ramerge.core.recipe.checks import models_of
+from ramerge.sdk.flags import words_of
+from ramerge.sdk.recipes import models_of
 from ramerge.searches.report.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows

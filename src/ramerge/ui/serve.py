@@ -19,8 +19,9 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
-from ramerge.core.foundation.errors import OutputError, RamergeError, reason
-from ramerge.cli.terminal import say
+from ramerge import OutputError, RamergeError
+from ramerge.sdk.commands import say
+from ramerge.sdk.errors import reason
 from ramerge.ui import views
 from ramerge.ui.desk import Desk
 from ramerge.ui.guard import REPORT, PageGuard

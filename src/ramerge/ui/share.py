@@ -8,9 +8,9 @@ from urllib.parse import quote
 
 import gradio as gr
 
+from ramerge import RecipeError
 from ramerge.analysis.finished import open_finished
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.storage.schemes import is_remote
+from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.guard import REPORT

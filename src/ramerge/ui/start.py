@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from ramerge import Options, RecipeError
 from ramerge.demo.run import AGENTS
-from ramerge.cli.flags.write import limit_words
-from ramerge.core.foundation.devices import read_device
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.limits import read_limits
-from ramerge.cli.words import named
-from ramerge.core.options import Options
-from ramerge.core.recipe.checks import as_yaml
-from ramerge.core.recipe.other_method import DEFAULT_METHOD
+from ramerge.sdk.commands import named
+from ramerge.sdk.flags import limit_words
+from ramerge.sdk.machine import read_device, read_limits
+from ramerge.sdk.recipes import DEFAULT_METHOD, as_yaml
 from ramerge.ui.desk import Desk
 from ramerge.ui.draft import EMPTY, read_draft
 from ramerge.ui.roots import Roots

@@ -14,9 +14,9 @@ from rich.filesize import decimal
 
 from ramerge.analysis.report.charts import Figure
 from ramerge.analysis.report.page import table as table
-from ramerge.core.foundation.styles import page_styles
-from ramerge.core.foundation.text import one_line
-from ramerge.core.planning.headers import ModelHeader
+from ramerge.sdk.machine import page_styles
+from ramerge.sdk.plans import ModelHeader
+from ramerge.sdk.text import one_line
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job, command_line
 
 PICK = """

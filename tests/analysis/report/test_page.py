@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 
 from ramerge.analysis.report import write as report
-from ramerge.demo.run import AGENTS
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.extras import install
 from ramerge.core.foundation.files import write_files
 from ramerge.core.foundation.progress import Progress
 from ramerge.core.foundation.text import one_line
+from ramerge.demo.run import AGENTS
 from tests.analysis.report.analyses import HOSTILE, NAMES, hostile, large, shipped
 from tests.commands import ramerge
 

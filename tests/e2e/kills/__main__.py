@@ -30,8 +30,6 @@ from typing import Any
 import obstore
 
 import ramerge
-from ramerge.deltas import make, run
-from ramerge.deltas.spool import SpoolSlots
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.ray import RayExecutor, connected
 from ramerge.core.engine.executors.threads import ThreadExecutor
@@ -40,6 +38,8 @@ from ramerge.core.output.staging import hidden_folder
 from ramerge.core.recipe.document import document_of
 from ramerge.core.storage.schemes import open_upload
 from ramerge.core.storage.upload import CLAIM, is_shard_of_run
+from ramerge.deltas import make, run
+from ramerge.deltas.spool import SpoolSlots
 from tests.checkpoints import recipe, write_simple
 from tests.e2e.kills import BLOCK, WORKERS, ended, forked, left_behind, weights_of
 from tests.engine.executors.cluster import two_nodes

@@ -26,9 +26,9 @@ from ramerge.core.foundation.errors import ContinueNote, RayError
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.output.staging import StagingDir, hidden_folder
 from ramerge.core.output.write import Writer, lay_out
-from ramerge.soups.recipe import read_request
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.reader import Files
+from ramerge.soups.recipe import read_request
 from tests.checkpoints import floats, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import plain
 from tests.engine.executors.cluster import merge, second_of

@@ -16,7 +16,7 @@ from ramerge.analysis.cells import OUTSIDE
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.rows import Row, Values
 from ramerge.analysis.roles import ROLES
-from ramerge.core.foundation.text import enumerated, visible
+from ramerge.sdk.text import enumerated, visible
 
 VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
 """The version of Vega-Lite that the charts are written in."""

@@ -21,8 +21,8 @@ from ramerge.analysis.figures import agent_figures, effective_with_error, percen
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import VEGA_LITE, Figure, page_figures
 from ramerge.analysis.report.rows import Values
-from ramerge.core.foundation.styles import page_styles
-from ramerge.core.foundation.text import one_line, visible
+from ramerge.sdk.machine import page_styles
+from ramerge.sdk.text import one_line, visible
 
 _HERE = Path(__file__).parent
 _TABLES = Path(itables.__file__).parent / "html" / "dt_bundle.js"

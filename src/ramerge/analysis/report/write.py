@@ -12,9 +12,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.extras import install
-from ramerge.core.foundation.progress import Listener, Progress, silence
+from ramerge import Progress, RecipeError
+from ramerge.sdk.machine import install
+from ramerge.sdk.progress import Listener, silence
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 

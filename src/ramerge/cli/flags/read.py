@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ramerge.cli.words import named, pairs, parse_scalar
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.core.foundation.text import unknown
-from ramerge.cli.words import named, pairs, parse_scalar
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.recipe.document import Document, document_of, read_document
 from ramerge.core.recipe.model import Recipe

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ramerge.core.foundation.jsontext import dumped
 from ramerge.cli.words import parse_scalar
+from ramerge.core.foundation.jsontext import dumped
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.recipe.document import Document

@@ -30,7 +30,16 @@ from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only, present
 from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
-from ramerge.core.methods.moved import COLUMN, EPSILON, Relative, epsilon_field, factor, measured, thresholds, thresholds_of
+from ramerge.core.methods.moved import (
+    COLUMN,
+    EPSILON,
+    Relative,
+    epsilon_field,
+    factor,
+    measured,
+    thresholds,
+    thresholds_of,
+)
 from ramerge.core.methods.ranks import Ranked
 from ramerge.core.methods.trim import least_kept, trimming
 

@@ -15,7 +15,16 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ramerge.core.methods import gram
-from ramerge.core.methods.base import WEIGHTS, Agents, Method, Parameters, Results, for_each, total_weight, weights_field
+from ramerge.core.methods.base import (
+    WEIGHTS,
+    Agents,
+    Method,
+    Parameters,
+    Results,
+    for_each,
+    total_weight,
+    weights_field,
+)
 from ramerge.core.methods.gram import Combination, Per
 from ramerge.core.methods.sums import Floats
 

@@ -9,10 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.link import Link, LinkPass
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Bytes = NDArray[np.uint8]
 Blocks = Iterator[tuple[Bytes, Bytes]]

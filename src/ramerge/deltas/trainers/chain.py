@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from ramerge import CheckpointError
 from ramerge.deltas.trainers.link import Link
-from ramerge.core.formats import safetensors
-from ramerge.core.formats.format import Opening
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.storage.location import Location, Remote
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.paths import leads_outside, linked_out
+from ramerge.sdk.files import leads_outside, linked_out
+from ramerge.sdk.formats import Opening, safetensors
+from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.tensors import Checkpoint
 
 _MOST_LINKS = 10_000
 

@@ -14,13 +14,9 @@ from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.write import DeltaWriter
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.machine import processors
-from ramerge.core.foundation.pool import map_in_threads
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.identity import check_unchanged
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.machine import map_in_threads, processors
+from ramerge.sdk.outputs import StagingDir
+from ramerge.sdk.tensors import Checkpoint, Tensor, check_unchanged, itemsize
 
 Words = NDArray[np.generic]
 

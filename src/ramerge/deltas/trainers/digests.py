@@ -11,7 +11,7 @@ from typing import Protocol
 
 import xxhash
 
-from ramerge.core.foundation.extras import install
+from ramerge.sdk.machine import install
 
 
 class Digest(Protocol):

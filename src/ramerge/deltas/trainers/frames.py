@@ -14,8 +14,9 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from ramerge.core.foundation.errors import AGAIN, CheckpointError
-from ramerge.core.tensors.reader import Files
+from ramerge import CheckpointError
+from ramerge.sdk.errors import AGAIN
+from ramerge.sdk.tensors import Files
 
 Bytes = NDArray[np.uint8]
 

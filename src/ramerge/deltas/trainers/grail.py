@@ -19,23 +19,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
 from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.sparse import PIECE, Entries, Scatter, check_ascending
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.core.formats.files import check_files, read_json
-from ramerge.core.formats.format import Opening
-from ramerge.core.foundation.dtypes import FROM_FULL_NAME, TORCH_NAMES, itemsize
-from ramerge.core.foundation.errors import AGAIN, CheckpointError
-from ramerge.core.foundation.jsontext import JsonLimits, parse
-from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.identity import Identity, identify
-from ramerge.core.tensors.reader import Files
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.errors import AGAIN
+from ramerge.sdk.formats import Opening, check_files, read_json
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import FROM_FULL_NAME, TORCH_NAMES, Checkpoint, Files, Identity, Tensor, identify, itemsize
+from ramerge.sdk.text import JsonLimits, parse, quoted
 
 Bytes = NDArray[np.uint8]
 

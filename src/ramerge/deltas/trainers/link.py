@@ -14,16 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import CheckpointError
 from ramerge.deltas.trainers.frames import Frame, FrameStream
-from ramerge.core.foundation.dtypes import itemsize
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location
-from ramerge.core.tensors.arena import Arena
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.identity import Identity
-from ramerge.core.tensors.reader import Files, Reader
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Arena, Checkpoint, Files, Identity, Reader, Tensor, itemsize
+from ramerge.sdk.text import quoted
 
 Bytes = NDArray[np.uint8]
 

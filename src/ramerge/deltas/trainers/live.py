@@ -6,13 +6,11 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 
-from ramerge.core.formats import safetensors
-from ramerge.core.formats.files import read_json
-from ramerge.core.formats.format import Format, Opening
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.systems import NO_WAIT, PRIVATE, lock_file
-from ramerge.core.storage.location import Location, Remote
-from ramerge.core.tensors.checkpoint import Contents
+from ramerge import CheckpointError
+from ramerge.sdk.files import NO_WAIT, PRIVATE, lock_file
+from ramerge.sdk.formats import Format, Opening, read_json, safetensors
+from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.tensors import Contents
 
 NAME = "live"
 # Of slime's patch for SGLang, and of SGLang: a lock, and the version once it is complete.

@@ -13,23 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Link, LinkPass, misfits
 from ramerge.deltas.trainers.slime import PassOfPayloads, Payload
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.core.formats.files import check_files, read_json
-from ramerge.core.formats.format import Opening
-from ramerge.core.foundation.dtypes import TORCH_NAMES
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.header import HeaderEntry, read_header
-from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.paths import is_too_long
-from ramerge.core.tensors.reader import Files
+from ramerge.sdk.files import is_too_long
+from ramerge.sdk.formats import Opening, check_files, read_json
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import TORCH_NAMES, Checkpoint, Files, HeaderEntry, identify, read_header
+from ramerge.sdk.text import quoted
 
 MANIFEST = "manifest.json"
 _CHECKSUMS = ("xxh3-128", "sha256")

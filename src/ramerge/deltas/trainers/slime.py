@@ -17,24 +17,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
 from ramerge.deltas.trainers.chain import TrainerLayout, counted
 from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change, Link, LinkPass, WholeTensors, Xor, misfits
 from ramerge.deltas.trainers.sparse import overwritten
 from ramerge.deltas.trainers.unpack import format_of
-from ramerge.core.formats import safetensors
-from ramerge.core.formats.files import check_files, read_json
-from ramerge.core.formats.format import Opening
-from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location
-from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.header import Header, read_header
-from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.paths import climbs_out, is_too_long
-from ramerge.core.tensors.reader import Files
-from ramerge.core.tensors.tensor import Tensor
+from ramerge.sdk.files import climbs_out, is_too_long
+from ramerge.sdk.formats import Opening, check_files, read_json, safetensors
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Checkpoint, Files, Header, Tensor, identify, read_header
+from ramerge.sdk.text import quoted
 
 Bytes = NDArray[np.uint8]
 

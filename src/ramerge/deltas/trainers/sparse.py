@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.trainers.frames import Frame, FrameStream
 from ramerge.deltas.trainers.link import Change
-from ramerge.core.tensors.reader import Files
+from ramerge.sdk.tensors import Files
 
 Bytes = NDArray[np.uint8]
 Entries = Iterator[tuple[NDArray[np.int64], Bytes]]

@@ -15,18 +15,17 @@ from contextlib import suppress
 from dataclasses import astuple, replace
 from pathlib import Path
 
+from ramerge import CheckpointError, OutputError
 from ramerge.deltas import format as delta
 from ramerge.deltas.layout import INDEX, VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors
-from ramerge.core.formats.format import Format, Opening, local
-from ramerge.core.foundation import store
-from ramerge.core.foundation.errors import CheckpointError, OutputError, reason
-from ramerge.core.foundation.files import check_own, lock
-from ramerge.core.output.staging import StagingDir
-from ramerge.core.tensors.checkpoint import Checkpoint, Contents
-from ramerge.core.tensors.identity import identify
+from ramerge.sdk.errors import reason
+from ramerge.sdk.files import check_own, lock, store
+from ramerge.sdk.formats import Format, Opening, local
+from ramerge.sdk.outputs import StagingDir
+from ramerge.sdk.tensors import Checkpoint, Contents, identify
 
 _KIND = "deltas"
 _MOST_LINKS = 32

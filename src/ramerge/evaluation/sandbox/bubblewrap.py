@@ -18,8 +18,8 @@ from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from ramerge import EvaluationError
 from ramerge.evaluation.sandbox.seccomp import seccomp_filter
-from ramerge.core.foundation.errors import EvaluationError
 
 INSTEAD = "--sandbox docker runs programs in a container, --sandbox local without a sandbox, with all your rights"
 PACKAGES = "/packages"

@@ -21,11 +21,11 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Literal, NamedTuple, TypeVar
 
+from ramerge import EvaluationError
 from ramerge.evaluation.sandbox import bubblewrap
 from ramerge.evaluation.sandbox.bubblewrap import INSTEAD, PACKAGES, Bubblewrap
 from ramerge.evaluation.sandbox.watch import Inside, Limits, files_below
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.machine import processors
+from ramerge.sdk.machine import processors
 
 Status = Literal["ok", "error", "time", "memory", "output"]
 T = TypeVar("T")

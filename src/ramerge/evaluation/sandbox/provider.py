@@ -15,10 +15,10 @@ from inspect_ai.util import (
 )
 from pydantic import BaseModel
 
+from ramerge import EvaluationError
 from ramerge.evaluation.sandbox import execution
 from ramerge.evaluation.sandbox.execution import Command, Outcome, opened
 from ramerge.evaluation.sandbox.watch import Limits
-from ramerge.core.foundation.errors import EvaluationError
 
 _FOLDER = PurePosixPath("/tmp")
 _KILLED = 137

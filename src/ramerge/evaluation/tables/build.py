@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
+from ramerge import EvaluationError
 from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import layouts, roles, scores
 from ramerge.evaluation.tables.layouts import Layout, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
 from ramerge.evaluation.tables.scores import Line, Table
-from ramerge.core.foundation.errors import EvaluationError
 
 _SECTIONS = {"base": "Base and task models", "agent": "Base and task models", "merged": "Merged models"}
 

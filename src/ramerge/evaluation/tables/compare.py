@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from ramerge import EvaluationError
 from ramerge.evaluation import intervals
 from ramerge.evaluation.intervals import Floats
 from ramerge.evaluation.samples import Model
 from ramerge.evaluation.tables import build, layouts, scores
 from ramerge.evaluation.tables.layouts import TableColumn
 from ramerge.evaluation.tables.scores import Line, Table
-from ramerge.core.foundation.errors import EvaluationError
 
 
 def compare(results: Sequence[Model], first: str, second: str, layout: str = layouts.MAIN, *, seed: int = 0) -> Table:

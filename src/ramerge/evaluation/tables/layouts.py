@@ -14,8 +14,8 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from ramerge import EvaluationError
 from ramerge.evaluation.samples import Model
-from ramerge.core.foundation.errors import EvaluationError
 
 MAIN, ALL = "main", "all"
 AVERAGE = "Avg"

@@ -20,13 +20,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ramerge import EvaluationError
 from ramerge.evaluation.intervals import Floats
 from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import roles, scores
 from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
 from ramerge.evaluation.tables.scores import Line, Table
-from ramerge.core.foundation.errors import EvaluationError
 
 NAME = "merging"
 

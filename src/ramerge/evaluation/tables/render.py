@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
+from ramerge import EvaluationError
 from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
 from ramerge.evaluation.tables.scores import Table
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.styles import page_styles
-from ramerge.core.foundation.text import csv_cell, markdown, one_line
+from ramerge.sdk.machine import page_styles
+from ramerge.sdk.text import csv_cell, markdown, one_line
 
 NOTHING = "–"
 FORMATS = ("text", "markdown", "html", "csv")

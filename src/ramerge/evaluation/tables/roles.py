@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ramerge import EvaluationError
 from ramerge.evaluation.samples import Model, TaskName
-from ramerge.core.foundation.errors import EvaluationError
 
 _WORDS = {"coding": {"coding", "code", "coder"}, "tool": {"tool", "tools"}, "math": {"math", "mathematics"}}
 """Words in a name that tell an agent's domain, where they are more than the suite's own name."""

@@ -25,9 +25,9 @@ from tempfile import TemporaryDirectory
 from types import ModuleType, SimpleNamespace
 from typing import NamedTuple
 
+from ramerge import EvaluationError
 from ramerge.evaluation.arithmetic import compute
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.extras import install, missing
+from ramerge.sdk.machine import install, missing
 
 PACKAGES = ("bfcl-eval", "tree-sitter", "tree-sitter-java", "tree-sitter-javascript")
 PROMPTING, NATIVE = "ramerge", "ramerge-native"

@@ -23,8 +23,8 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from inspect_ai.tool import ToolInfo
 from pydantic import Field, TypeAdapter, ValidationError, validate_call
 
-from ramerge.core.foundation.errors import EndpointError, EvaluationError, RamergeError
-from ramerge.core.foundation.text import shown, unknown
+from ramerge import EndpointError, EvaluationError, RamergeError
+from ramerge.sdk.text import shown, unknown
 
 RATIOS, SUBSET, CUT = "ratios", "subset", "cut"
 STOP, TOOLS = "stop", "tools"

@@ -31,11 +31,11 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 from pydantic import Field
 
+from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.extras import install, missing
+from ramerge.sdk.machine import install, missing
 
 Records = Sequence[Mapping[str, Any]]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from inspect_ai import Task
 
+from ramerge import EvaluationError
 from ramerge.evaluation.sandbox import provider as provider
 from ramerge.evaluation.tasks.coding.task import coding
 from ramerge.evaluation.tasks.harness import ifeval, math
@@ -14,8 +15,7 @@ from ramerge.evaluation.tasks.memory.task import memory
 from ramerge.evaluation.tasks.rewards import rewards
 from ramerge.evaluation.tasks.search import search
 from ramerge.evaluation.tasks.tool import tool
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.text import unknown
+from ramerge.sdk.text import unknown
 
 TASKS: dict[str, Callable[..., Task]] = {
     each.__name__: each for each in (coding, tool, memory, search, ifeval, math, rewards)

@@ -14,10 +14,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
+from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge.core.foundation.extras import install, missing
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.machine import install, missing
+from ramerge.sdk.text import shown
 
 _WITH_USER = re.compile("https?://[^/?#]*@")
 _SECONDS = 60.0

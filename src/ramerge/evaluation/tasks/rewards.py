@@ -20,12 +20,12 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 from pydantic import Field, ValidationError
 
+from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse
 from ramerge.evaluation.functions import in_words, load
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.text import shown
+from ramerge.sdk.text import shown
 
 
 @task

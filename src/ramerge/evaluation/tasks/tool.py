@@ -28,10 +28,10 @@ from inspect_ai.model import GenerateConfig, ModelOutput
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import TaskState
 
+from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse_duplicates
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import bfcl, common
-from ramerge.core.foundation.errors import EvaluationError
 
 Mode = Literal["prompting", "native"]
 

@@ -24,8 +24,8 @@ def render(result: SearchResult, recipe: str) -> str:
         result: the search.
         recipe: the YAML of the best point's recipe.
     """
+    from ramerge import __version__
     from ramerge.analysis.report.page import plain_page
-    from ramerge.core.foundation.version import __version__
     from ramerge.searches.report.charts import figures_of
 
     head, rows = ranking_rows(result)

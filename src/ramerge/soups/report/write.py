@@ -6,9 +6,9 @@ from pathlib import Path
 
 import altair as alt
 
+from ramerge import __version__
 from ramerge.analysis.report.charts import BLUE, GRAY, VERMILION, Figure
 from ramerge.analysis.report.page import plain_page
-from ramerge.core.foundation.version import __version__
 from ramerge.soups.straightness import RunStraightness, judged, rows_of
 
 

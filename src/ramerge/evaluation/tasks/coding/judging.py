@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol
 
 from inspect_ai.util import OutputLimitExceededError, SandboxEnvironment, sandbox
 
+from ramerge import EvaluationError
 from ramerge.evaluation.sandbox.execution import Outcome
 from ramerge.evaluation.sandbox.provider import BubblewrapSandbox
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
 from ramerge.evaluation.tasks.coding.scores import Table
-from ramerge.core.foundation.errors import EvaluationError
 
 # CURE lets programs use these without importing them
 _TYPING = re.compile(r"\b(?:List|Optional|Tuple)\b")

@@ -21,9 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.text import is_unicode
+from ramerge.sdk.text import is_unicode
 
 _CURE_FIELDS = {"question": str, "test_input": list, "test_output": list}
 _MBPP_FIELDS = {"task_id": int, "text": str, "code": str, "test_list": list}

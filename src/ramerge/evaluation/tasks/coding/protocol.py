@@ -12,7 +12,7 @@ import re
 from inspect_ai.model import ChatMessage, ChatMessageSystem, ChatMessageUser
 
 from ramerge.evaluation.tasks.coding.problems import Case, Problem
-from ramerge.core.foundation.text import is_unicode
+from ramerge.sdk.text import is_unicode
 
 _INPUT, _OUTPUT, _EXPLANATION = "**Test Input:**", "**Test Output:**", "**Explanation:**"
 _PROGRAM = re.compile(r"```python(.*?)```", re.DOTALL)

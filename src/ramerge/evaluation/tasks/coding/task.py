@@ -15,13 +15,13 @@ from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 from pydantic import Field
 
+from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.data import from_hub
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.coding import judging, problems, protocol, scores
 from ramerge.evaluation.tasks.coding.problems import MOST_SECONDS, Case, Problem
-from ramerge.core.foundation.errors import EndpointError, EvaluationError
-from ramerge.core.foundation.extras import install, missing
+from ramerge.sdk.machine import install, missing
 
 Number = Annotated[int, Field(le=1000)]
 Problems = Mapping[str, Problem]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ramerge import EvaluationError
 from ramerge.evaluation.data import from_hub, parsed, read_records, read_text, refuse, refuse_duplicates
-from ramerge.core.foundation.errors import EvaluationError
 
 HUB = {
     "hotpotqa": ("hotpotqa/hotpot_qa", "distractor/validation-*.parquet"),

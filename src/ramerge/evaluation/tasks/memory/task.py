@@ -15,12 +15,12 @@ from inspect_ai.model import ChatMessageUser, GenerateConfig
 from inspect_ai.scorer import Score, Scorer, Target, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
+from ramerge import EvaluationError
 from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.corpus import Corpus, ReadingQuestion, load
 from ramerge.evaluation.tasks.memory.tokens import Tokens
-from ramerge.core.foundation.errors import EvaluationError
-from ramerge.core.foundation.extras import install, missing
+from ramerge.sdk.machine import install, missing
 
 SUBSETS = (
     *(f"hotpotqa_{documents}" for documents in (50, 100, 200, 400, 800, 1600, 3200, 6400)),

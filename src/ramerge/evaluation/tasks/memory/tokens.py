@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from ramerge.core.foundation.errors import EvaluationError
+from ramerge import EvaluationError
 
 
 class Tokens:

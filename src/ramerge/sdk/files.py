@@ -1,0 +1,38 @@
+"""files."""
+
+from ramerge.core.foundation import store
+from ramerge.core.foundation.files import (
+    STANDARD_OUTPUT,
+    check_beside,
+    check_file,
+    check_own,
+    lock,
+    no_such_folder,
+    write_all,
+    write_file,
+    write_texts,
+)
+from ramerge.core.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, STOPPING, lock_file
+from ramerge.core.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
+
+__all__ = [
+    "NO_LINK",
+    "NO_WAIT",
+    "PRIVATE",
+    "STANDARD_OUTPUT",
+    "STOPPING",
+    "check_beside",
+    "check_file",
+    "check_own",
+    "climbs_out",
+    "is_too_long",
+    "leads_outside",
+    "linked_out",
+    "lock",
+    "lock_file",
+    "no_such_folder",
+    "store",
+    "write_all",
+    "write_file",
+    "write_texts",
+]

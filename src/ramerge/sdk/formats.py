@@ -1,0 +1,38 @@
+"""formats."""
+
+from ramerge.core.formats import safetensors
+from ramerge.core.formats.adapter import PREFIX
+from ramerge.core.formats.files import check_files, check_index, opened_each, read_json, weight_files
+from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.open import open_checkpoint, open_stacked
+from ramerge.core.formats.peft import CONFIG
+from ramerge.core.formats.recorded import PLACES, expert_of, name_of
+from ramerge.core.formats.registry import by_priority
+from ramerge.core.formats.safetensors import INDEX, ONE_FILE
+from ramerge.core.formats.sidecars import companion_files, companions_of
+from ramerge.core.formats.torchfile.load import load_file
+
+__all__ = [
+    "CONFIG",
+    "INDEX",
+    "ONE_FILE",
+    "PLACES",
+    "PREFIX",
+    "Format",
+    "Opening",
+    "by_priority",
+    "check_files",
+    "check_index",
+    "companion_files",
+    "companions_of",
+    "expert_of",
+    "load_file",
+    "local",
+    "name_of",
+    "open_checkpoint",
+    "open_stacked",
+    "opened_each",
+    "read_json",
+    "safetensors",
+    "weight_files",
+]

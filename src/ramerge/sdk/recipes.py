@@ -1,0 +1,36 @@
+"""recipes."""
+
+from ramerge.core.recipe.checks import as_yaml, check, models_of
+from ramerge.core.recipe.dialects import Dialect, Look, blind, dialect_of
+from ramerge.core.recipe.document import Document, Key, parse_document, read_document
+from ramerge.core.recipe.layers import LayerRange, layer_of
+from ramerge.core.recipe.model import AUTO
+from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
+from ramerge.core.recipe.paths import names_in, parts_of, portable
+from ramerge.core.recipe.points import make_points
+from ramerge.core.recipe.read import AnyRecipe, open_recipe
+
+__all__ = [
+    "AUTO",
+    "DEFAULT_METHOD",
+    "AnyRecipe",
+    "Dialect",
+    "Document",
+    "Key",
+    "LayerRange",
+    "Look",
+    "as_yaml",
+    "blind",
+    "check",
+    "dialect_of",
+    "layer_of",
+    "leave_out",
+    "make_points",
+    "models_of",
+    "names_in",
+    "open_recipe",
+    "parse_document",
+    "parts_of",
+    "portable",
+    "read_document",
+]

@@ -1,0 +1,25 @@
+"""storage."""
+
+from ramerge.core.storage import hub, own_files
+from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.models import FoundModel, is_hub_id, not_found, resolve
+from ramerge.core.storage.own_files import COMPANIONS, INDEX, RECORDS, digest_of_index, signed
+from ramerge.core.storage.schemes import is_remote, on_hub
+
+__all__ = [
+    "COMPANIONS",
+    "INDEX",
+    "RECORDS",
+    "FoundModel",
+    "Location",
+    "Remote",
+    "digest_of_index",
+    "hub",
+    "is_hub_id",
+    "is_remote",
+    "not_found",
+    "on_hub",
+    "own_files",
+    "resolve",
+    "signed",
+]

@@ -1,0 +1,50 @@
+"""tensors."""
+
+from ramerge.core.foundation.dtypes import (
+    BITS,
+    FLOATS,
+    FROM_FULL_NAME,
+    TORCH_NAMES,
+    full_dtype,
+    full_name,
+    itemsize,
+    widest,
+)
+from ramerge.core.tensors.arena import Arena, room
+from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+from ramerge.core.tensors.header import Header, HeaderEntry, header_bytes, parse_header, read_header
+from ramerge.core.tensors.identity import Identity, check_unchanged, identify
+from ramerge.core.tensors.reader import MOST_KEPT, Files, Reader, Span, Wanted, threads_for
+from ramerge.core.tensors.tensor import Origin, Stored, Tensor
+
+__all__ = [
+    "BITS",
+    "FLOATS",
+    "FROM_FULL_NAME",
+    "MOST_KEPT",
+    "TORCH_NAMES",
+    "Arena",
+    "Checkpoint",
+    "Contents",
+    "Files",
+    "Header",
+    "HeaderEntry",
+    "Identity",
+    "Origin",
+    "Reader",
+    "Span",
+    "Stored",
+    "Tensor",
+    "Wanted",
+    "check_unchanged",
+    "full_dtype",
+    "full_name",
+    "header_bytes",
+    "identify",
+    "itemsize",
+    "parse_header",
+    "read_header",
+    "room",
+    "threads_for",
+    "widest",
+]

@@ -1,0 +1,41 @@
+"""text."""
+
+from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read
+from ramerge.core.foundation.text import (
+    brief,
+    csv_cell,
+    decimals,
+    enumerated,
+    is_unicode,
+    markdown,
+    message,
+    one_line,
+    printable,
+    quoted,
+    shown,
+    unknown,
+    visible,
+    without_secrets,
+)
+
+__all__ = [
+    "RECORD",
+    "JsonLimits",
+    "brief",
+    "csv_cell",
+    "decimals",
+    "dumped",
+    "enumerated",
+    "is_unicode",
+    "markdown",
+    "message",
+    "one_line",
+    "parse",
+    "printable",
+    "quoted",
+    "read",
+    "shown",
+    "unknown",
+    "visible",
+    "without_secrets",
+]
