@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.checkpoints import base_words, moved_words
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, seconds, spread, tell
-from ramerge.deltas.codec import BLOCK, Compression, Encoder, decode
 from ramerge.core.tensors.arena import Arena
+from ramerge.deltas.codec import BLOCK, Compression, Encoder, decode
 
 Words = NDArray[np.uint16]
 

@@ -138,7 +138,7 @@ def render(by_size: Mapping[str, Stored]) -> str:
                 if layout == _BARRED:
                     held.append(Bar(f"kernels.{name}.{n}", text, ratio, _BARS[n], at_least=True))
     text = (
-        f"`ramerge.core.kernels.ram.count` and `.merge` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, compared "
+        f"`count` and `merge` of `kernels/ram.py` on one thread, bfloat16, arrays of {size / 1e6:,.0f} MB, compared "
         f"with `np.copyto` of one array in the same layout; all bytes read and written count. {data['pairs']} pairs "
         f"each. Layouts differ in the bytes between two arrays, whose size is a power of two: {gaps}. `ramerge merge` "
         "itself works on blocks of at most a megabyte for each input, which the caches hold. The bars are for the "

@@ -15,10 +15,10 @@ from statistics import mean, median
 
 import ramerge
 from benchmarks.machine import describe
-from ramerge.demo.run import AGENTS
-from ramerge.demo.scoring import rewards
 from ramerge.core.foundation.progress import silence
 from ramerge.core.recipe.document import Document
+from ramerge.demo.run import AGENTS
+from ramerge.demo.scoring import rewards
 from ramerge.searches.points import merge_point
 from ramerge.searches.scores import Objective, joined, read_scores
 from ramerge.searches.space import Axis, Choices, Space

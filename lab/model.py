@@ -16,8 +16,8 @@ from safetensors.torch import load, save
 from torch.nn import functional
 
 from lab.tasks import EOS, IDS, PAD, VOCABULARY
-from ramerge.demo.tasks import Example
 from ramerge.core.foundation.files import write_file
+from ramerge.demo.tasks import Example
 
 WIDTH, LAYERS, HEADS, INNER = 64, 2, 4, 192
 HEAD = WIDTH // HEADS

@@ -6,8 +6,11 @@ Public are the names of `ramerge`, the modules that plug-ins use, and everything
 import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from pkgutil import iter_modules
 
-MODULES = ("ramerge", "ramerge.plugins", "ramerge.testing")
+import ramerge.sdk
+
+MODULES = ("ramerge", "ramerge.testing", *(f"ramerge.sdk.{each.name}" for each in iter_modules(ramerge.sdk.__path__)))
 GROUPS = ("console_scripts", "ramerge.commands", "ramerge.methods", "ramerge.formats", "ramerge.outputs")
 
 

@@ -109,7 +109,7 @@ def test_the_example_is_among_those_that_recommend_compares(installed: Path, tmp
 
 BROKEN = "bad = bad:METHOD"
 METHOD = """
-from ramerge.plugins import merge_method
+from ramerge.sdk.methods import merge_method
 
 @merge_method("bad", source="nowhere"{more})
 def METHOD(base, taus):

@@ -1,4 +1,18 @@
-"""commands."""
+"""Commands: their options by group, what they print, and how values are read from words.
+
+A command is click's, and is found by its entry point in the group `ramerge.commands`:
+
+    >>> import click
+    >>> from ramerge.sdk.commands import DEBUG, command, options, say
+    >>> @command(short_help="Say hello.")
+    ... @click.argument("name")
+    ... @options(DEBUG)
+    ... def hello(name: str) -> None:
+    ...     \"""Say hello to NAME.\"""
+    ...     say([f"hello, {name}"])
+    >>> hello.main(["world"], standalone_mode=False)
+    hello, world
+"""
 
 from ramerge.cli.options import (
     AGENT,

@@ -1,4 +1,10 @@
-"""files."""
+"""Files that appear whole or not at all, locks, and paths that do not lead out of a folder.
+
+>>> from ramerge.sdk.files import write_file
+>>> write_file(Path("scores.txt"), "code 0.5")  # an earlier file is kept until this one is complete
+>>> Path("scores.txt").read_text()
+'code 0.5'
+"""
 
 from ramerge.core.foundation import store
 from ramerge.core.foundation.files import (

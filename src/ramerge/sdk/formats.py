@@ -1,8 +1,14 @@
-"""formats."""
+"""Formats of checkpoints: how a folder is recognized and opened, from headers alone.
+
+>>> from ramerge.sdk.formats import open_checkpoint
+>>> checkpoint = open_checkpoint(Path("coder"))
+>>> checkpoint.tensors["model.norm.weight"].dtype
+'BF16'
+"""
 
 from ramerge.core.formats import safetensors
 from ramerge.core.formats.adapter import PREFIX
-from ramerge.core.formats.files import check_files, check_index, opened_each, read_json, weight_files
+from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_json, weight_files
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.open import open_checkpoint, open_stacked
 from ramerge.core.formats.peft import CONFIG
@@ -32,6 +38,7 @@ __all__ = [
     "open_checkpoint",
     "open_stacked",
     "opened_each",
+    "read_config",
     "read_json",
     "safetensors",
     "weight_files",

@@ -1,4 +1,11 @@
-"""machine."""
+"""Devices, processors, memory, limits, and packages that not every user has installed.
+
+>>> from ramerge.sdk.machine import install, processors
+>>> install("report")
+"pip install 'ramerge[report]'"
+>>> processors() >= 1
+True
+"""
 
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.foundation.devices import called, choose_device, read_device

@@ -1,5 +1,22 @@
-"""methods."""
+"""Methods: formulas of one element, and classes for methods that count, or need rows, matrices or whole tensors.
 
+    >>> from typing import Annotated, Any
+    >>> from ramerge.sdk.methods import ZERO, PerAgent, merge_method
+    >>> @merge_method("my_sum", source="arXiv 2401.00000", interface=1)
+    ... def my_sum(base: Any, taus: Any, *, weights: Annotated[PerAgent, "factor of each agent"] = 1.0) -> Any:
+    ...     \"""The weighted sum of the task vectors.\"""
+    ...     total = ZERO
+    ...     for t in range(len(taus)):
+    ...         total = total + weights[t] * taus[t]
+    ...     return base + total
+    >>> my_sum.name
+    'my_sum'
+
+Its entry point, `my_sum = "my_package:my_sum"` in the group `ramerge.methods`, makes it known. `ramerge.testing` checks
+it.
+"""
+
+from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO
 from ramerge.core.methods import gram
 from ramerge.core.methods.base import (
     MANY,
@@ -12,26 +29,34 @@ from ramerge.core.methods.base import (
     Parameters,
     Results,
     Statistic,
+    Work,
     conditions,
     names_agent,
 )
 from ramerge.core.methods.core import CORE, CoreParameters, cores_of, matrix_of
+from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
 from ramerge.core.methods.gram import Combination, Gram
 from ramerge.core.methods.means import mean_method
 from ramerge.core.methods.moved import ORDERED, Relative, factor, measured, shown, thresholds
 from ramerge.core.methods.ram import RESCALINGS, AgentCounts, Moved
 from ramerge.core.methods.registry import METHODS, complete, listed
 from ramerge.core.methods.sums import Floats
+from ramerge.core.registry import INTERFACE
 
 __all__ = [
     "CORE",
+    "INFINITY",
+    "INTERFACE",
     "MANY",
     "METHODS",
+    "ONE",
     "ORDERED",
     "RESCALINGS",
     "SIDE_INPUTS",
+    "ZERO",
     "AgentCounts",
     "Agents",
+    "ChosenAgent",
     "Column",
     "Combination",
     "CoreParameters",
@@ -42,9 +67,12 @@ __all__ = [
     "Method",
     "Moved",
     "Parameters",
+    "PerAgent",
+    "Range",
     "Relative",
     "Results",
     "Statistic",
+    "Work",
     "complete",
     "conditions",
     "cores_of",
@@ -54,6 +82,7 @@ __all__ = [
     "matrix_of",
     "mean_method",
     "measured",
+    "merge_method",
     "names_agent",
     "shown",
     "thresholds",

@@ -1,9 +1,17 @@
-"""outputs."""
+"""Kinds of output: how a merge is written other than as a checkpoint, and the folder that appears in one step.
+
+An `OutputKind` is found by its entry point in the group `ramerge.outputs`. It says which files it will build (`spec`),
+runs the passes of a plan and writes them (`write`); journal, resuming and commit are the same for all kinds.
+
+>>> from ramerge.sdk.outputs import OUTPUT_KINDS
+>>> sorted(OUTPUT_KINDS)
+['adapter', 'checkpoint', 'delta']
+"""
 
 from ramerge.core.engine import fingerprint
 from ramerge.core.engine.card import effective_means, erased_means, model_card
 from ramerge.core.engine.fingerprint import fingerprint_of
-from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec, open_output
+from ramerge.core.engine.outputs import OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
 from ramerge.core.engine.sidecars import files_of, records_of, resolved
 from ramerge.core.output import remote_output
 from ramerge.core.output.build import build_output, tidy
@@ -12,6 +20,7 @@ from ramerge.core.output.targets import OutputTarget, output_target, path_of, pr
 from ramerge.core.output.write import Shard, Writer, lay_out
 
 __all__ = [
+    "OUTPUT_KINDS",
     "OpenOutput",
     "OutputKind",
     "OutputSpec",

@@ -1,4 +1,11 @@
-"""plans."""
+"""Plans: what will be read, computed and written, decided from headers.
+
+>>> from ramerge.sdk.plans import make_plan
+>>> from ramerge.sdk.recipes import make_points, open_recipe
+>>> plan = make_plan(make_points(open_recipe("recipe.yaml")))
+>>> len(plan.tensors)
+38
+"""
 
 from ramerge.api import with_chosen_method
 from ramerge.core.planning import cached_counts

@@ -1,4 +1,9 @@
-"""recipes."""
+"""Recipes: documents with line numbers, checked recipes, and recipes of other programs.
+
+>>> from ramerge.sdk.recipes import check, open_recipe
+>>> sorted(check(open_recipe("recipe.yaml")).agents)
+['code', 'memory', 'tool']
+"""
 
 from ramerge.core.recipe.checks import as_yaml, check, models_of
 from ramerge.core.recipe.dialects import Dialect, Look, blind, dialect_of

@@ -1,4 +1,10 @@
-"""records."""
+"""Records of merges, read back and checked.
+
+>>> from ramerge.sdk.records import read_record
+>>> made = ramerge.merge("recipe.yaml", "merged")
+>>> read_record(Path("merged/ramerge.json")).method
+'ram+'
+"""
 
 from ramerge.core.engine.record import read_record, read_sweep
 from ramerge.core.engine.recorded import digest_of

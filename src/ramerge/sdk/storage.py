@@ -1,4 +1,9 @@
-"""storage."""
+"""Places of models: folders, buckets and the hub.
+
+>>> from ramerge.sdk.storage import is_hub_id, is_remote
+>>> is_remote("s3://bucket/model"), is_hub_id("owner/model")
+(True, True)
+"""
 
 from ramerge.core.storage import hub, own_files
 from ramerge.core.storage.location import Location, Remote

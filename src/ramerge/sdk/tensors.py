@@ -1,4 +1,9 @@
-"""tensors."""
+"""Tensors: name, dtype, shape and the origin of their elements; readers of many of them at once.
+
+>>> from ramerge.sdk.tensors import itemsize
+>>> itemsize("BF16")
+2
+"""
 
 from ramerge.core.foundation.dtypes import (
     BITS,

@@ -1,4 +1,9 @@
-"""text."""
+"""Text from files and users: checked against limits, and made safe to show.
+
+>>> from ramerge.sdk.text import enumerated, quoted
+>>> enumerated(["code", "tool", "memory"]), quoted("my model")
+('code, tool and memory', "'my model'")
+"""
 
 from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read
 from ramerge.core.foundation.text import (

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from ramerge.plugins import (
-    CheckpointError,
-    Contents,
-    Format,
-    Location,
-    Opening,
-    Stored,
-    Tensor,
-    check_files,
-    identify,
-    read_config,
-)
+from ramerge import CheckpointError
+from ramerge.sdk.formats import Format, Opening, check_files, read_config
+from ramerge.sdk.storage import Location
+from ramerge.sdk.tensors import Contents, Stored, Tensor, identify
 
 _DTYPES = {"<f2": "F16", "<f4": "F32", "<f8": "F64", "<i4": "I32", "<i8": "I64"}
 
@@ -29,7 +21,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     """Read the headers.
 
     Raises:
-        CheckpointError: a file is no array, or links lead out of the folder.
+        CheckpointError: a file is not an array, or links lead out of the folder.
     """
     paths = sorted(folder.glob("*.npy"))
     names = [path.name for path in paths]
@@ -49,7 +41,7 @@ def tensor_of(path: Location) -> Tensor:
             begin = file.tell()
             size = file.seek(0, 2) - begin
     except (OSError, ValueError, KeyError) as error:
-        raise CheckpointError(f"{path}: is no NumPy array: {error}; write it again with numpy.save") from error
+        raise CheckpointError(f"{path}: is not a NumPy array: {error}; write it again with numpy.save") from error
     nbytes = dtype.itemsize * int(np.prod(shape))
     if fortran or dtype.str not in _DTYPES or size != nbytes:
         raise CheckpointError(f"{path}: must hold a whole array of {', '.join(_DTYPES)} in C order")

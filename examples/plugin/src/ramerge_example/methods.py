@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ramerge.plugins import ZERO, PerAgent, Range, merge_method
+from ramerge.sdk.methods import ZERO, PerAgent, Range, merge_method
 
 
 @merge_method(

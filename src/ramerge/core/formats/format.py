@@ -72,7 +72,7 @@ class Format:
         needs_base: whether it holds changes of a model, and can so be added to one.
         priority: a folder is tried in the format of the highest priority first; formats of equal priority must not know
             the same folders.
-        interface: the version of the interface that a plug-in's format is written for; see `ramerge.plugins`.
+        interface: the version of the interface that a plug-in's format is written for; see `ramerge.sdk.methods`.
     """
 
     name: str

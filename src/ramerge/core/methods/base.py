@@ -41,6 +41,7 @@ def only(**conditions: str) -> dict[str, Any]:
 
 
 def conditions(parameters: type[BaseModel], name: str) -> Mapping[str, str]:
+    """The parameters that must have these values for `name` to count; empty if it always counts."""
     found = _extra(parameters, name).get("only", {})
     return {key: str(value) for key, value in found.items()}
 
@@ -138,6 +139,7 @@ def agent_field(description: str) -> Any:
 
 
 def names_agent(parameters: type[BaseModel], name: str) -> bool:
+    """Whether the value of a parameter is the name of an agent."""
     return bool(_extra(parameters, name).get("agent"))
 
 
@@ -358,7 +360,7 @@ class Method:
         family: what it is listed with.
         compared: whether `ramerge recommend` names it among those to compare with.
         for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
-        interface: the version of the interface that a plug-in's method is written for; see `ramerge.plugins`.
+        interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
     """
 
     name: str

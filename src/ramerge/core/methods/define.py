@@ -124,7 +124,7 @@ def merge_method(
         check: raises ValueError for parameters that do not fit each other.
         needs_base: whether the formula takes task vectors.
         needs_importance: whether it takes importances.
-        interface: the version of this interface that a plug-in is written for (`ramerge.plugins.INTERFACE`).
+        interface: the version of this interface that a plug-in is written for (`ramerge.sdk.methods.INTERFACE`).
         **more: further fields of `Method`, such as `differs` or `fewest`.
 
     Returns:

@@ -113,14 +113,17 @@ def absolute(parameters: Any) -> float | None:
 
 
 def measured(epsilon: Epsilon) -> RootMeanSquare | None:
+    """The statistic that a relative epsilon needs; None for an absolute one."""
     return RootMeanSquare("model") if isinstance(epsilon, Relative) else None
 
 
 def factor(epsilon: Epsilon) -> float:
+    """The number: of root mean squares, or absolute."""
     return epsilon.relative if isinstance(epsilon, Relative) else epsilon
 
 
 def shown(epsilon: Epsilon) -> str:
+    """An epsilon in a report: `0.5 x rms` or `1e-05`."""
     return f"{epsilon.relative:g} x rms" if isinstance(epsilon, Relative) else f"{epsilon:g}"
 
 

@@ -30,6 +30,7 @@ def all_parameters() -> frozenset[str]:
 
 
 def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters of a preset, with those that are given in their place."""
     return {**(method.presets[preset] if preset else {}), **given}
 
 

@@ -1,0 +1,73 @@
+"""The sdk: each module has an example that runs, each name a docstring, and a feature or a plug-in that uses it."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import pkgutil
+import re
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import ramerge
+import ramerge.sdk
+from tests.test_api import models as models  # the working folder of the examples
+
+ROOT = Path(__file__).parents[1]
+MODULES = [import_module(f"ramerge.sdk.{each.name}") for each in pkgutil.iter_modules(ramerge.sdk.__path__)]
+_CORE = {"api.py", "cli", "core", "sdk", "testing.py", "state_dicts.py", "__init__.py", "__main__.py"}
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+@pytest.mark.usefixtures("models")
+def test_every_module_has_an_example_that_runs(module: ModuleType) -> None:
+    assert ">>> " in (module.__doc__ or "")
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    known = {"ramerge": ramerge, "Path": Path}
+    output: list[str] = []
+    runner.run(
+        doctest.DocTestParser().get_doctest(module.__doc__ or "", known, module.__name__, None, 0), out=output.append
+    )
+    assert not runner.summarize(verbose=False).failed, "".join(output)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_functions_and_classes_are_documented(module: ModuleType) -> None:
+    values = {name: getattr(module, name) for name in module.__all__}
+    bare = [
+        name
+        for name, value in values.items()
+        if not name.isupper()  # options and other constants have theirs in the source
+        and (inspect.isfunction(value) or inspect.isclass(value) or inspect.ismodule(value))
+        and not inspect.getdoc(value)
+    ]
+    assert not bare
+
+
+def test_each_name_is_used() -> None:
+    """Nothing is offered that neither a feature nor an example of a plug-in needs."""
+    files = [
+        path
+        for path in (ROOT / "src" / "ramerge").rglob("*.py")
+        if path.relative_to(ROOT / "src" / "ramerge").parts[0] not in _CORE
+    ]
+    files += [*(ROOT / "examples").rglob("*.py"), *(ROOT / "docs" / "guides").glob("*.md")]
+    used: dict[str, set[str]] = {}
+    for path in files:
+        for topic, names in re.findall(
+            r"from ramerge\.sdk\.(\w+) import (\([^)]*\)|[^\n]+)", path.read_text(encoding="utf-8")
+        ):
+            used.setdefault(topic, set()).update(re.findall(r"\w+", names))
+    named = set(
+        re.findall(r"`(?:\w+\.)?(\w+)`", (ROOT / "docs" / "guides" / "write-a-method.md").read_text(encoding="utf-8"))
+    )
+    unused = [
+        f"{module.__name__}.{name}"
+        for module in MODULES
+        for name in module.__all__
+        if name not in used.get(module.__name__.rpartition(".")[2], named) | named
+    ]
+    assert not unused
