@@ -8,10 +8,8 @@ import ramerge
 from ramerge.core.planning.model import MergePlan
 
 
-def planned(
-    source: Any, out: Any = None, *, vary: Any = None, as_delta: bool = False, as_adapter: Any = None, **options: Any
-) -> MergePlan:
+def planned(source: Any, out: Any = None, *, vary: Any = None, kind: Any = "checkpoint", **options: Any) -> MergePlan:
     """The plan of a merge, with fields of `Options` and `Upload`."""
     upload = ramerge.Upload(**{key: options.pop(key) for key in ("staging_dir", "public") if key in options})
     chosen: Any = ramerge.Options(upload=upload, **options)
-    return ramerge.plan(source, out, vary=vary, as_delta=as_delta, as_adapter=as_adapter, options=chosen).details
+    return ramerge.plan(source, out, vary=vary, kind=kind, options=chosen).details

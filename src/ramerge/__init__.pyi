@@ -23,8 +23,9 @@ from .core.foundation.errors import (
 )
 from .core.foundation.progress import Progress
 from .core.foundation.version import __version__
-from .core.options import AsAdapter, Options, Ray, Upload
+from .core.options import Options, Ray, Upload
 from .core.recipe.model import Agent, Allow, Recipe, Rename, Rule, Soup
+from .deltas.kinds import AsAdapter
 from .deltas.record import DeltaRecord
 from .deltas.run import apply, delta
 from .evaluation.models import EvaluationTarget, ModelAccess

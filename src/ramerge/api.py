@@ -12,13 +12,14 @@ from typing import Any, overload
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors import chosen_executor
 from ramerge.core.engine.fingerprint import goes_on, stopped_at
+from ramerge.core.engine.outputs import CHECKPOINT, OutputKind, output_kind
 from ramerge.core.engine.record import Record
 from ramerge.core.engine.sinks import MergedTensor
 from ramerge.core.engine.stream import TensorStream
 from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.foundation.progress import Listener, silence
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.options import AsAdapter, Options
+from ramerge.core.options import Options
 from ramerge.core.output.build import discard, tidy
 from ramerge.core.output.targets import OutputTarget, output_target, problems_of
 from ramerge.core.planning.build import make_plan
@@ -44,8 +45,7 @@ class _Planned:
     """Members that a plan for one merge and a plan for a sweep share."""
 
     details: MergePlan
-    as_delta: bool
-    as_adapter: AsAdapter | None
+    kind: OutputKind
     options: Options
 
     @property
@@ -122,7 +122,7 @@ class _Planned:
         """
         if self.options.ray is not None:
             raise RecipeError("ray: tensors come one after another from this process only; leave out `ray`")
-        made = _made(self.details.points, None, self.as_delta, self.options, self.as_adapter, in_memory=True)
+        made = _made(self.details.points, None, self.kind, self.options, in_memory=True)
         if made.problems:
             raise PlanError(made.problems)
 
@@ -135,7 +135,7 @@ class _Planned:
         """The plan with an output: this one, or by default its own."""
         made = self.details
         if out is not None:
-            made = _made(made.points, out, self.as_delta, self.options, self.as_adapter)
+            made = _made(made.points, out, self.kind, self.options)
         if made.out is None:
             raise RecipeError("no output folder: give one to `plan` or to `merge`")
         return made
@@ -147,8 +147,7 @@ class Plan(_Planned):
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
-        as_delta: whether the output will be a delta on the base.
-        as_adapter: how the output will become a LoRA adapter; None if it will not.
+        kind: what the output will be written as.
         options: how the merge will be carried out.
 
     Example:
@@ -179,8 +178,7 @@ class SweepPlan(_Planned):
 
     Attributes:
         details: tensors, files, reads and resources; unstable.
-        as_delta: False.
-        as_adapter: None.
+        kind: checkpoints.
         options: how the sweep will be carried out.
 
     Example:
@@ -207,8 +205,7 @@ def plan(
     out: str | Path | None = None,
     *,
     vary: None = None,
-    as_delta: bool = False,
-    as_adapter: AsAdapter | None = None,
+    kind: str | OutputKind = CHECKPOINT,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Plan: ...
@@ -226,8 +223,7 @@ def plan(
     out: str | Path | None = None,
     *,
     vary: Mapping[str, Sequence[Any]] | None = None,
-    as_delta: bool = False,
-    as_adapter: AsAdapter | None = None,
+    kind: str | OutputKind = CHECKPOINT,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Plan | SweepPlan:
@@ -242,8 +238,8 @@ def plan(
             (`hub:owner/name`, `hub:owner/name@branch`). If it is given, the plan checks it and the free space of its
             disk.
         vary: keys to values, such as `{"parameters.r": [0, 0.1]}`, for a sweep; the last key varies fastest.
-        as_delta: whether the output will be a delta on the base, from which `apply` makes the checkpoint.
-        as_adapter: how the output will become a LoRA adapter on the base; None for a model or a delta.
+        kind: what the output will be written as: `checkpoint`, `delta` (on the base; `apply` makes the checkpoint of
+            it), `adapter` (of PEFT), the name of a plug-in's kind, or one with settings, such as `AsAdapter(rank=8)`.
         options: how the merge will be carried out.
         on_progress: called with a `Progress` while weights are read for `auto`, or prompts are used.
 
@@ -268,8 +264,9 @@ def plan(
         _points(document, vary)
         _refuse_existing(out, options)
         document = with_side_inputs(document, options, on_progress)
-    made = _made(_points(document, vary), out, as_delta, options, as_adapter)
-    return (SweepPlan if made.is_sweep else Plan)(made, as_delta, as_adapter, options)
+    written_as = output_kind(kind)
+    made = _made(_points(document, vary), out, written_as, options)
+    return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
 
 
 def _points(document: Document, vary: Mapping[str, Sequence[Any]] | None) -> Sequence[Point]:
@@ -343,16 +340,13 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
 def _made(
     points: Sequence[Point],
     out: str | Path | None,
-    as_delta: bool,
+    kind: OutputKind,
     options: Options,
-    as_adapter: AsAdapter | None = None,
     *,
     in_memory: bool = False,
 ) -> MergePlan:
     place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
-
-    kind: dict[str, Any] = {"in_memory": in_memory, "as_delta": as_delta, "as_adapter": as_adapter}
-    made = make_plan(points, place, options, **kind)
+    made = make_plan(points, place, options, in_memory=in_memory, kind=kind)
     _LOG.debug("plan: %s, %d problems", made.method.name, len(made.problems))
     for name, form in made.formats.items():
         _LOG.debug("input %s: %s", name, form)
@@ -360,7 +354,7 @@ def _made(
     if not stopped:
         return made
     # an interrupted run may have begun before these counts were known: it is resumed with counts of its own
-    before = make_plan(points, place, replace(options, cache=False), **kind)
+    before = make_plan(points, place, replace(options, cache=False), in_memory=in_memory, kind=kind)
     return before if goes_on(before, stopped) else made
 
 
@@ -401,7 +395,7 @@ def merge_into(
     Raises:
         RamergeError: as for `merge`.
     """
-    made = _made(make_points(document), None, False, replace(options, cache=False), in_memory=True)
+    made = _made(make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True)
     return _carried_out(replace(made, problems=(*made.problems, *check(made))), options, silence, take)[0]
 
 
@@ -429,8 +423,7 @@ def merge(
     recipe: AnyRecipe,
     out: str | Path,
     *,
-    as_delta: bool = False,
-    as_adapter: AsAdapter | None = None,
+    kind: str | OutputKind = CHECKPOINT,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> Record:
@@ -439,7 +432,7 @@ def merge(
     Args:
         recipe: as for `plan`.
         out: the output, as for `plan`; it must not exist unless `options.overwrite` is set.
-        as_delta, as_adapter: as for `plan`.
+        kind: as for `plan`.
         options: how the merge is carried out.
         on_progress: called from this thread with a `Progress` after every block.
 
@@ -462,7 +455,7 @@ def merge(
         >>> record.method
         'ram+'
     """
-    made = plan(recipe, out, as_delta=as_delta, as_adapter=as_adapter, options=options, on_progress=on_progress)
+    made = plan(recipe, out, kind=kind, options=options, on_progress=on_progress)
     return _carried_out(made._to(None), options, on_progress or silence)[0]
 
 

@@ -54,8 +54,8 @@ def test_a_merge_as_a_delta_gives_the_bytes_of_threads(
         large(tmp_path / name, len(name) + int(100 * moved), moved)
     source = recipe(tmp_path, ["a", "b"])
     for block in (1 << 19, 100_000):
-        kills.merge(source, tmp_path / f"threads {block}", block=block, as_delta=True)
-        merge(source, tmp_path / f"{executor} {block}", block=block, as_delta=True)
+        kills.merge(source, tmp_path / f"threads {block}", block=block, kind="delta")
+        merge(source, tmp_path / f"{executor} {block}", block=block, kind="delta")
         found = [kills.weights(tmp_path / f"{each} {block}") for each in ("threads", executor)]
         assert found[0] == found[1]
 

@@ -70,7 +70,7 @@ def drawn(writer: Writer, seed: int) -> tuple[str, dict[str, Any]]:
 @pytest.mark.parametrize("seed", range(50))
 def test_peft_merges_a_sum_of_adapters_exactly(seed: int, writer: Writer, tmp_path: Path) -> None:
     base, source = drawn(writer, seed)
-    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter())
+    record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
     ramerge.merge(source, tmp_path / "full")
     assert all(layer["exact"] and not layer["error"] for layer in record.adapter.values())
     merged, full, start = (
@@ -99,7 +99,7 @@ def test_peft_loads_it_to_the_stated_error(asked: dict[str, Any], method: str, w
     targets = {"a": ["q_proj", "v_proj", "lm_head"], "b": ["q_proj", "down_proj"]}
     agents = {name: str(writer.adapter(f"lossy {name}", "llama", {"target_modules": targets[name]})) for name in "ab"}
     source = {"base": str(writer.base("llama")), "agents": agents, "method": method}
-    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(**asked))
+    record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(**asked))
     ramerge.merge(source, tmp_path / "full")
     merged, full = writer.merged("llama", tmp_path / "adapter"), values_of(tmp_path / "full")
     start = values_of(writer.base("llama"))
@@ -133,9 +133,9 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
         write_checkpoint(tmp_path / name, moved, config=config)
     source = recipe(tmp_path, ["a", "b"], "task_arithmetic") | {"base": str(writer.base(base))}
     with pytest.raises(ramerge.WeightsError, match=r"norms, biases or embeddings.*--save-modules saves them"):
-        ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=64))
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64))
     assert not (tmp_path / "adapter").exists()
-    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=64, save_modules=True))
+    record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64, save_modules=True))
     ramerge.merge(source, tmp_path / "full")
     merged, full = writer.merged(base, tmp_path / "adapter"), values_of(tmp_path / "full")
     if base == "gpt2":  # PEFT keeps its copies apart
@@ -159,7 +159,7 @@ def adapter_in(folder: Path) -> tuple[dict[str, Stored], dict[str, Any]]:
 @pytest.mark.parametrize("base", ["F32", "BF16", "F64"])
 def test_decomposed_updates_of_full_agents(base: str, tmp_path: Path) -> None:
     source = agents_of(tmp_path, base)
-    record = ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=4))
+    record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=4))
     ramerge.merge(source | {"dtype": "float32"}, tmp_path / "full")
     tensors, config = adapter_in(tmp_path / "adapter")
     full, start = read_checkpoint(tmp_path / "full"), read_checkpoint(tmp_path / "base")
@@ -173,13 +173,13 @@ def test_decomposed_updates_of_full_agents(base: str, tmp_path: Path) -> None:
         best = np.sqrt(np.square(np.linalg.svd(update)[1][4:]).sum()) / np.linalg.norm(update)
         assert record.adapter[module]["error"] == pytest.approx(best, rel=1e-3)
         assert np.linalg.norm(b @ a - update) / np.linalg.norm(update) == pytest.approx(best, rel=1e-3)
-    kept = ramerge.merge(source, tmp_path / "kept", as_adapter=ramerge.AsAdapter())
+    kept = ramerge.merge(source, tmp_path / "kept", kind=ramerge.AsAdapter())
     assert all(layer["error"] <= 0.1 for layer in kept.adapter.values())
 
 
 def test_ranks_that_differ_are_patterns_that_scale_by_one(tmp_path: Path) -> None:
     """Programs that know no patterns, such as vLLM, scale all modules by alpha / r of the configuration: by 1, too."""
-    record = ramerge.merge(agents_of(tmp_path), tmp_path / "adapter", as_adapter=ramerge.AsAdapter(energy=0.8))
+    record = ramerge.merge(agents_of(tmp_path), tmp_path / "adapter", kind=ramerge.AsAdapter(energy=0.8))
     _, config = adapter_in(tmp_path / "adapter")
     ranks = {module: layer["rank"] for module, layer in record.adapter.items()}
     assert config["r"] == config["lora_alpha"] == max(ranks.values())
@@ -192,7 +192,7 @@ def test_bytes_do_not_depend_on_threads(tmp_path: Path) -> None:
     made = []
     for threads in (1, 3):
         out = tmp_path / f"{threads}"
-        ramerge.merge(source, out, as_adapter=ramerge.AsAdapter(rank=3), options=ramerge.Options(threads=threads))
+        ramerge.merge(source, out, kind=ramerge.AsAdapter(rank=3), options=ramerge.Options(threads=threads))
         made.append([(out / name).read_bytes() for name in ("adapter_model.safetensors", "adapter_config.json")])
     assert made[0] == made[1]
     assert sorted(path.name for path in (tmp_path / "1").iterdir()) == [
@@ -207,16 +207,16 @@ def test_bytes_do_not_depend_on_threads(tmp_path: Path) -> None:
 @pytest.mark.parametrize("stage", ["merging", "factoring"])
 def test_an_interrupted_run_resumes_to_the_same_bytes(stage: str, tmp_path: Path) -> None:
     source, asked = agents_of(tmp_path), ramerge.AsAdapter(rank=3)
-    ramerge.merge(source, tmp_path / "whole", as_adapter=asked)
+    ramerge.merge(source, tmp_path / "whole", kind=asked)
 
     def stop(progress: ramerge.Progress) -> None:
         if progress.stage == stage and progress.done:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ramerge.merge(source, tmp_path / "out", as_adapter=asked, on_progress=stop)
+        ramerge.merge(source, tmp_path / "out", kind=asked, on_progress=stop)
     assert not (tmp_path / "out").exists()
-    ramerge.merge(source, tmp_path / "out", as_adapter=asked)
+    ramerge.merge(source, tmp_path / "out", kind=asked)
     names = ("adapter_model.safetensors", "adapter_config.json")
     assert [(tmp_path / "out" / name).read_bytes() for name in names] == [
         (tmp_path / "whole" / name).read_bytes() for name in names
@@ -227,7 +227,7 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(stage: str, tmp_path: Path
 def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
     source = agents_of(tmp_path) | {"method": "task_arithmetic", "parameters": {"scale": 0.0}}
     with pytest.raises(ramerge.WeightsError, match="the merge changes nothing of the base"):
-        ramerge.merge(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=2))
+        ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=2))
 
 
 PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
@@ -243,7 +243,7 @@ PROBLEMS: dict[str, tuple[Mapping[str, Any], Mapping[str, Any], str]] = {
 def test_problems_of_plans(case: str, tmp_path: Path) -> None:
     changes, asked, text = PROBLEMS[case]
     source = {key: value for key, value in (agents_of(tmp_path) | changes).items() if value is not None}
-    plan = ramerge.plan(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(**asked))
+    plan = ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(**asked))
     assert any(text in problem for problem in plan.problems), plan.problems
 
 
@@ -252,16 +252,16 @@ def test_experts_are_refused(tmp_path: Path) -> None:
     for seed, folder in enumerate(("base", "code")):
         tensors = {name: floats(np.random.default_rng(seed).standard_normal((4, 4)), "F32")}
         write_checkpoint(tmp_path / folder, tensors)
-    plan = ramerge.plan(recipe(tmp_path, ["code"]), as_adapter=ramerge.AsAdapter())
+    plan = ramerge.plan(recipe(tmp_path, ["code"]), kind=ramerge.AsAdapter())
     assert [text for text in plan.problems if "experts" in text and name in text]
 
 
 def test_the_plan_says_what_vllm_serves(tmp_path: Path) -> None:
     source = agents_of(tmp_path)
     for rank, text in ((5, "--max-lora-rank 8"), (300, "--max-lora-rank 320"), (600, "serves no rank above 512")):
-        plan = ramerge.plan(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter(rank=rank))
+        plan = ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=rank))
         assert any(text in note for note in plan.notes), plan.notes
-    plan = ramerge.plan(source, tmp_path / "adapter", as_adapter=ramerge.AsAdapter())
+    plan = ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter())
     assert any("vLLM serves ranks up to 512" in note for note in plan.notes)
     assert "a LoRA adapter; " in plan.explain()
 
@@ -270,9 +270,9 @@ def test_memory_of_decompositions_is_planned(tmp_path: Path) -> None:
     for seed, folder in enumerate(("base", "code")):
         write_checkpoint(tmp_path / folder, simple(seed, moved=float(seed), shape=(600, 3000)))
     asked = ramerge.AsAdapter(energy=0.9)
-    planned = ramerge.plan(recipe(tmp_path, ["code"]), as_adapter=asked, options=ramerge.Options(threads=1))
+    planned = ramerge.plan(recipe(tmp_path, ["code"]), kind=asked, options=ramerge.Options(threads=1))
     small = ramerge.Options(max_memory="231MB", threads=1)
-    plan = ramerge.plan(recipe(tmp_path, ["code"]), as_adapter=asked, options=small)
+    plan = ramerge.plan(recipe(tmp_path, ["code"]), kind=asked, options=small)
     assert any("too little to decompose the largest matrix" in text for text in plan.problems), plan.problems
     assert planned.peak_memory_bytes > 260_000_000
 

@@ -83,7 +83,7 @@ def test_every_method(method: str, tmp_path: Path) -> None:
         given = packed(tmp_path / f"{name} agents", source, kinds)
         ramerge.merge(given, tmp_path / name, options=ramerge.Options(cache=False))
         assert files(tmp_path / name) == wanted
-    ramerge.merge(given, tmp_path / "packed", as_delta=True, options=ramerge.Options(cache=False))
+    ramerge.merge(given, tmp_path / "packed", kind="delta", options=ramerge.Options(cache=False))
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "unpacked")
     assert files(tmp_path / "unpacked") == wanted
 
@@ -106,7 +106,7 @@ def test_blocks_of_any_size_in_any_order(block: int, tmp_path: Path) -> None:
         large(tmp_path / name, len(name) + int(100 * moved), moved)
     source = recipe(tmp_path, ["a", "b"])
     ramerge.merge(source, tmp_path / "wanted", options=ramerge.Options(cache=False))
-    plan = ramerge.plan(source, tmp_path / "packed", as_delta=True, options=ramerge.Options(cache=False))
+    plan = ramerge.plan(source, tmp_path / "packed", kind="delta", options=ramerge.Options(cache=False))
     assert plan.problems == ()
     execute(replace(plan.details, resources=replace(plan.details.resources, block_elements=block)), ThreadExecutor(5))
     ramerge.apply(tmp_path / "base", tmp_path / "packed", tmp_path / "out", options=ramerge.Options(threads=2))
@@ -120,7 +120,7 @@ def test_an_output_of_another_dtype_and_of_more_rows(tmp_path: Path) -> None:
     for dtype in ("float32", "bfloat16"):
         source = recipe(tmp_path, ["a", "b"], allow=COMMON, dtype=dtype)
         ramerge.merge(source, tmp_path / dtype)
-        ramerge.merge(source, tmp_path / f"packed {dtype}", as_delta=True)
+        ramerge.merge(source, tmp_path / f"packed {dtype}", kind="delta")
         ramerge.apply(tmp_path / "base", tmp_path / f"packed {dtype}", tmp_path / f"out {dtype}")
         assert files(tmp_path / f"out {dtype}") == files(tmp_path / dtype)
 
@@ -128,7 +128,7 @@ def test_an_output_of_another_dtype_and_of_more_rows(tmp_path: Path) -> None:
 def test_what_was_saved_is_said(tmp_path: Path) -> None:
     for name, moved in (("base", 0), ("a", 0.01), ("b", 0.02)):
         large(tmp_path / name, len(name) + int(100 * moved), moved)
-    record = ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", as_delta=True)
+    record = ramerge.merge(recipe(tmp_path, ["a", "b"]), tmp_path / "out", kind="delta")
     size = sum(path.stat().st_size for path in (tmp_path / "out").glob("*.safetensors"))
     assert record.bytes_written == pytest.approx(size, rel=0.1)
     (note,) = (note for note in record.notes if "delta" in note)
@@ -138,7 +138,7 @@ def test_what_was_saved_is_said(tmp_path: Path) -> None:
     assert f"of the {applied.agent_bytes:,} of the model" in note
     assert "ramerge apply --base BASE" in (tmp_path / "out/README.md").read_text()
     again = ramerge.merge(
-        recipe(tmp_path, ["a", "b"]), tmp_path / "out", as_delta=True, options=ramerge.Options(overwrite=True)
+        recipe(tmp_path, ["a", "b"]), tmp_path / "out", kind="delta", options=ramerge.Options(overwrite=True)
     )
     assert again.bytes_written == record.bytes_written
 
@@ -195,11 +195,11 @@ def test_what_cannot_be_a_delta_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
     source = recipe(tmp_path, ["a"])
     with pytest.raises(PlanError, match="only a merge into a folder"):
-        ramerge.plan(source, as_delta=True).tensors()
+        ramerge.plan(source, kind="delta").tensors()
     without = {key: value for key, value in source.items() if key != "base"}
     with pytest.raises(PlanError, match="the recipe has no base"):
-        ramerge.merge({**without, "method": "linear"}, tmp_path / "out", as_delta=True)
-    swept = ramerge.plan(source, tmp_path / "out", as_delta=True, vary={"parameters.r": [0, 0.1]})
+        ramerge.merge({**without, "method": "linear"}, tmp_path / "out", kind="delta")
+    swept = ramerge.plan(source, tmp_path / "out", kind="delta", vary={"parameters.r": [0, 0.1]})
     assert any("not a sweep" in text for text in swept.problems)
     assert not (tmp_path / "out").exists()
 
@@ -221,7 +221,7 @@ def test_a_failure_ends_all_threads(place: str, tmp_path: Path, monkeypatch: pyt
         (bad / "model-00002-of-00002.safetensors").write_bytes(data)
     names = ["a", "b"] if place == "writer" else ["a", "c"]
     with pytest.raises(OutputError if place == "writer" else WeightsError):
-        ramerge.merge(recipe(tmp_path, names), tmp_path / "out", as_delta=True, options=ramerge.Options(threads=3))
+        ramerge.merge(recipe(tmp_path, names), tmp_path / "out", kind="delta", options=ramerge.Options(threads=3))
     assert not (tmp_path / "out").exists()
 
 
@@ -306,7 +306,7 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
     ramerge.delta(tmp_path / "base", tmp_path / "a", tmp_path / "d")
     text = (tmp_path / "d/README.md").read_text()
     assert "# A delta on base" in text and str(tmp_path) not in text
-    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
+    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", kind="delta")
     text = (tmp_path / "packed/README.md").read_text()
     assert "# packed" in text and "recipe is in `companions/ramerge.yaml`" in text
     assert (tmp_path / "packed/companions/ramerge.yaml").is_file()
@@ -320,7 +320,7 @@ def test_cards_name_no_folders_of_this_machine(tmp_path: Path) -> None:
 def test_a_report_of_a_merge_that_is_a_delta(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0))
     write_checkpoint(tmp_path / "a", simple(1, moved=0.1))
-    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", as_delta=True)
+    ramerge.merge(recipe(tmp_path, ["a"]), tmp_path / "packed", kind="delta")
     done = command("report", tmp_path / "packed")
     assert done.returncode == 0, done.stderr
     assert "ramerge.yaml" not in done.stderr and (tmp_path / "packed/report.html").is_file()

@@ -44,7 +44,7 @@ def test_outputs_with_folders_of_their_own_are_replaced(tmp_path: Path) -> None:
         ramerge.sweep(
             source, tmp_path / "sweep", vary={"parameters.r": [0.1, 0.2]}, options=ramerge.Options(overwrite=True)
         )
-        ramerge.merge(source, tmp_path / "delta", as_delta=True, options=ramerge.Options(overwrite=True))
+        ramerge.merge(source, tmp_path / "delta", kind="delta", options=ramerge.Options(overwrite=True))
     ramerge.merge(source, tmp_path / "sweep", options=ramerge.Options(overwrite=True))
     ramerge.merge(source, tmp_path / "delta", options=ramerge.Options(overwrite=True))
     for name in ("sweep", "delta"):

@@ -30,8 +30,8 @@ CASES = {
     "sweep": ({}, {"vary": {"parameters.r": [0, 0.1, 0.2]}}),
     "three passes": ({"method": "ties"}, {}),
     "stochastic": ({"rounding": "stochastic"}, {}),
-    "as a delta": ({}, {"as_delta": True}),
-    "as an adapter": ({}, {"as_adapter": ramerge.AsAdapter(rank=3)}),
+    "as a delta": ({}, {"kind": "delta"}),
+    "as an adapter": ({}, {"kind": ramerge.AsAdapter(rank=3)}),
 }
 
 

@@ -335,7 +335,7 @@ def test_deltas_of_an_adapter_that_unties(writer: Writer, tmp_path: Path) -> Non
         name: tensor.bits.tobytes() for name, tensor in wanted.items()
     }
     with pytest.raises(ramerge.PlanError, match="a delta cannot untie them; leave --as-delta out"):
-        ramerge.merge({"base": str(base), "agents": {"a": str(adapter)}}, tmp_path / "other", as_delta=True)
+        ramerge.merge({"base": str(base), "agents": {"a": str(adapter)}}, tmp_path / "other", kind="delta")
 
 
 @pytest.mark.filterwarnings("ignore")

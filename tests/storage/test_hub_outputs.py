@@ -76,7 +76,7 @@ def as_sweep(source: dict[str, Any], out: str | Path) -> None:
 
 
 def as_delta(source: dict[str, Any], out: str | Path) -> None:
-    ramerge.merge(source, out, as_delta=True, options=ramerge.Options(cache=False))
+    ramerge.merge(source, out, kind="delta", options=ramerge.Options(cache=False))
 
 
 @pytest.mark.parametrize("make", [as_sweep, as_delta])

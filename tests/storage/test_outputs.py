@@ -417,7 +417,7 @@ def test_a_sweep_is_that_of_a_folder(s3: Server, source: dict[str, Any], stage: 
     assert "holds another model, in s3://models/sweep/mine, which --overwrite would remove" in problem
 
 
-DOINGS = {"sweep": VARY, "delta": {"as_delta": True}}
+DOINGS = {"sweep": VARY, "delta": {"kind": "delta"}}
 
 
 @pytest.mark.parametrize("doing", DOINGS)
@@ -453,7 +453,7 @@ def test_deltas_are_those_of_a_folder(s3: Server, source: dict[str, Any], stage:
     """A merge's, and an agent's. Both give the models back from there."""
     out, agent = f"s3://{BUCKET}/as-delta", next(iter(source["agents"].values()))
     kills.merge(source, tmp_path / "merged")
-    ramerge.merge(source, out, as_delta=True, options=ramerge.Options(cache=False))
+    ramerge.merge(source, out, kind="delta", options=ramerge.Options(cache=False))
     ramerge.apply(source["base"], out, tmp_path / "from-merge")
     assert kills.weights(tmp_path / "from-merge") == kills.weights(tmp_path / "merged")
     ran = command(

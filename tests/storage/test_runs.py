@@ -156,7 +156,7 @@ def test_whole_tensors_come_in_order(memory: Memory, tmp_path: Path) -> None:
 def test_a_delta_is_made_in_runs(memory: Memory, tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, "ram"), tmp_path / "here")
     executor = _Late()
-    execute(planned(memory, tmp_path, "ram", "delta", 5000, workers=8, as_delta=True), executor)
+    execute(planned(memory, tmp_path, "ram", "delta", 5000, workers=8, kind="delta"), executor)
     assert max(executor.lengths) > 1
     ramerge.apply(tmp_path / "base", tmp_path / "delta", tmp_path / "again")
     assert weights(tmp_path / "again") == weights(tmp_path / "here")

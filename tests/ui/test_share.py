@@ -36,7 +36,7 @@ def test_what_is_uploaded_is_the_finished_merge(
 ) -> None:
     memory = Memory()
     monkeypatch.setattr("obstore.store.GCSStore", memory.open)
-    ramerge.merge(RECIPE | {"parameters": {"r": 0.3}}, tmp_path / "merged", as_delta=as_delta)
+    ramerge.merge(RECIPE | {"parameters": {"r": 0.3}}, tmp_path / "merged", kind="delta" if as_delta else "checkpoint")
     job = upload_job(desk, "merged", " gs://models/mine ")
     assert job.words[-1] == "gs://models/mine"
     assert ("--as-delta" in job.words, "parameters.r=0.3" in job.words) == (as_delta, True)

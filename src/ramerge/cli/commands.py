@@ -14,7 +14,6 @@ import click
 
 from ramerge.cli import texts
 from ramerge.cli.options import (
-    AS_DELTA,
     BASE,
     DEBUG,
     DTYPE,
@@ -25,9 +24,10 @@ from ramerge.cli.options import (
     ROUNDING,
     SHARD_SIZE,
     TALK,
-    as_adapter,
     as_json,
+    as_kind,
     command,
+    kind_options,
     option,
     options,
     run_options,
@@ -36,18 +36,18 @@ from ramerge.cli.terminal import fail, reminder, say, warn, warn_of_launcher
 from ramerge.core.foundation.errors import RecipeError
 
 if TYPE_CHECKING:
-    from ramerge.core.options import AsAdapter, Options
+    from ramerge.core.engine.outputs import OutputKind
+    from ramerge.core.options import Options
     from ramerge.core.recipe.document import Document
 
 
-@command(short_help="Merge agents into a checkpoint.")
-@options(*RECIPE, AS_DELTA, as_adapter, MERGE)
+@command(short_help="Merge agents into a checkpoint.", late=kind_options)
+@options(*RECIPE, as_kind, MERGE)
 def merge(
     paths: tuple[str, ...],
     quiet: bool,
     as_json: bool,
-    as_delta: bool,
-    as_adapter: AsAdapter | None,
+    kind: OutputKind,
     options: Options,
     **flags: Any,
 ) -> None:
@@ -61,16 +61,15 @@ def merge(
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    _carry_out(document, out, options, as_delta=as_delta, as_adapter=as_adapter, quiet=quiet, as_json=as_json)
+    _carry_out(document, out, options, kind, quiet=quiet, as_json=as_json)
 
 
 def _carry_out(
     document: Document,
     out: str,
     options: Options,
+    kind: str | OutputKind = "checkpoint",
     *,
-    as_delta: bool = False,
-    as_adapter: AsAdapter | None = None,
     quiet: bool,
     as_json: bool,
 ) -> None:
@@ -80,7 +79,7 @@ def _carry_out(
 
     warn_of_launcher()
     with shown(quiet=quiet or as_json) as listen:
-        made = make(document, out, as_delta=as_delta, as_adapter=as_adapter, options=options, on_progress=listen)
+        made = make(document, out, kind=kind, options=options, on_progress=listen)
     warn(made.warnings)  # before the work, so that it can be stopped
     with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)
@@ -125,8 +124,8 @@ def sweep(
         say([*texts.points(records, out), *reminder(warnings)])
 
 
-@command(short_help="Show what a merge would do, and what would make it fail.")
-@options(*RECIPE, AS_DELTA, as_adapter, run_options(*LIMITS, "device", "cache", "overwrite", "upload"))
+@command(short_help="Show what a merge would do, and what would make it fail.", late=kind_options)
+@options(*RECIPE, as_kind, run_options(*LIMITS, "device", "cache", "overwrite", "upload"))
 @option(
     "output",
     "--write-recipe",
@@ -139,8 +138,7 @@ def plan(
     paths: tuple[str, ...],
     quiet: bool,
     as_json: bool,
-    as_delta: bool,
-    as_adapter: AsAdapter | None,
+    kind: OutputKind,
     recipe_file: Path | None,
     options: Options,
     **flags: Any,
@@ -160,7 +158,7 @@ def plan(
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
     document, out = read_inputs(paths, flags, or_model=True)
     with shown(quiet=quiet or as_json) as listen:
-        made = make(document, out, as_delta=as_delta, as_adapter=as_adapter, options=options, on_progress=listen)
+        made = make(document, out, kind=kind, options=options, on_progress=listen)
     if recipe_file is not None:
         write_recipe(made.recipe, recipe_file)
     warn(made.details.doubts)

@@ -13,7 +13,7 @@ import click
 
 from ramerge.cli.terminal import complain
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.options import AsAdapter, Options, Ray, Setting, Upload, settings_of
+from ramerge.core.options import Options, Ray, Setting, Upload, settings_of
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
@@ -37,7 +37,28 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command whose `--help` shows options in groups."""
+    """A command whose `--help` shows options in groups.
+
+    Args:
+        late: gives parameters that are slow to find; it is called when the command is used, not when it is listed.
+    """
+
+    def __init__(self, *words: Any, late: Callable[[], list[click.Parameter]] | None = None, **more: Any) -> None:
+        self._late = late
+        self._params: list[click.Parameter] = []
+        super().__init__(*words, **more)
+
+    @property
+    def params(self) -> list[click.Parameter]:
+        """All parameters, those that are found late among them."""
+        if self._late is not None:
+            late, self._late = self._late(), None
+            self._params = [*self._params, *late]
+        return self._params
+
+    @params.setter
+    def params(self, params: list[click.Parameter]) -> None:
+        self._params = params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group."""
@@ -296,27 +317,49 @@ ROUNDING: Decorator = option(
 SHARD_SIZE: Decorator = option(
     "output", "--shard-size", metavar="SIZE", help="Size of output shards, such as 5GB; default: the base's."
 )
-AS_DELTA: Decorator = option(
-    "output", "--as-delta", is_flag=True, help="Write only what changes of the base; `ramerge apply` gives the model."
-)
 
 
-def as_adapter(function: Callable[..., None]) -> Callable[..., None]:
-    """`--as-adapter` and its settings; the command gets an `AsAdapter` or None as `as_adapter`."""
-    settings = {name: about for name, *about in settings_of(AsAdapter)}
+def kind_options() -> list[click.Parameter]:
+    """For each kind of output but a checkpoint the flag `--as-NAME`, and the options of its settings."""
+    from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
+
+    def bare(**_: Any) -> None:
+        """Collects parameters."""
+
+    for name, kind in OUTPUT_KINDS.usable().items():
+        if name != CHECKPOINT:
+            option("output", f"--as-{name}", is_flag=True, help=kind.help)(bare)
+            for key, *setting in settings_of(type(kind)):
+                setting_option(key, *setting)(bare)
+    return list(getattr(bare, "__click_params__", ()))
+
+
+def as_kind(function: Callable[..., None]) -> Callable[..., None]:
+    """Collect `kind_options` of a command as one argument, `kind`; `command` takes them as `late`.
+
+    Raises:
+        UsageError: of several kinds, or of a setting without its kind.
+    """
 
     @wraps(function)
-    def collected(*args: Any, as_adapter: bool, **flags: Any) -> None:
-        given = {name: value for name in settings if (value := flags.pop(name)) not in (None, False)}
-        if given and not as_adapter:
-            raise click.UsageError(f"{settings[next(iter(given))][1].flag} belongs to --as-adapter; give both")
-        function(*args, as_adapter=AsAdapter(**given) if as_adapter else None, **flags)
+    def collected(*args: Any, **flags: Any) -> None:
+        from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
-    text = "Write a LoRA adapter of PEFT on the base: the exact sum of adapters, or a decomposition of each update."
-    return options(
-        option("output", "--as-adapter", "as_adapter", is_flag=True, help=text),
-        *(setting_option(name, *about) for name, about in settings.items()),
-    )(collected)
+        kind = OUTPUT_KINDS[CHECKPOINT]
+        names = [name for name in OUTPUT_KINDS if flags.get(f"as_{name}")]
+        if len(names) > 1:
+            raise click.UsageError(f"{' and '.join(f'--as-{name}' for name in names)}: an output is only one of them")
+        for name, each in OUTPUT_KINDS.usable().items():
+            chosen = flags.pop(f"as_{name}", False)
+            values = {key: flags.pop(key) for key, *_ in settings_of(type(each))}
+            given = {key: value for key, value in values.items() if value not in (None, False)}
+            flag = next((setting.flag for key, _, setting in settings_of(type(each)) if key in given), None)
+            if flag is not None and not chosen:
+                raise click.UsageError(f"{flag} belongs to --as-{name}; give both")
+            kind = type(each)(**given) if chosen else kind
+        function(*args, kind=kind, **flags)
+
+    return collected
 
 
 TALK: tuple[Decorator, ...] = (QUIET, DEBUG)

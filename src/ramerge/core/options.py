@@ -128,52 +128,6 @@ class Ray:
 
 @documented
 @dataclass(frozen=True, kw_only=True)
-class AsAdapter:
-    """How a merge is written as a LoRA adapter of PEFT.
-
-    A sum of adapters stays one exactly: factors are concatenated. Every other matrix gets two factors by a truncated
-    singular value decomposition, and the record says what that loses.
-
-    Example:
-        >>> record = ramerge.merge("recipe.yaml", "adapter", as_adapter=ramerge.AsAdapter(rank=8, save_modules=True))
-        >>> max(layer["rank"] for layer in record.adapter.values())
-        8
-    """
-
-    rank: int | None = field(
-        default=None,
-        metadata=about(
-            "--rank",
-            "output",
-            "Of --as-adapter: the largest rank of a matrix; default: what an exact sum or --energy takes.",
-            "R",
-            kind=int,
-        ),
-    )
-    energy: float | None = field(
-        default=None,
-        metadata=about(
-            "--energy",
-            "output",
-            "Of --as-adapter: the share of the squared norm of each matrix's update that is kept; the rank follows. "
-            "Default: 0.99 where no factors are known, unless there is a rank.",
-            "SHARE",
-            kind=float,
-        ),
-    )
-    save_modules: bool = field(
-        default=False,
-        metadata=about(
-            "--save-modules",
-            "output",
-            "Of --as-adapter: save norms, biases and embeddings that the merge changes as a whole (modules_to_save); "
-            "default: refuse them.",
-        ),
-    )
-
-
-@documented
-@dataclass(frozen=True, kw_only=True)
 class Options:
     """How a run is carried out. Except for `allow_outside_links`, no byte of an output depends on it.
 

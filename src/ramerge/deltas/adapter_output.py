@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Progress, Record, WeightsError
+from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
@@ -22,7 +23,6 @@ from ramerge.sdk.kernels import FORMATS, convert
 from ramerge.sdk.machine import map_in_threads, one_blas_thread
 from ramerge.sdk.outputs import (
     OpenOutput,
-    OutputKind,
     OutputSpec,
     StagingDir,
     fingerprint_of,
@@ -32,7 +32,7 @@ from ramerge.sdk.outputs import (
     resolved,
 )
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import AdaptedMatrix, AdapterPlan, Block, MergePlan, listed, needed, said_of_vllm
+from ramerge.sdk.plans import Block, MergePlan, listed
 from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
 from ramerge.sdk.text import dumped, quoted, without_secrets
 
@@ -64,8 +64,9 @@ class MergedTensors:
 
 
 def _adapter(plan: MergePlan) -> AdapterPlan:
-    assert plan.adapter is not None
-    return plan.adapter
+    details = plan.kind_details
+    assert isinstance(details, AdapterPlan)
+    return details
 
 
 def _kept(plan: MergePlan) -> list[int]:
@@ -357,6 +358,3 @@ class _Entries:
         finally:
             os.close(descriptor)
         return position
-
-
-ADAPTER = OutputKind(spec, write)

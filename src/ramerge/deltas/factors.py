@@ -18,8 +18,8 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge import AsAdapter
-from ramerge.sdk.plans import BLOCK_ELEMENTS, ENERGY, OVERSAMPLING, SMALL
+from ramerge.deltas.adapter_plan import BLOCK_ELEMENTS, ENERGY, OVERSAMPLING, SMALL
+from ramerge.deltas.kinds import AsAdapter
 
 Matrix: TypeAlias = NDArray[np.float64]
 Thin: TypeAlias = NDArray[np.float32]

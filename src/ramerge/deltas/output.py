@@ -14,7 +14,6 @@ from ramerge.deltas.spool import spool_of, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import (
     OpenOutput,
-    OutputKind,
     OutputSpec,
     StagingDir,
     files_of,
@@ -24,23 +23,26 @@ from ramerge.sdk.outputs import (
 )
 from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import MergePlan
+from ramerge.sdk.tensors import Checkpoint
 
 
 def spec(plan: MergePlan) -> OutputSpec:
-    assert plan.out is not None and plan.below is not None
-    slots = slots_of(plan, plan.below)
+    """What is built for a delta: spooled blocks, of which its files are made at the end."""
+    assert plan.out is not None
+    slots = slots_of(plan, plan.kind_details)
     return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    assert plan.below is not None
-    slots = slots_of(plan, plan.below)
+    """Merge, compare each block with the base's, and write what differs."""
+    below: Checkpoint = plan.kind_details
+    slots = slots_of(plan, below)
     spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
-    with closing(Patches(plan, plan.below, spool)) as patches:
+    with closing(Patches(plan, below, spool)) as patches:
         passes.count()
         passes.merge(patches)
         with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
-            collect(spool, writer, plan.below, COMPRESSION)
+            collect(spool, writer, below, COMPRESSION)
             (record,) = records_of(plan, passes, writer.written, seen, began)
             record = replace(record, notes=(*record.notes, _saved(plan, writer.written)))
             _write_others(plan, record, writer, output.staging)
@@ -48,22 +50,20 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
 
 
 def _saved(plan: MergePlan, size: int) -> str:
-    assert plan.below is not None
     whole = sum(tensor.bytes_written for tensor in plan.tensors)
     share = size / whole if whole else 0.0
     return (
-        f"written as a delta on {plan.below.directory}: {size:,} bytes, {share:.1%} of the {whole:,} of the model; "
-        "ramerge apply gives the model"
+        f"written as a delta on {plan.kind_details.directory}: {size:,} bytes, {share:.1%} of the {whole:,} of the "
+        "model; ramerge apply gives the model"
     )
 
 
 def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
     """Write the same into a delta, and end it; card and record are also written next to the delta's own files."""
-    assert plan.below is not None
-    theirs = sidecar_files(plan.below, allow_outside_links=True)
+    theirs = sidecar_files(plan.kind_details, allow_outside_links=True)
     for shard in plan.shards:
         writer.header(shard.name, list(shard.offsets), shard.header)
-    for name, content in files_of(plan, plan.points[0], record):
+    for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):
         writer.companion(name, content, theirs.get(name))
     writer.finish()
     staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, record)))
@@ -79,6 +79,3 @@ def _usage(plan: MergePlan, record: Record) -> str:
 ramerge apply --base BASE THIS_FOLDER MODEL
 ```
 """
-
-
-DELTA = OutputKind(spec, write)

@@ -16,7 +16,6 @@ A command is click's, and is found by its entry point in the group `ramerge.comm
 
 from ramerge.cli.options import (
     AGENT,
-    AS_DELTA,
     BASE,
     DEBUG,
     DTYPE,
@@ -35,7 +34,9 @@ from ramerge.cli.options import (
     TALK,
     Decorator,
     as_json,
+    as_kind,
     command,
+    kind_options,
     option,
     options,
     run_options,
@@ -46,7 +47,6 @@ from ramerge.cli.words import named, one_agent, pairs, parse_scalar, read_varied
 
 __all__ = [
     "AGENT",
-    "AS_DELTA",
     "BASE",
     "DEBUG",
     "DTYPE",
@@ -65,7 +65,9 @@ __all__ = [
     "TALK",
     "Decorator",
     "as_json",
+    "as_kind",
     "command",
+    "kind_options",
     "named",
     "one_agent",
     "option",

@@ -7,7 +7,7 @@
 """
 
 from ramerge.core.formats import safetensors
-from ramerge.core.formats.adapter import PREFIX
+from ramerge.core.formats.adapter import PREFIX, is_stored_transposed, module_of
 from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_json, weight_files
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.open import open_checkpoint, open_stacked
@@ -35,6 +35,8 @@ __all__ = [
     "load_file",
     "local",
     "name_of",
+    "is_stored_transposed",
+    "module_of",
     "open_checkpoint",
     "open_stacked",
     "opened_each",

@@ -11,7 +11,7 @@ runs the passes of a plan and writes them (`write`); journal, resuming and commi
 from ramerge.core.engine import fingerprint
 from ramerge.core.engine.card import effective_means, erased_means, model_card
 from ramerge.core.engine.fingerprint import fingerprint_of
-from ramerge.core.engine.outputs import OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
+from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
 from ramerge.core.engine.sidecars import files_of, records_of, resolved
 from ramerge.core.output import remote_output
 from ramerge.core.output.build import build_output, tidy
@@ -20,6 +20,7 @@ from ramerge.core.output.targets import OutputTarget, output_target, path_of, pr
 from ramerge.core.output.write import Shard, Writer, lay_out
 
 __all__ = [
+    "CHECKPOINT",
     "OUTPUT_KINDS",
     "OpenOutput",
     "OutputKind",

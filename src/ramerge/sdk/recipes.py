@@ -12,7 +12,7 @@ from ramerge.core.recipe.layers import LayerRange, layer_of
 from ramerge.core.recipe.model import AUTO
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, leave_out
 from ramerge.core.recipe.paths import names_in, parts_of, portable
-from ramerge.core.recipe.points import make_points
+from ramerge.core.recipe.points import Point, make_points
 from ramerge.core.recipe.read import AnyRecipe, open_recipe
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Key",
     "LayerRange",
     "Look",
+    "Point",
     "as_yaml",
     "blind",
     "check",

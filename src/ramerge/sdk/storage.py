@@ -8,10 +8,11 @@
 from ramerge.core.storage import hub, own_files
 from ramerge.core.storage.location import Location, Remote
 from ramerge.core.storage.models import FoundModel, is_hub_id, not_found, resolve
-from ramerge.core.storage.own_files import COMPANIONS, INDEX, RECORDS, digest_of_index, signed
+from ramerge.core.storage.own_files import BLOCK, COMPANIONS, INDEX, RECORDS, digest_of_index, signed
 from ramerge.core.storage.schemes import is_remote, on_hub
 
 __all__ = [
+    "BLOCK",
     "COMPANIONS",
     "INDEX",
     "RECORDS",

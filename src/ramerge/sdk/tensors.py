@@ -17,8 +17,10 @@ from ramerge.core.foundation.dtypes import (
 )
 from ramerge.core.tensors.arena import Arena, room
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
+from ramerge.core.tensors.embeddings import head_of, tied_embedding
 from ramerge.core.tensors.header import Header, HeaderEntry, header_bytes, parse_header, read_header
 from ramerge.core.tensors.identity import Identity, check_unchanged, identify
+from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.reader import MOST_KEPT, Files, Reader, Span, Wanted, threads_for
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
 
@@ -35,6 +37,7 @@ __all__ = [
     "Header",
     "HeaderEntry",
     "Identity",
+    "LowRank",
     "Origin",
     "Reader",
     "Span",
@@ -44,6 +47,7 @@ __all__ = [
     "check_unchanged",
     "full_dtype",
     "full_name",
+    "head_of",
     "header_bytes",
     "identify",
     "itemsize",
@@ -51,5 +55,6 @@ __all__ = [
     "read_header",
     "room",
     "threads_for",
+    "tied_embedding",
     "widest",
 ]

@@ -9,7 +9,6 @@ import click
 
 from ramerge import RecipeError
 from ramerge.sdk.commands import (
-    AS_DELTA,
     BASE,
     DEBUG,
     DTYPE,
@@ -19,7 +18,9 @@ from ramerge.sdk.commands import (
     ROUNDING,
     SHARD_SIZE,
     as_json,
+    as_kind,
     command,
+    kind_options,
     option,
     options,
     reminder,
@@ -31,12 +32,13 @@ from ramerge.searches.commands import SCORE_HELP, SERVING, score_of
 
 if TYPE_CHECKING:
     from ramerge import Options
+    from ramerge.sdk.outputs import OutputKind
     from ramerge.soups.recipe import SoupRequest
 
 STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 
 
-@command(short_help="Average the checkpoints of a run, or predict a later one.")
+@command(short_help="Average the checkpoints of a run, or predict a later one.", late=kind_options)
 @click.argument("words", nargs=-1, metavar="RUN... OUT", type=click.Path())
 @option(
     "method",
@@ -91,7 +93,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 )
 @option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
 @option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
-@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, AS_DELTA)
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind)
 @option(
     "output",
     "--write-recipe",
@@ -103,7 +105,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 @options(as_json("the result"), QUIET, DEBUG, MERGE)
 def soup(
     words: tuple[str, ...],
-    as_delta: bool,
+    kind: OutputKind,
     recipe_file: Path | None,
     quiet: bool,
     as_json: bool,
@@ -124,6 +126,7 @@ def soup(
     """
     from ramerge import plan
     from ramerge.sdk.flags import summary, write_recipe
+    from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import check
     from ramerge.soups.recipe import GREEDY, read_request
@@ -145,14 +148,14 @@ def soup(
     request = read_request(run, flags)
     document = request.recipe
     if flags["strategy"] == GREEDY and out is not None:
-        if as_delta:
-            raise RecipeError("--as-delta: greedy writes a whole model; merge OUT/recipe.yaml with --as-delta then")
+        if kind != OUTPUT_KINDS[CHECKPOINT]:
+            raise RecipeError("--strategy greedy: writes a whole model; merge OUT/recipe.yaml with --as-... then")
         _find_greedy(request, Path(out), flags, options, quiet=quiet, as_json=as_json)
         return
     if recipe_file is not None:
         write_recipe(check(document), recipe_file)
         return
-    made = plan(document, out, as_delta=as_delta, options=options)
+    made = plan(document, out, kind=kind, options=options)
     warn(made.warnings)
     with shown(quiet=quiet or as_json) as listen:
         record = made.merge(on_progress=listen)

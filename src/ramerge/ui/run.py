@@ -10,6 +10,7 @@ import gradio as gr
 
 from ramerge import RecipeError
 from ramerge.sdk.flags import words_of
+from ramerge.sdk.outputs import CHECKPOINT
 from ramerge.sdk.storage import is_remote
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
@@ -27,7 +28,7 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
     """
     recipe = checked_draft(text, desk.roots)
     remote = is_remote(place)
-    desk.planned(recipe, out=place if remote else None, public=public, as_delta=kind == DELTA)
+    desk.planned(recipe, out=place if remote else None, public=public, kind=DELTA if kind == DELTA else CHECKPOINT)
     words = ["merge", *words_of(portable_draft(recipe), prompts=True, start=desk.roots.home)]
     words += ["--as-delta"] * (kind == DELTA) + ["--overwrite"] * overwrite + ["--public"] * public + [place]
     return desk.job(place, words, out=None if remote else desk.roots.home / place)

@@ -22,7 +22,7 @@ from ramerge.core.storage.own_files import COMPANIONS
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "") -> str:
+def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "", folder: str | None = None) -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
 
     Args:
@@ -30,6 +30,7 @@ def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "") -
         point: the merge.
         record: its record.
         usage: how the folder is used; by default as a model of transformers.
+        folder: the name of the model's folder, where whoever uses the output chooses it; by default the output's.
     """
     front: dict[str, Any] = {}
     if plan.method.combines or plan.base.hub_id:
@@ -42,8 +43,8 @@ def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "") -
     YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = literal = point.name or (plan.out.name if plan.out else "merged")
-    if plan.below is not None and not usage:
-        name, literal = "A merged model", "MODEL"  # whoever applies the delta names the folder
+    if folder is not None:
+        name, literal = "A merged model", folder
     literal = dumped(literal).strip()
     rounded = "" if record.rounding_seed is None else f", rounded stochastically with seed {record.rounding_seed}"
     return f"""---

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 
 from ramerge.core.engine.fingerprint import fingerprint_of
 from ramerge.core.engine.outputs import OpenOutput, OutputKind, OutputSpec
@@ -17,20 +18,25 @@ from ramerge.core.output.write import Writer
 from ramerge.core.planning.model import MergePlan
 
 
-def spec(plan: MergePlan) -> OutputSpec:
-    assert plan.out is not None
-    files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
-    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
+@dataclass(frozen=True)
+class AsCheckpoint(OutputKind):
+    """A merge as a checkpoint, or a sweep as several."""
 
+    def spec(self, plan: MergePlan) -> OutputSpec:
+        assert plan.out is not None
+        files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
+        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
 
-def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
-    with closing(shards_of(plan, output)) as shards:
-        passes.count()
-        passes.merge(shards)
-        written = shards.finish(passes.listen)
-    records = records_of(plan, passes, written, seen, began)
-    write_sidecars(plan, records, output.staging)
-    return records
+    def write(
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+    ) -> tuple[Record, ...]:
+        with closing(shards_of(plan, output)) as shards:
+            passes.count()
+            passes.merge(shards)
+            written = shards.finish(passes.listen)
+        records = records_of(plan, passes, written, seen, began)
+        write_sidecars(plan, records, output.staging)
+        return records
 
 
 def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
@@ -42,4 +48,4 @@ def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
     return Shards(plan, Writer(staging, shards, output.journal.before_sync))
 
 
-CHECKPOINT = OutputKind(spec, write)
+CHECKPOINT = AsCheckpoint()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ramerge.core.engine.executors.executor import Executor
-from ramerge.core.engine.outputs import kind_of, open_output
+from ramerge.core.engine.outputs import OutputKind, open_output
 from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import Record
 from ramerge.core.engine.recorded import refuse_other_models
@@ -62,7 +62,8 @@ def execute(
                 whole.finish()
             passes.keep()
             return records_of(plan, passes, 0, seen, began)
-        kind = kind_of(plan)
+        kind = plan.kind
+        assert isinstance(kind, OutputKind)
         with open_output(kind.spec(plan), fresh=fresh) as output:
             passes.journal = output.journal
             records = kind.write(plan, passes, output, seen, began)

@@ -90,7 +90,7 @@ def _work(plan: MergePlan) -> Iterator[object]:
     for tensor in plan.tensors:
         yield values_of(tensor, named, seen)
     yield from ((shard.name, shard.header, shard.file_bytes) for shard in plan.shards)
-    yield plan.rounds, sorted(plan.companions), plan.below is not None, plan.adapter and plan.adapter.settings
+    yield plan.rounds, sorted(plan.companions), plan.kind
 
 
 def _digest(*values: object) -> str:

@@ -1,21 +1,26 @@
 """Outputs: what a merge can be written as, and the folder that is built for it, with its journal.
 
-The core writes checkpoints; wings add kinds of output, which are found by name.
+The core writes checkpoints; features and plug-ins add kinds of output, which are found by name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from ramerge.core.engine.journal import Journal
 from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import Record
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import unknown
 from ramerge.core.output.build import build_output, hidden_folder_of
 from ramerge.core.output.staging import SPOOL, StagingDir
 from ramerge.core.output.targets import OutputTarget
+from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.registry import Registry
 
@@ -72,25 +77,56 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
         yield OpenOutput(staging, journal, work / SPOOL)
 
 
-@dataclass(frozen=True)
-class OutputKind:
-    """A kind of output.
+class OutputKind(PlannedKind, ABC):
+    """A kind of output: what a merge is written as.
+
+    A subclass is a frozen dataclass; its fields are the settings of the kind, which the command line takes as options
+    where they have `sdk.options.about`. An instance with the default settings is found by its entry point in the group
+    `ramerge.outputs`, whose name, such as `delta`, makes the flag `--as-delta`.
 
     Attributes:
-        spec: what is built for a plan with an output folder.
-        write: takes the plan, its passes, what `spec` describes (opened), warnings from before the first pass, and when
-            the run began, on the monotonic clock. Runs the passes, writes everything into the folder that is open, and
-            returns a record for each point.
+        help: of the flag.
     """
 
-    spec: Callable[[MergePlan], OutputSpec]
-    write: Callable[[MergePlan, Passes, OpenOutput, Sequence[str], float], tuple[Record, ...]]
+    help: ClassVar[str] = ""
+
+    @abstractmethod
+    def spec(self, plan: MergePlan) -> OutputSpec:
+        """What is built for a plan with an output folder."""
+
+    @abstractmethod
+    def write(
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+    ) -> tuple[Record, ...]:
+        """Run the passes and write everything into the folder.
+
+        Args:
+            plan: the plan; `plan.kind_details` is what `details` returned.
+            passes: of the plan.
+            output: what `spec` describes, opened.
+            seen: warnings from before the first pass.
+            began: when the run began, on the monotonic clock.
+
+        Returns:
+            A record for each point.
+        """
 
 
-OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)
-"""The kinds by name: `checkpoint`, and `delta` and `adapter` of the wing of deltas."""
+OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)  # type: ignore[type-abstract]
+"""The kinds by name."""
+CHECKPOINT = "checkpoint"
+"""The usual kind."""
 
 
-def kind_of(plan: MergePlan) -> OutputKind:
-    """The kind that a plan is written as."""
-    return OUTPUT_KINDS["adapter" if plan.adapter is not None else "checkpoint" if plan.below is None else "delta"]
+def output_kind(kind: str | OutputKind) -> OutputKind:
+    """A kind by its name, or itself.
+
+    Raises:
+        RecipeError: no kind has the name.
+        PluginError: it cannot be loaded.
+    """
+    if isinstance(kind, OutputKind):
+        return kind
+    if kind not in OUTPUT_KINDS:
+        raise RecipeError(f"kind: {unknown('kind of output', kind, sorted(OUTPUT_KINDS), few=True)}")
+    return OUTPUT_KINDS[kind]

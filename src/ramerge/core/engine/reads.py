@@ -23,6 +23,7 @@ from ramerge.core.foundation.progress import Listener, silence
 from ramerge.core.methods.base import Statistic
 from ramerge.core.methods.means import one_of
 from ramerge.core.planning import cached_counts
+from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import Batch, MergePlan, TensorPlan, Tie
 from ramerge.core.recipe.points import means_of
 from ramerge.core.tensors.identity import check_unchanged
@@ -56,7 +57,8 @@ class Passes:
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
-        self.plan = replace(plan, out=plan.out if isinstance(plan.out, Path) else None, below=None, adapter=None)
+        out = plan.out if isinstance(plan.out, Path) else None
+        self.plan = replace(plan, out=out, kind=PlannedKind(), kind_details=None)
         self._executor = executor
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.files)

@@ -166,9 +166,9 @@ def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingD
 
 
 def files_of(
-    plan: MergePlan, point: Point, record: Record, *, always_index: bool = False
+    plan: MergePlan, point: Point, record: Record, *, always_index: bool = False, folder: str | None = None
 ) -> Iterator[tuple[str, Location | str]]:
-    """The files of a merged model that are not weights, by name: a file to copy, or a text."""
+    """The files of a merged model that are not weights, by name: files to copy, or texts. `folder`: as for the card."""
     if always_index or [shard.name for shard in plan.shards] != [ONE_FILE]:
         parts = [part for tensor in plan.tensors for part in tensor.parts]
         index = {
@@ -186,7 +186,7 @@ def files_of(
         vocabulary=plan.vocabulary,
         apart=plan.untied,
     )
-    yield "README.md", model_card(plan, point, record)
+    yield "README.md", model_card(plan, point, record, folder=folder)
     yield "ramerge.yaml", resolved(plan, point).to_yaml()
     yield "ramerge.json", record.to_json()
 

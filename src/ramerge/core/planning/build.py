@@ -13,14 +13,15 @@ from ramerge.core.formats.encodings.decode import stated_dtype
 from ramerge.core.foundation.limits import read_limits
 from ramerge.core.foundation.text import message
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, Statistic
-from ramerge.core.options import AsAdapter, Options
+from ramerge.core.options import Options
 from ramerge.core.output import remote_output
 from ramerge.core.output.targets import OutputTarget, free_bytes, problems_of
-from ramerge.core.planning import adapters, cached_counts, checks
+from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.devices import place
 from ramerge.core.planning.duration import seconds
 from ramerge.core.planning.findings import Findings, gathered
 from ramerge.core.planning.inputs import OpenedInputs, open_inputs
+from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.layout import Matched, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
 from ramerge.core.planning.model import MergePlan, PlannedContents, TensorPlan, Tie
@@ -31,12 +32,12 @@ from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, ro
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
-from ramerge.core.storage.own_files import BLOCK
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.tensor import Tensor
 
 _OPTIONS = Options()
+_MODEL = PlannedKind()
 
 
 def make_plan(
@@ -45,8 +46,7 @@ def make_plan(
     options: Options = _OPTIONS,
     *,
     in_memory: bool = False,
-    as_delta: bool = False,
-    as_adapter: AsAdapter | None = None,
+    kind: PlannedKind = _MODEL,
     observed: Sequence[Statistic] = (),
     notes: Sequence[str] = (),
 ) -> MergePlan:
@@ -57,8 +57,7 @@ def make_plan(
         out: the output folder, local or remote, if it is known.
         options: how the merge will be carried out; `threads`, `max_memory`, `overwrite`, `cache` and `strict` apply.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
-        as_delta: whether the output is a delta on the base.
-        as_adapter: how the output becomes a LoRA adapter; None for a model or a delta.
+        kind: what the output is written as.
         observed: statistics that will be counted instead of a merge; the plan includes the memory for them.
         notes: further notes for the plan.
 
@@ -69,23 +68,14 @@ def make_plan(
     findings = Findings(recipe.document)
     inputs = _opened(points, findings)
     points = checks.suit_adapters(points, inputs, findings)
-    if as_adapter is not None:
-        adapters.check(as_adapter, points, inputs, findings, in_memory=in_memory)
-        points = adapters.in_float32(points, findings)
+    points = kind.points(points, inputs, findings, in_memory=in_memory)
     sends = out is not None and not isinstance(out, Path)
-    alone = in_memory or as_adapter is not None  # nothing but tensors is given, or written
+    alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
     contents = _contents(points, inputs, findings, observed, cache=options.cache, alone=alone)
-    if as_delta:
-        checks.check_delta(points, inputs, findings, in_memory=in_memory)
-        contents = replace(contents, below=inputs.opened_base)
-    if as_adapter is not None:
-        if as_delta:
-            findings.problem("--as-adapter and --as-delta: an output is only one of them")
-        made = adapters.plan_adapter(as_adapter, points, inputs, contents.tensors, findings)
-        contents = replace(contents, adapter=made)
+    details = kind.details(points, inputs, contents.tensors, findings)
     checks.note_rounded_base(contents.tensors, findings)
     checks.note_coarse_agents(contents.tensors, points, findings)
-    fewest = BLOCK if as_delta else SMALLEST_BLOCK  # a delta's blocks are compared as a whole
+    fewest = kind.least_block or SMALLEST_BLOCK
     resources = cut(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
@@ -98,10 +88,8 @@ def make_plan(
         replace(resources, solving_seconds=took),
         findings,
     )
-    size = 0 if as_delta else None  # how large a delta becomes is known when it is made
-    if contents.adapter is not None:
-        size = adapters.spooled_bytes(contents.adapter, contents.tensors)
-        resources = adapters.with_peak(contents.adapter, resources, limits, findings)
+    resources = kind.resources(details, resources, limits, findings)
+    size = kind.least_bytes(details, contents.tensors)
     disk_free = _check_output(out, points, inputs, contents, findings, options=options, size=size)
     raised = findings.warnings if options.strict else []
     return MergePlan(
@@ -115,6 +103,8 @@ def make_plan(
         adapters=inputs.adapters,
         **vars(contents),
         resources=resources,
+        kind=kind,
+        kind_details=details,
         disk_free=disk_free,
         strict=options.strict,
         notes=tuple(map(message, (*gathered(findings.notes, list(inputs.agents)), *notes))),

@@ -404,21 +404,3 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], f
 
 def _is_coarser(dtype: str, other: str) -> bool:
     return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")
-
-
-def check_delta(points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool) -> None:
-    """Refuse what cannot be a delta on the base."""
-    recipe, base = points[0].recipe, inputs.opened_base
-    if in_memory or points[0].name:
-        findings.problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
-    if recipe.base is None:
-        findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
-    elif base is not None and base.quantized is not None:
-        findings.problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
-    elif base is not None and base.untied:
-        findings.problem(
-            f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a delta "
-            "cannot untie them; leave --as-delta out"
-        )
-    elif base is not None and base.lineage:
-        findings.problem(f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply")

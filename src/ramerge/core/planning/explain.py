@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 
 from ramerge.core.foundation.text import brief
-from ramerge.core.planning.adapters import spooled_bytes
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 
@@ -52,7 +51,7 @@ def explain(made: MergePlan) -> list[str]:
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
             ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
-            ("write", _written(made, values["bytes_written"])),
+            ("write", made.kind.written(made, _bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
             *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
@@ -70,13 +69,6 @@ def explain(made: MergePlan) -> list[str]:
         else f"ready to {'merge' if made.method.combines else 'convert'}"
     )
     return lines
-
-
-def _written(made: MergePlan, size: int) -> str:
-    if made.adapter is not None:
-        kept = spooled_bytes(made.adapter, made.tensors)
-        return "a LoRA adapter" + (f"; {_bytes(kept)} are next to it until its factors are made" if kept else "")
-    return _bytes(size) + (" at most, as a delta" if made.below else "")
 
 
 def _many(count: int, what: str, ending: str = "s") -> str:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
 from ramerge.core.foundation.text import enumerated, without_secrets
@@ -15,7 +15,6 @@ from ramerge.core.kernels.formats import loop_of
 from ramerge.core.kernels.piece import arithmetic, computed
 from ramerge.core.methods.base import FEW, Layer, Method, Statistic
 from ramerge.core.methods.moved import ORDERED, absolute
-from ramerge.core.options import AsAdapter
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.output.write import Shard
 from ramerge.core.recipe.layers import layer_of
@@ -25,12 +24,13 @@ from ramerge.core.storage.location import Location
 from ramerge.core.storage.models import FoundModel
 from ramerge.core.tensors import scaled
 from ramerge.core.tensors.arena import room
-from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.identity import Identity
-from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.scaled import Scaled
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.weighted import Weighted
+
+if TYPE_CHECKING:
+    from ramerge.core.planning.kinds import PlannedKind
 
 # Numbers of an element while many agents are summed: the origin, the sum, and what the result is made of.
 _BYTES_OF_MANY = 5 * 8
@@ -336,55 +336,6 @@ class Resources:
         return self.peak_memory_bytes + (workers - self.workers) * self.worker_bytes
 
 
-class AdapterTerm(NamedTuple):
-    """A product that is a part of a matrix's update: its factor, and the origin that has it."""
-
-    factor: float
-    product: LowRank
-
-
-class AdaptedMatrix(NamedTuple):
-    """A matrix that an adapter changes.
-
-    Attributes:
-        tensor: its number in the plan.
-        module: the module's name, as PEFT has it.
-        transposed: whether the model stores it as (in, out).
-        is_embedding: whether it is a table of embeddings, whose factors have names of their own.
-        terms: the products whose sum its update is; None if its update is decomposed.
-        copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
-            their factors: if these are not equal, the update is decomposed, too.
-    """
-
-    tensor: int
-    module: str
-    transposed: bool
-    is_embedding: bool
-    terms: tuple[AdapterTerm, ...] | None
-    copies: tuple[Tensor, ...] = ()
-
-
-@dataclass(frozen=True)
-class AdapterPlan:
-    """An adapter as output.
-
-    Attributes:
-        settings: what is asked for.
-        matrices: the matrices that may become factors.
-        others: numbers of the tensors that may have moved and are no such matrices.
-        peak_bytes: the most memory that decomposing a matrix takes.
-        config: the base's `config.json`.
-        tied: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
-    """
-
-    settings: AsAdapter
-    matrices: tuple[AdaptedMatrix, ...]
-    others: tuple[int, ...]
-    peak_bytes: int
-    config: Mapping[str, Any]
-    tied: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, kw_only=True)
 class PlannedContents:
     """The tensors of the output, and what is read for them.
@@ -402,8 +353,6 @@ class PlannedContents:
         remembered: stored results of earlier reads of the same files, by statistic and part of the model.
         bytes_read: bytes of weights that are read, in all passes together.
         bytes_written: bytes of the output's safetensors files, of all points.
-        below: the model on which the output is a delta; None if the output is a checkpoint.
-        adapter: how the output becomes a LoRA adapter; None if it does not.
         dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
             output is quantized like it.
         stated: the dtype that the base's `config.json` states.
@@ -421,8 +370,6 @@ class PlannedContents:
     remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
     bytes_read: int = 0
     bytes_written: int = 0
-    below: Checkpoint | None = field(default=None, repr=False)
-    adapter: AdapterPlan | None = field(default=None, repr=False)
     dequantized_to: str | None = None
     stated: str | None = None
 
@@ -442,6 +389,8 @@ class MergePlan(PlannedContents):
         formats: how base and agents are stored, by name; those that could be opened.
         resources: threads, blocks and memory.
         disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
+        kind: what the output is written as.
+        kind_details: what the kind has decided.
         strict: whether warnings are problems, also those that come later, during the merge.
         notes: further information for the user.
         warnings: what can be merged, but is probably not what the user wants.
@@ -457,6 +406,8 @@ class MergePlan(PlannedContents):
     adapters: tuple[str, ...]
     formats: Mapping[str, str]
     resources: Resources
+    kind: PlannedKind
+    kind_details: Any = field(default=None, repr=False)
     disk_free: int | None = None
     strict: bool = False
     notes: tuple[str, ...] = ()

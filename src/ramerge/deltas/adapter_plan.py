@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
-from ramerge.core.formats.adapter import is_stored_transposed, module_of
-from ramerge.core.foundation.limits import ResourceLimits
-from ramerge.core.foundation.text import quoted
-from ramerge.core.options import AsAdapter
-from ramerge.core.planning.findings import Findings, listed
-from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import AdaptedMatrix, AdapterPlan, AdapterTerm, Resources, TensorPlan
-from ramerge.core.planning.resources import BASELINE_BYTES
-from ramerge.core.recipe.points import Point
-from ramerge.core.tensors.embeddings import head_of, tied_embedding
-from ramerge.core.tensors.lowrank import LowRank
-from ramerge.core.tensors.tensor import Stored, Tensor
+from ramerge.deltas.kinds import AsAdapter
+from ramerge.sdk.formats import is_stored_transposed, module_of
+from ramerge.sdk.machine import ResourceLimits
+from ramerge.sdk.plans import BASELINE_BYTES, Findings, OpenedInputs, Resources, TensorPlan, listed
+from ramerge.sdk.recipes import Point
+from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
+from ramerge.sdk.text import quoted
 
 ENERGY = 0.99
 """The share that is kept of an update that no factors are known of, unless a rank or a share is given."""
@@ -37,8 +33,57 @@ _OF_EXPERTS = re.compile(r"\.experts\.\d+\.|\b(mlp|block_sparse_moe|feed_forward
 _EMBEDDING = re.compile(r"(?:^|\.)(?:w[tp]e|\w*embed(?!_out)\w*)\.weight$")
 
 
+class AdapterTerm(NamedTuple):
+    """A product that is a part of a matrix's update: its factor, and the origin that has it."""
+
+    factor: float
+    product: LowRank
+
+
+class AdaptedMatrix(NamedTuple):
+    """A matrix that an adapter changes.
+
+    Attributes:
+        tensor: its number in the plan.
+        module: the module's name, as PEFT has it.
+        transposed: whether the model stores it as (in, out).
+        is_embedding: whether it is a table of embeddings, whose factors have names of their own.
+        terms: the products whose sum its update is; None if its update is decomposed.
+        copies: what products lie over in place of the base's tensor, such as the output embeddings that PEFT saves with
+            their factors: if these are not equal, the update is decomposed, too.
+    """
+
+    tensor: int
+    module: str
+    transposed: bool
+    is_embedding: bool
+    terms: tuple[AdapterTerm, ...] | None
+    copies: tuple[Tensor, ...] = ()
+
+
+@dataclass(frozen=True)
+class AdapterPlan:
+    """An adapter as output.
+
+    Attributes:
+        settings: what is asked for.
+        matrices: the matrices that may become factors.
+        others: numbers of the tensors that may have moved and are no such matrices.
+        peak_bytes: the most memory that decomposing a matrix takes.
+        config: the base's `config.json`.
+        tied: names of the input embedding that the base ties, and of its output embedding; empty if it does not.
+    """
+
+    settings: AsAdapter
+    matrices: tuple[AdaptedMatrix, ...]
+    others: tuple[int, ...]
+    peak_bytes: int
+    config: Mapping[str, Any]
+    tied: tuple[str, ...] = ()
+
+
 def in_float32(points: Sequence[Point], findings: Findings) -> tuple[Point, ...]:
-    """The merges as an adapter is made of them: not rounded to the base's dtype."""
+    """The merges of which an adapter is made: not rounded to the base's dtype."""
     if points[0].recipe.dtype not in (None, "float32"):
         text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
         findings.problems.append(findings.document.where(("dtype",), text))

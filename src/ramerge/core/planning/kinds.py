@@ -1,0 +1,55 @@
+"""Kinds of output, as far as a plan must know them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from ramerge.core.foundation.limits import ResourceLimits
+from ramerge.core.planning.findings import Findings
+from ramerge.core.planning.inputs import OpenedInputs
+from ramerge.core.planning.model import MergePlan, Resources, TensorPlan
+from ramerge.core.recipe.points import Point
+
+
+class PlannedKind:
+    """How planning treats a kind of output. As it stands here, it is a whole model.
+
+    Attributes:
+        least_block: elements of the smallest block that is useful; None for that of a model.
+        has_companions: whether the files that belong to a model, such as its tokenizer, lie next to the weights.
+    """
+
+    least_block: ClassVar[int | None] = None
+    has_companions: ClassVar[bool] = True
+
+    def points(
+        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
+    ) -> Sequence[Point]:
+        """The merges as they are carried out for this kind. Problems are added to `findings`.
+
+        Args:
+            points: the merges of the recipe.
+            inputs: the opened models.
+            findings: gets a problem for everything that cannot be written as this kind.
+            in_memory: whether merged tensors are passed to a function instead of being written.
+        """
+        return points
+
+    def details(
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
+    ) -> Any:
+        """Everything else that this kind decides before weights are read; `MergePlan.kind_details`. It must pickle."""
+        return None
+
+    def least_bytes(self, details: Any, tensors: Sequence[TensorPlan]) -> int | None:
+        """Bytes that the output takes at least while it is built; None for those of a model."""
+        return None
+
+    def resources(self, details: Any, resources: Resources, limits: ResourceLimits, findings: Findings) -> Resources:
+        """The resources of the merge, with what this kind needs beside."""
+        return resources
+
+    def written(self, plan: MergePlan, size: str) -> str:
+        """What a plan says of the output: by default the size of the model."""
+        return size

@@ -1,0 +1,174 @@
+"""Kinds of output on a base: `ramerge merge --as-delta` and `--as-adapter`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from ramerge import Record
+from ramerge.sdk.machine import ResourceLimits
+from ramerge.sdk.options import about, documented
+from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec
+from ramerge.sdk.passes import Passes
+from ramerge.sdk.plans import Findings, MergePlan, OpenedInputs, Resources, TensorPlan
+from ramerge.sdk.recipes import Point
+from ramerge.sdk.storage import BLOCK
+from ramerge.sdk.tensors import Checkpoint
+
+if TYPE_CHECKING:
+    from ramerge.deltas.adapter_plan import AdapterPlan
+
+
+@dataclass(frozen=True)
+class AsDelta(OutputKind):
+    """A merge as a delta on its base; `kind_details` is the opened base."""
+
+    help: ClassVar[str] = "Write only what changes of the base; `ramerge apply` gives the model."
+    least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
+
+    def points(
+        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
+    ) -> Sequence[Point]:
+        recipe, base = points[0].recipe, inputs.opened_base
+        if in_memory or points[0].name:
+            findings.problem(
+                "--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor"
+            )
+        if recipe.base is None:
+            findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
+        elif base is not None and base.quantized is not None:
+            findings.problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
+        elif base is not None and base.untied:
+            findings.problem(
+                f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a "
+                "delta cannot untie them; leave --as-delta out"
+            )
+        elif base is not None and base.lineage:
+            findings.problem(
+                f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply"
+            )
+        return points
+
+    def details(
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
+    ) -> Checkpoint | None:
+        return inputs.opened_base
+
+    def least_bytes(self, details: Checkpoint | None, tensors: Sequence[TensorPlan]) -> int:
+        return 0  # how large a delta becomes is known when it is made
+
+    def written(self, plan: MergePlan, size: str) -> str:
+        return f"{size} at most, as a delta"
+
+    def spec(self, plan: MergePlan) -> OutputSpec:
+        from ramerge.deltas.output import spec
+
+        return spec(plan)
+
+    def write(
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+    ) -> tuple[Record, ...]:
+        from ramerge.deltas.output import write
+
+        return write(plan, passes, output, seen, began)
+
+
+@documented
+@dataclass(frozen=True, kw_only=True)
+class AsAdapter(OutputKind):
+    """A merge as a LoRA adapter of PEFT on its base.
+
+    A sum of adapters stays one exactly: factors are concatenated. Every other matrix gets two factors by a truncated
+    singular value decomposition, and the record says what that loses.
+
+    Example:
+        >>> record = ramerge.merge("recipe.yaml", "adapter", kind=ramerge.AsAdapter(rank=8, save_modules=True))
+        >>> max(layer["rank"] for layer in record.adapter.values())
+        8
+    """
+
+    help: ClassVar[str] = (
+        "Write a LoRA adapter of PEFT on the base: the exact sum of adapters, or a decomposition of each update."
+    )
+    has_companions: ClassVar[bool] = False
+
+    rank: int | None = field(
+        default=None,
+        metadata=about(
+            "--rank",
+            "output",
+            "Of --as-adapter: the largest rank of a matrix; default: what an exact sum or --energy takes.",
+            "R",
+            kind=int,
+        ),
+    )
+    energy: float | None = field(
+        default=None,
+        metadata=about(
+            "--energy",
+            "output",
+            "Of --as-adapter: the share of the squared norm of each matrix's update that is kept; the rank follows. "
+            "Default: 0.99 where no factors are known, unless there is a rank.",
+            "SHARE",
+            kind=float,
+        ),
+    )
+    save_modules: bool = field(
+        default=False,
+        metadata=about(
+            "--save-modules",
+            "output",
+            "Of --as-adapter: save norms, biases and embeddings that the merge changes as a whole (modules_to_save); "
+            "default: refuse them.",
+        ),
+    )
+
+    def points(
+        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
+    ) -> Sequence[Point]:
+        from ramerge.deltas.adapter_plan import check, in_float32
+
+        check(self, points, inputs, findings, in_memory=in_memory)
+        return in_float32(points, findings)
+
+    def details(
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
+    ) -> AdapterPlan | None:
+        from ramerge.deltas.adapter_plan import plan_adapter
+
+        return plan_adapter(self, points, inputs, tensors, findings)
+
+    def least_bytes(self, details: AdapterPlan | None, tensors: Sequence[TensorPlan]) -> int:
+        from ramerge.deltas.adapter_plan import spooled_bytes
+
+        return spooled_bytes(details, tensors) if details is not None else 0
+
+    def resources(
+        self, details: AdapterPlan | None, resources: Resources, limits: ResourceLimits, findings: Findings
+    ) -> Resources:
+        from ramerge.deltas.adapter_plan import with_peak
+
+        return with_peak(details, resources, limits, findings) if details is not None else resources
+
+    def written(self, plan: MergePlan, size: str) -> str:
+        from rich.filesize import decimal
+
+        kept = self.least_bytes(plan.kind_details, plan.tensors)
+        beside = f"; {decimal(kept)} ({kept:,} bytes) are next to it until its factors are made" if kept else ""
+        return f"a LoRA adapter{beside}"
+
+    def spec(self, plan: MergePlan) -> OutputSpec:
+        from ramerge.deltas.adapter_output import spec
+
+        return spec(plan)
+
+    def write(
+        self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
+    ) -> tuple[Record, ...]:
+        from ramerge.deltas.adapter_output import write
+
+        return write(plan, passes, output, seen, began)
+
+
+DELTA, ADAPTER = AsDelta(), AsAdapter()
