@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import ramerge
-from ramerge.core.engine.checkpoint_output import CHECKPOINT, spec
-from ramerge.core.engine.outputs import OUTPUT_KINDS, OutputKind, kind_of
+from ramerge.core.engine.checkpoint_output import CHECKPOINT
+from ramerge.core.engine.outputs import OUTPUT_KINDS, OutputKind
 from tests.checkpoints import recipe, write_simple
 from tests.plans import planned
 
@@ -22,18 +22,18 @@ def test_the_large_files_are_those_of_the_spec(vary: object, tmp_path: Path) -> 
     else:
         ramerge.sweep(source, out, vary=vary)
     made = {path.relative_to(out).as_posix(): path.stat().st_size for path in out.rglob("*.safetensors")}
-    assert dict(spec(plan).files) == made and len(made) > 1
+    assert dict(CHECKPOINT.spec(plan).files) == made and len(made) > 1
 
 
 def test_the_fingerprint_follows_the_recipe(tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     first, same, other = (
-        spec(planned(each, tmp_path / "out")).fingerprint for each in (source, source, source | {"method": "ram"})
+        CHECKPOINT.spec(planned(each, tmp_path / "out")).fingerprint for each in (source, source, source | {"method": "ram"})
     )
     assert first == same != other
 
 
 def test_a_plan_without_a_delta_is_written_as_checkpoints(tmp_path: Path) -> None:
     plan = planned(recipe(tmp_path, write_simple(tmp_path)), tmp_path / "out")
-    assert kind_of(plan) is CHECKPOINT is OUTPUT_KINDS["checkpoint"]
+    assert plan.kind is CHECKPOINT is OUTPUT_KINDS["checkpoint"]
     assert isinstance(OUTPUT_KINDS["delta"], OutputKind)
