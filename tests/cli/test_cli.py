@@ -201,8 +201,12 @@ def test_methods_are_listed_with_parameters_and_source() -> None:
 
 
 def test_methods_are_in_the_table_under_their_own_names() -> None:
-    folder = Path(methods.__file__).parent.parent
-    files = [f"{room}.{path.stem}" for room in ("methods", "soups") for path in (folder / room).glob("[a-z]*.py")]
+    folder = Path(methods.__file__).parents[2]
+    files = [
+        f"{room}.{path.stem}"
+        for room in ("core.methods", "soups")
+        for path in folder.joinpath(*room.split(".")).glob("[a-z]*.py")
+    ]
     found = [value for file in files for value in vars(import_module(f"ramerge.{file}")).values()]
     named = {value.name: value for value in found if isinstance(value, Method)}
     assert named == dict(METHODS)

@@ -28,7 +28,8 @@ def test_the_large_files_are_those_of_the_spec(vary: object, tmp_path: Path) -> 
 def test_the_fingerprint_follows_the_recipe(tmp_path: Path) -> None:
     source = recipe(tmp_path, write_simple(tmp_path))
     first, same, other = (
-        CHECKPOINT.spec(planned(each, tmp_path / "out")).fingerprint for each in (source, source, source | {"method": "ram"})
+        CHECKPOINT.spec(planned(each, tmp_path / "out")).fingerprint
+        for each in (source, source, source | {"method": "ram"})
     )
     assert first == same != other
 

@@ -40,7 +40,7 @@ from ramerge.core.registry import Registry
 _INTERRUPTED = 128
 
 COMMANDS: Registry[click.Command] = Registry("ramerge.commands", click.Command, versioned=False)
-"""All commands: those of the core, of its wings and of plug-ins. A command's module is imported when it is run."""
+"""All commands: those of the core, of features and of plug-ins. A command's module is imported when it is run."""
 
 
 class _Commands(click.Group):

@@ -1,10 +1,11 @@
-"""Deltas: what an agent has changed of its base. A wing with its own commands, format and kinds of output.
+"""Deltas: what an agent has changed of its base. With commands, a format and kinds of output.
 
 run, commands     the functions that users call, and the same on the command line
 make              what an agent has changed of its base, into a folder
 rebuild           the agent that deltas give back
+kinds             kinds of output: a delta, a LoRA adapter
 output, patches   a merge that is written as a delta
-adapter_output, factors   a merge that is written as a LoRA adapter, and its factors
+adapter_plan, adapter_output, factors   a merge that is written as a LoRA adapter, and its factors
 record, card      what is known of a delta, and its page
 format, patched   the format, and the origin of its tensors
 layout            the index and the files of a delta

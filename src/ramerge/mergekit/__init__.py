@@ -1,4 +1,4 @@
-"""Recipes in mergekit's form, a wing: the core finds it by its entry point in the group `ramerge.recipes`.
+"""Recipes in mergekit's form: the core finds it by its entry point in the group `ramerge.recipes`.
 
 translate    from there to ramerge's form
 methods      mergekit's methods and their parameters, and what they are here

@@ -1,4 +1,4 @@
-"""Checkpoints along a run: their averages, and where the run is going. A wing with its own methods and command.
+"""Checkpoints along a run: their averages, and where the run is going. With methods and a command.
 
 steps                       which training step an agent is
 uniform, ema, scored        methods: weighted means of checkpoints

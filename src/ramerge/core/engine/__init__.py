@@ -11,7 +11,7 @@ checkpoint_output        the usual kind
 sidecars                 files alongside the weights
 journal                  what was done, so that a run can be resumed
 fingerprint              what a run depends on
-record, card, summary    what a merge did: for programs, as a page, in the terminal
+record, card             what a merge did: for programs, and as a page
 sampling                 samples of the weights of all models
 sanity_checks, warn      warnings about weights
 executors/               process the blocks of a pass; the one that the user chose

@@ -16,5 +16,6 @@ cached_counts    counts of earlier reads
 resources        threads, blocks and memory
 duration         how long solving for matrices takes
 checks, findings further checks; problems, warnings and notes
+kinds            kinds of output, as far as plans must know them
 model            what a plan is
 """
