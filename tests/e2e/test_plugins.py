@@ -89,6 +89,20 @@ def test_the_example_merges_from_flags_and_recipes(installed: Path, tmp_path: Pa
     assert "limit" in refused.stderr
 
 
+def test_the_example_adds_a_kind_of_output(installed: Path, tmp_path: Path) -> None:
+    names = write_simple(tmp_path)
+    models = ["--base", tmp_path / "base", *(f"--agent={name}={tmp_path / name}" for name in names), "--quiet"]
+    assert "--as-npy" in run(installed, "merge", "--help").stdout
+    run(installed, "merge", *models, "--as-npy", tmp_path / "numpy")
+    run(installed, "merge", *models, "--dtype", "float32", tmp_path / "out")
+    expected = read_checkpoint(tmp_path / "out")
+    assert {path.stem for path in (tmp_path / "numpy").glob("*.npy")} == expected.keys()
+    for name, tensor in expected.items():
+        assert np.load(tmp_path / "numpy" / f"{name}.npy").tobytes() == tensor.bits.tobytes()
+    swept = run(installed, "plan", *models, "--as-npy", "--as-delta", tmp_path / "both", code=2)
+    assert "an output is only one of them" in swept.stderr
+
+
 def test_the_example_is_searched(installed: Path, tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     score = "def score(folder):\n    return {'task': float('clipped' in (folder / 'ramerge.json').read_text())}\n"

@@ -1,1 +1,1 @@
-"""A merging method and a format for ramerge."""
+"""A merging method, a format and a kind of output for ramerge."""
