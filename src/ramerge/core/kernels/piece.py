@@ -113,7 +113,7 @@ class Piece:
             return PieceResult(kernel(loop, inputs, form.array(self.out, self.elements), counts), beyond, rounds)
         result = self._row(-1, form.name)
         flagged = kernel(loop, inputs, result, None)
-        return PieceResult(self._round(loop, inputs, result, beyond) or flagged, beyond)
+        return PieceResult(self.round_result(loop, inputs, result, beyond) or flagged, beyond)
 
     def exact(self) -> Piece:
         """The same inputs, with a result of its own in `arithmetic` that nothing rounds or counts."""
@@ -173,7 +173,7 @@ class Piece:
         result = np.ascontiguousarray(numbers, loop.out.real).reshape(-1)
         if loop.out.name != self.out_format:
             piece = self if inputs is not None else replace(self, counts=None)
-            return PieceResult(piece._round(loop, inputs or [], result.view(loop.out.word)))
+            return PieceResult(piece.round_result(loop, inputs or [], result.view(loop.out.word)))
         self.out[:] = result.view(self.out.dtype)
         return PieceResult(not bool(np.isfinite(result).all()))
 
@@ -216,7 +216,7 @@ class Piece:
         form = FORMATS[format]
         return self.scratch[index, : self.elements * form.itemsize].view(form.word)
 
-    def _round(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
+    def round_result(self, loop: Loop, inputs: list[Words], result: Words, beyond: tuple[float, ...] = (0.0,)) -> bool:
         """Round a result to the output, and count what that does; True if something is not finite."""
         real, target = loop.out.name, self.out_format
         if self.seed is not None and loses(loop.out.real, target):
