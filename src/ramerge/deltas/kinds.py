@@ -155,8 +155,8 @@ class AsAdapter(OutputKind):
         from rich.filesize import decimal
 
         kept = self.least_bytes(plan.kind_details, plan.tensors)
-        beside = f"; {decimal(kept)} ({kept:,} bytes) are next to it until its factors are made" if kept else ""
-        return f"a LoRA adapter{beside}"
+        spooled = f"; {decimal(kept)} ({kept:,} bytes) are next to it until its factors are made" if kept else ""
+        return f"a LoRA adapter{spooled}"
 
     def spec(self, plan: MergePlan) -> OutputSpec:
         from ramerge.deltas.adapter_output import spec

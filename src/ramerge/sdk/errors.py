@@ -1,4 +1,4 @@
-"""Reasons of errors, in words. The errors themselves are public names of `ramerge`.
+"""Reasons of errors, human-readable. The errors themselves are public names of `ramerge`.
 
 >>> from ramerge.sdk.errors import reason
 >>> reason(FileNotFoundError(2, "No such file or directory", "model"))

@@ -47,7 +47,7 @@ class PlannedKind:
         return None
 
     def resources(self, details: Any, resources: Resources, limits: ResourceLimits, findings: Findings) -> Resources:
-        """The resources of the merge, with what this kind needs beside."""
+        """The resources of the merge, with those that this kind needs in addition."""
         return resources
 
     def written(self, plan: MergePlan, size: str) -> str:
