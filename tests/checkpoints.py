@@ -14,6 +14,9 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from ramerge.core.engine.recorded import digest_of
+from ramerge.core.formats.open import open_checkpoint
+from ramerge.core.tensors.reader import Files, Reader
 from tests.reference import BITS, NUMBERS, Stored
 
 INTEGERS = {"I64": np.int64, "I32": np.int32, "U8": np.uint8, "BOOL": np.uint8}
@@ -71,16 +74,20 @@ def write_checkpoint(
 
 
 def write_inputs(
-    folder: Path, inputs: Mapping[str, tuple[np.ndarray, np.ndarray]], transposed: Sequence[str] = ()
+    folder: Path, inputs: Mapping[str, tuple[np.ndarray, np.ndarray]], model: Path, transposed: Sequence[str] = ()
 ) -> Path:
-    """Recorded inputs: for each weight rows, which bfloat16 must hold, and how much each of them counts."""
+    """Recorded inputs of a model: for each weight rows, which bfloat16 must hold, and how much each of them counts."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors: dict[str, Stored] = {}
     for name, (rows, weights) in inputs.items():
         tensors |= {f"{name}.rows": floats(rows), f"{name}.counts": floats(weights, "F32")}
     write_safetensors(folder / "inputs.safetensors", tensors)
     places = {name: [f"{name}.rows", f"{name}.counts"] for name in inputs}
-    (folder / "inputs.json").write_text(json.dumps({"inputs": places, "transposed": list(transposed)}))
+    opened = open_checkpoint(model)
+    with Files(opened.files) as files:
+        digest = digest_of([*opened.tensors.values()], Reader(files))
+    about = {"inputs": places, "transposed": list(transposed), "model": digest}
+    (folder / "inputs.json").write_text(json.dumps(about))
     return folder
 
 

@@ -2,7 +2,7 @@ from .analysis.analyze import analyze
 from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
-from .calibration.agreement import Agreement, agreement
+from .calibration.agreement import Agreement, ReplySet, agreement, replies_of
 from .calibration.cached import Ranking, gather, rank
 from .calibration.calibrate import calibrate
 from .calibration.record import CalibrationRecord, CalibrationSettings
@@ -72,6 +72,7 @@ __all__ = [
     "Recommendation",
     "Record",
     "Rename",
+    "ReplySet",
     "Rule",
     "SearchProgress",
     "SearchResult",
@@ -99,6 +100,7 @@ __all__ = [
     "rank",
     "read_recipe",
     "recommend",
+    "replies_of",
     "search",
     "sweep",
 ]

@@ -24,7 +24,7 @@ from ramerge.calibration import calibrate as calibration  # noqa: E402
 from ramerge.calibration.agreement import UNREWARDED, replies_of  # noqa: E402
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines  # noqa: E402
 from ramerge.calibration.inputs import InputRecorder, chosen_positions  # noqa: E402
-from ramerge.calibration.live import LiveModel  # noqa: E402
+from ramerge.calibration.live import LiveModel, SeededDraws  # noqa: E402
 
 BASE = str(AGENTS / "base")
 MODELS = {task.name: str(AGENTS / task.name) for task in TASKS}
@@ -150,15 +150,15 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    greedy = LiveModel.greedy
+    generate = LiveModel.generate
 
     def interrupted(self: LiveModel, asked: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
         calls.append(len(asked))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return greedy(self, asked, *rest)
+        return generate(self, asked, *rest)
 
-    monkeypatch.setattr(LiveModel, "greedy", interrupted)
+    monkeypatch.setattr(LiveModel, "generate", interrupted)
     settings = replace(SETTINGS, batch=2)
     arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
@@ -167,6 +167,74 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     assert calibrate(*arguments, settings=settings)["add"].prompts == 6
     assert calls == [2, 2, 2, 2]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "add"]
+
+
+def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(asked: dict[str, Path], tmp_path: Path) -> None:
+    def replies(name: str, **how: Any) -> list[tuple[int, ...]]:
+        calibrate(
+            BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / name, settings=replace(SETTINGS, **how)
+        )
+        return [each.ids for each in read_exchanges(tmp_path / name / "add/replies.jsonl")]
+
+    one = replies("one", temperature=2.0, batch=1)
+    assert replies("five", temperature=2.0, batch=5) == one
+    assert replies("greedy") != one != replies("other", temperature=2.0, reply_seed=1)
+    assert replies("cold", temperature=1e-4) == replies("again")
+    with pytest.raises(ramerge.PlanError, match="other settings; use --overwrite"):
+        replies("one", temperature=1.9)
+    with pytest.raises(ramerge.RecipeError, match="temperature: nan must be a finite number of at least 0"):
+        replies("bad", temperature=float("nan"))
+
+
+def test_samples_are_distributed_as_the_model_says() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0, -1e9]]).expand(4000, 4)
+    draws = SeededDraws(0.5, [str(place) for place in range(4000)])
+    drawn = draws(torch.empty(4000, 0), logits).argmax(1)
+    shares = torch.bincount(drawn, minlength=4) / 4000
+    assert torch.allclose(shares, torch.softmax(logits[0] / 0.5, 0), atol=0.025)
+    assert shares[3] == 0
+
+
+@pytest.mark.parametrize("fits", [0, 1, 3])
+def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
+    fits: int, asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    generate = LiveModel.generate
+
+    def short(self: LiveModel, asked: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
+        calls.append(len(asked))
+        if len(asked) > fits:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return generate(self, asked, *rest)
+
+    whole = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "whole", settings=SETTINGS)
+    monkeypatch.setattr(LiveModel, "generate", short)
+    arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
+    if not fits:
+        with pytest.raises(
+            ramerge.PlanError, match=r"line \d: a prompt of \d+ tokens: does not fit into the memory of"
+        ):
+            calibrate(*arguments, settings=SETTINGS)
+        assert calls == [6, 3, 1]
+        return
+    assert calibrate(*arguments, settings=SETTINGS)["add"].fingerprint == whole["add"].fingerprint
+    assert calls == ([6, 3, 3] if fits == 3 else [6, 3, 1, 1, 1, 1, 1, 1])
+    files = [(tmp_path / place / "add/replies.jsonl").read_text() for place in ("whole", "out")]
+    assert files[0] == files[1]
+
+
+def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
+    asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+
+    def losses(self: LiveModel, ids: Sequence[int], start: int) -> Any:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(LiveModel, "losses", losses)
+    with pytest.raises(ramerge.PlanError, match=r"a prompt with its reply, \d+ tokens: does not fit into the memory"):
+        ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
 def test_a_kept_reply_of_other_prompts_is_not_taken(asked: dict[str, Path], tmp_path: Path) -> None:
@@ -241,6 +309,51 @@ def test_inputs_of_another_model_are_refused(asked: dict[str, Path], tmp_path: P
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "merged").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"model.nothing.weight": ["rows.x", "weights"]}, "names weights that the base does not have: 'model.nothing"),
+        ({"model.layers.0.self_attn.q_proj.weight": ["rows.x", "weights"]}, "lacks the tensor 'rows.x'"),
+    ],
+)
+def test_inputs_of_weights_or_tensors_that_are_not_there_are_refused_by_the_plan(
+    change: dict[str, list[str]], problem: str, asked: dict[str, Path], tmp_path: Path
+) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    places = json.loads((tmp_path / "out/add/inputs.json").read_text())
+    (tmp_path / "out/add/inputs.json").write_text(json.dumps({**places, "inputs": {**places["inputs"], **change}}))
+    agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
+    found = ramerge.plan({"method": "regmean", "base": BASE, "agents": agents}).problems
+    assert len(found) == 1 and problem in found[0]
+
+
+@pytest.mark.parametrize(
+    ("damage", "problem"),
+    [
+        (lambda whole: whole[:-100], "truncated: tensors run 100 bytes past the file's end"),
+        (lambda whole: bytes(len(whole)), "the header is not JSON"),
+    ],
+)
+def test_damaged_files_of_inputs_are_refused_by_the_plan(
+    damage: Any, problem: str, asked: dict[str, Path], tmp_path: Path
+) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    file = tmp_path / "out/add/inputs.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
+    agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
+    (found,) = ramerge.plan({"method": "regmean", "base": BASE, "agents": agents}).problems
+    assert problem in found
+
+
+def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    places = json.loads((tmp_path / "out/add/inputs.json").read_text())
+    (tmp_path / "out/add/inputs.json").write_text(json.dumps({"inputs": places["inputs"]}))
+    agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
+    with pytest.raises(ramerge.WeightsError, match="does not say of which model the inputs were recorded"):
+        ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
 
 
 def test_the_base_s_inputs_are_taken_for_every_agent(asked: dict[str, Path], tmp_path: Path) -> None:

@@ -252,15 +252,16 @@ def test_damaged_weights_are_named(model: Path, asked: Path, tmp_path: Path) -> 
     assert not (tmp_path / "out/a").exists()
 
 
-def test_from_the_command_line_to_a_merge(model: Path, asked: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("folder", ["a", "a/importance"])
+def test_from_the_command_line_to_a_merge(folder: str, model: Path, asked: Path, tmp_path: Path) -> None:
     agent = llama(tmp_path / "agent")
     base = load_file(model / "model.safetensors")
     save_file({name: tensor * 1.5 for name, tensor in base.items()}, agent / "model.safetensors", {"format": "pt"})
     models = ["--base", str(model), "--agent", f"a={agent}"]
     made = command("calibrate", "--gather", "all", *models, "--prompts", f"a={asked}", str(tmp_path / "c"))
     assert made.returncode == 0, made.stderr
-    assert f"--importance a={tmp_path}/c/a/importance" in made.stdout and "--inputs a=" in made.stdout
-    given = ["--importance", f"a={tmp_path}/c/a/importance"]
+    assert f"--importance a={tmp_path}/c/a " in made.stdout and "--inputs a=" in made.stdout
+    given = ["--importance", f"a={tmp_path}/c/{folder}"]
     merged = command("merge", "--method", "fisher", *models, *given, str(tmp_path / "out"))
     assert merged.returncode == 0, merged.stderr
     weights, found = load_file(tmp_path / "out/model.safetensors"), stored(tmp_path / "c/a/importance")

@@ -79,7 +79,9 @@ def merge(folder: Path, **parameters: Any) -> tuple[dict[str, np.ndarray], dict[
     agents, recorded = {}, {}
     for name in AGENTS:
         recorded[name] = record(folder / name)
-        inputs = write_inputs(folder / f"{name}-inputs", numbers(recorded[name]), recorded[name].transposed)
+        inputs = write_inputs(
+            folder / f"{name}-inputs", numbers(recorded[name]), folder / "base", recorded[name].transposed
+        )
         agents[name] = {"model": str(folder / name), "inputs": str(inputs)}
     recipe = {"method": "regmean", "base": str(folder / "base"), "agents": agents, "parameters": parameters}
     ramerge.merge(recipe, folder / "merged")
@@ -168,7 +170,8 @@ def test_the_prior_takes_over_where_an_expert_saw_few_tokens(tmp_path: Path) -> 
         for name in AGENTS:
             rows = rng.integers(-3, 4, (20, 8)).astype(np.float64)
             places = {f"{key}[{e}]": (rows, np.full(20, (few if e == 2 else 1.0) / 20)) for e in (0, 2)}
-            agents[name] = {"model": str(tmp_path / name), "inputs": str(write_inputs(tmp_path / "in" / name, places))}
+            inputs = write_inputs(tmp_path / "in" / name, places, tmp_path / "base")
+            agents[name] = {"model": str(tmp_path / name), "inputs": str(inputs)}
         ramerge.merge(
             {"method": "regmean", "base": str(tmp_path / "base"), "agents": agents},
             tmp_path / "merged",
@@ -187,7 +190,7 @@ def test_the_prior_takes_over_where_an_expert_saw_few_tokens(tmp_path: Path) -> 
 def test_inputs_of_an_expert_that_is_not_there_are_refused(tmp_path: Path) -> None:
     write_models(tmp_path, "qwen3_moe", stacked=True)
     key = "model.layers.0.mlp.experts.down_proj"
-    inputs = write_inputs(tmp_path / "in", {f"{key}[4]": (np.ones((3, 8)), np.full(3, 1 / 3))})
+    inputs = write_inputs(tmp_path / "in", {f"{key}[4]": (np.ones((3, 8)), np.full(3, 1 / 3))}, tmp_path / "base")
     recipe = {
         "method": "regmean",
         "base": str(tmp_path / "base"),
@@ -203,7 +206,7 @@ def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path) 
     rows = {"model.layers.0.mlp.experts.down_proj[1]": (np.ones((3, 8)), np.full(3, 1 / 3))}
     agents = {}
     for name in AGENTS:
-        inputs = write_inputs(tmp_path / f"{name}-inputs", rows)
+        inputs = write_inputs(tmp_path / f"{name}-inputs", rows, tmp_path / "base")
         recipe = {
             "method": "passthrough", "base": str(tmp_path / "base"), "agents": {name: str(tmp_path / name)}
         }  # fmt: skip

@@ -148,3 +148,17 @@ def test_turns_between_prompt_and_reply_are_read() -> None:
     exchange = speaker(made).given(Prompt("p", None, (USER,), (Reply("7", turns=(SAID, AGAIN)),)))
     assert not isinstance(exchange, str)
     assert made.decode(exchange.ids) == rendered(made, [USER, SAID, AGAIN]) + "7<|end|>"
+
+
+def test_a_prompt_without_its_reply_is_asked_as_it_would_be_read_with_one() -> None:
+    made = tokenizer(SPOKEN, bos=True)
+    thinking = rendered(made, [USER]) + "<think>\n\n</think>\n\n"
+    for text, state, expected in (
+        ("2 + 2", "plain", "<s>2 + 2"),
+        ("<s>2 + 2", "rendered", "<s>2 + 2"),
+        ("Once upon", "decoded", "<s>Once upon"),
+        (decoded(made, thinking), "decoded", thinking),
+    ):
+        found = speaker(made).asked(Prompt("p", text, state=state))
+        assert not isinstance(found, str)
+        assert made.decode(found[0]) == expected

@@ -96,7 +96,7 @@ def written(folder: Path, method: str, agents: Mapping[str, Tensors], **more: An
     if METHODS[method].side is INPUTS:
         recorded = {name: inputs_for(tensors, place) for place, (name, tensors) in enumerate(agents.items())}
         for name, inputs in recorded.items():
-            write_inputs(folder / f"{name}-inputs", inputs)
+            write_inputs(folder / f"{name}-inputs", inputs, folder / name)
             source["agents"][name] = {"model": str(folder / name), "inputs": str(folder / f"{name}-inputs")}
         return source, {"inputs": recorded}
     if not METHODS[method].needs_importance:

@@ -391,7 +391,8 @@ def test_what_is_made_of_recorded_inputs_is_made_once_for_each_point(
     for place, name in enumerate(("base", "one", "two")):
         first, moved = (np.random.default_rng(seed).standard_normal(shape) for seed in (0, place))
         write_checkpoint(tmp_path / name, {key: floats(first + 0.01 * moved * bool(place))})
-    inputs = str(write_inputs(tmp_path / "inputs", {key: (np.ones((2, 128)), np.full(2, 0.5))}))
+    rows = {key: (np.ones((2, 128)), np.full(2, 0.5))}
+    inputs = str(write_inputs(tmp_path / "inputs", rows, tmp_path / "base"))
     agents = {name: {"model": str(tmp_path / name), "inputs": inputs} for name in ("one", "two")}
     made: list[Any] = []
     monkeypatch.setattr(worker, "read_rows", lambda *given: made.append(given) or read_rows(*given))

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramerge.calibration.agreement import interval_between
 from ramerge.searches import evidence
 from ramerge.searches.scores import Measure, Objective, ScoreFailedError, joined, of_items, read_scores
 
@@ -122,3 +123,16 @@ def test_parts_are_joined_item_by_item() -> None:
         joined([read_scores({"a": 1.0}), read_scores({"a": 1.0})])
     with pytest.raises(ScoreFailedError, match="1 item"):
         read_scores({"a": [1]})["a"].half("test")
+
+
+def test_rankings_by_agreement_have_the_intervals_of_a_search() -> None:
+    draw = np.random.default_rng(5)
+    tokens = {"a": draw.integers(1, 9, 16), "b": draw.integers(1, 9, 7)}
+    first, second = (
+        {name: np.stack([draw.exponential(size=len(each)), each], axis=1) for name, each in tokens.items()}
+        for _ in "xy"
+    )
+    ours, theirs = ({name: of_items(items) for name, items in each.items()} for each in (first, second))
+    found = evidence.difference(Objective("mean", lower=True), ours, theirs)
+    assert interval_between(first, second) == pytest.approx((found.low, found.high), abs=1e-12)
+    assert interval_between({"a": first["a"][:1]}, {"a": second["a"][:1]}) is None

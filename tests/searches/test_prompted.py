@@ -161,6 +161,10 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     assert next(iter(found.agreement)).split()[0] == found.method
     assert list(found.agreement.values()) == sorted(found.agreement.values())
     assert {"task_arithmetic", "ram+", "regmean"} <= {name.split()[0] for name in found.agreement}
+    assert found.behind.keys() == {*found.agreement} - {next(iter(found.agreement))}
+    for name, apart in found.behind.items():
+        difference = found.agreement[name] - next(iter(found.agreement.values()))
+        assert apart is not None and apart[0] <= difference <= apart[1]
     record = ramerge.merge({**recipe, "method": "auto"}, "auto")
     assert record.method == found.method
     models = [word for name, model in AGENTS.items() for word in ("--agent", f"{name}={model}")]
@@ -169,7 +173,7 @@ def test_prompts_choose_in_recommend_and_auto(asked: dict[str, str]) -> None:
     assert done.returncode == 0, done.stderr
     first, why, _, last = done.stdout.splitlines()
     assert f"--method {found.method}" in first and ("--prompts" in first) == (found.method == "regmean")
-    assert "negative log-likelihood" in why
+    assert "negative log-likelihood" in why and "apart, 95 %)" in why
     assert last.startswith("compare: ramerge search ") and last.endswith(" SEARCH") and "--prompts code=" in last
 
 

@@ -15,7 +15,7 @@ from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
 from ramerge.ui.draft import EMPTY, checked_draft, models_in, parameters_in, read_draft, with_keys, with_models
 from ramerge.ui.roots import Roots
-from tests.checkpoints import write_simple
+from tests.checkpoints import floats, write_checkpoint, write_simple
 
 
 @pytest.fixture
@@ -145,6 +145,13 @@ def test_buckets_are_not_read_where_only_the_hub_may_be(roots: Roots) -> None:
     shared.check(Document({"agents": {"code": "owner/name"}}))
     with pytest.raises(RecipeError, match="buckets"):
         shared.check(Document({"agents": {"code": "s3://bucket/model"}}))
+
+
+def test_what_was_gathered_of_an_agent_is_no_model(roots: Roots) -> None:
+    for place in ("CALIBRATION/code", "CALIBRATION/code/importance"):
+        write_checkpoint(roots.home / place, {"x.weight": floats([[1.0]])})
+    (roots.home / "CALIBRATION/code/calibration.json").write_text("{}")
+    assert not [label for label, _ in roots.models() if "CALIBRATION" in label]
 
 
 def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Roots) -> None:

@@ -24,7 +24,7 @@ from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, leave_out, open_recipe
-from ramerge.sdk.text import dumped
+from ramerge.sdk.text import dumped, enumerated
 
 ADAPTERS, COPIES, DENSE, PAIR, SPARSE = "adapters", "copies", "dense", "pair", "sparse"
 TRAINED_BY = {"rl": "RL", "sft": "SFT"}
@@ -82,6 +82,7 @@ class Recommendation:
         unknown: sentences about what the evidence does not say.
         agreement: of each merge that was compared on the recipe's prompts, the best first, the mean negative
             log-likelihood per token of the agents' own replies; empty without prompts.
+        behind: the 95 % intervals of the others' differences to the best, as in `Ranking`.
         notes: what is to be known of prompts and replies.
 
     Example:
@@ -102,6 +103,7 @@ class Recommendation:
     evidence: tuple[str, ...]
     unknown: tuple[str, ...]
     agreement: Mapping[str, float] = field(default_factory=dict)
+    behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def applied(self, recipe: AnyRecipe) -> Recipe:
@@ -237,7 +239,10 @@ def by_prompts(
     ranking = ramerge.rank(recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
     prompts = sum(each.prompts for each in ranking.agreements[best].values())
-    against = " and ".join(f"{other:.3f} for `{name}`" for name, other in others)
+    against = " and ".join(f"{other:.3f}{_apart(ranking.behind[name])} for `{name}`" for name, other in others)
+    level = [name for name, apart in ranking.behind.items() if apart is None or apart[0] <= 0]
+    named = enumerated([f"`{name}`" for name in level])
+    unsure = f"; {named} cannot be told apart from it, and more prompts tell more" if level else ""
     which = "right replies" if ranking.rewarded else "replies"
     return replace(
         by_weights,
@@ -247,12 +252,18 @@ def by_prompts(
         check="agreement with the agents, not skill, and few candidates",
         reasons=(
             f"on {prompts:,} {which} of the agents to your prompts its mean negative log-likelihood per token is "
-            f"{value:.3f}, against {against}",
+            f"{value:.3f}, against {against}{unsure}",
             f"by weights alone: `{_merge(suggested)}`",
         ),
         agreement=ranking.means,
+        behind=ranking.behind,
         notes=ranking.notes,
     )
+
+
+def _apart(apart: tuple[float, float] | None) -> str:
+    """The 95 % interval of a difference to the best."""
+    return "" if apart is None else f" ({apart[0]:+.3f} to {apart[1]:+.3f} apart, 95 %)"
 
 
 def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str:

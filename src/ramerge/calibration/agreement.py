@@ -20,7 +20,7 @@ from ramerge import InputError, Options, RecipeError, WeightsError
 from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.evaluation.intervals import interval, ratio
+from ramerge.evaluation.intervals import interval, percentiles, ratio, replicates
 
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
@@ -29,6 +29,9 @@ UNREWARDED = (
     "no rewards are known, so agreement counts all replies, right or wrong: it cannot see where a merge is better than "
     "the agents; give rollouts with rewards, or search and calibrate with --reward file.py:function"
 )
+Items = Mapping[str, NDArray[np.float64]]
+"""For each agent's replies, shape (prompts, 2): sums of negative log-likelihoods, and tokens."""
+
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
 
 
@@ -64,6 +67,10 @@ class ReplySet:
         rewarded: whether only right replies are among them.
         notes: what the user should know.
         counts: by agent, how many replies are scored on, and out of how many.
+
+    Example:
+        >>> ramerge.ReplySet({}, False, ()).rewarded
+        False
     """
 
     exchanges: Mapping[str, Sequence[Exchange]]
@@ -72,7 +79,7 @@ class ReplySet:
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
 
-def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
+def replies_of(calibration: str | Path, names: Sequence[str] | None = None, right_at: float | None = None) -> ReplySet:
     """The replies of a calibration that no statistic has seen, or all if statistics have seen all.
 
     Where rewards are known, only right replies count; an agent without any has no say.
@@ -84,7 +91,12 @@ def replies_of(calibration: Path, names: Sequence[str] | None = None, right_at: 
 
     Raises:
         InputError: there are none, or a file is wrong.
+
+    Example:
+        >>> len(ramerge.replies_of("calibration").exchanges["code"])  # doctest: +SKIP
+        16
     """
+    calibration = Path(calibration)
     names = names or sorted(folder.name for folder in calibration.glob("*") if read_record(folder) is not None)
     if not names:
         raise InputError(f"{calibration}: holds no calibration; run `ramerge calibrate` first")
@@ -190,7 +202,7 @@ def agreement(
     if problems := settings.problems():
         raise RecipeError(problems)
     require_extras()
-    replies = replies_of(Path(calibration), right_at=settings.right_at)
+    replies = replies_of(calibration, right_at=settings.right_at)
     with LiveBase(base, settings, options) as live:
         live.put_model(str(model) if isinstance(model, Path) else model)
         return agreements_in(live.live, replies)
@@ -203,7 +215,27 @@ def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
         WeightsError: a likelihood is not finite.
     """
     (items,) = likelihoods(live, replies)
+    return agreements_of(items)
+
+
+def agreements_of(items: Items) -> dict[str, Agreement]:
+    """The agreement with each agent, from the likelihoods of its replies."""
     return {name: _agreement(each) for name, each in items.items()}
+
+
+def interval_between(first: Items, second: Items) -> tuple[float, float] | None:
+    """The 95 % interval of the first's mean over agents less the second's, on the same replies, drawn by agent.
+
+    Returns:
+        None where an agent has fewer than two replies.
+    """
+    if any(len(each) < 2 for each in first.values()):
+        return None
+    drawn = [
+        replicates(np.stack([first[name], second[name]], axis=1), seed=[number, 0]) for number, name in enumerate(first)
+    ]
+    ours, theirs = np.mean(drawn, axis=0).T
+    return percentiles(ours - theirs)
 
 
 def _agreement(items: NDArray[np.float64]) -> Agreement:

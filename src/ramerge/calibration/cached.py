@@ -6,15 +6,21 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
 from ramerge import Options, OutputError, Recipe, RecipeError
-from ramerge.calibration.agreement import Agreement, agreements_in, replies_of
+from ramerge.calibration.agreement import (
+    Agreement,
+    Items,
+    agreements_of,
+    interval_between,
+    likelihoods,
+    replies_of,
+)
 from ramerge.calibration.calibrate import (
-    IMPORTANCE,
     LiveBase,
     base_of,
     is_whole,
@@ -43,6 +49,8 @@ class Ranking:
         agreements: for each merge the agreement with each agent; the merge with the lowest mean over agents first.
         rewarded: whether only replies that earned their reward count.
         notes: what the user should know.
+        behind: for each merge but the best, the 95 % interval over prompts of its mean less that of the best, on the
+            same replies; None where an agent has fewer than two replies.
 
     Example:
         >>> ramerge.Ranking({}, False, ()).rewarded
@@ -52,6 +60,7 @@ class Ranking:
     agreements: Mapping[str, Mapping[str, Agreement]]
     rewarded: bool
     notes: tuple[str, ...]
+    behind: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)
 
     @property
     def means(self) -> dict[str, float]:
@@ -101,7 +110,7 @@ def gather(
     if not request.is_gathered:
         with request.gathered(options, on_progress or silence):
             pass
-    return {name: request.folder / name / (IMPORTANCE if what == "importance" else "") for name in names}
+    return {name: request.folder / name for name in names}
 
 
 def rank(
@@ -134,16 +143,23 @@ def rank(
     """
     models = models_of(open_recipe(recipe, tensors_of_base))
     names = list(models.agents)
-    found = {}
+    found: dict[str, Items] = {}
     request = _Request.of(models, names, replace(settings, gather="inputs"), options)
     with request.gathered(options, on_progress or silence) as (live, notes):
         replies = replies_of(request.folder, names, settings.right_at)
         start = check(with_inputs(models.as_document(), names, request.folder))
         for name, values in merges.items():
             live.put(start.with_(**values))
-            found[name] = agreements_in(live.live, replies)
-    ranked = Ranking(found, replies.rewarded, (*notes, *replies.notes))
-    return replace(ranked, agreements={name: found[name] for name in sorted(found, key=ranked.means.__getitem__)})
+            (found[name],) = likelihoods(live.live, replies)
+    agreements = {name: agreements_of(items) for name, items in found.items()}
+    means = Ranking(agreements, replies.rewarded, ()).means
+    best, *others = sorted(found, key=means.__getitem__)
+    return Ranking(
+        {name: agreements[name] for name in (best, *others)},
+        replies.rewarded,
+        (*notes, *replies.notes),
+        {name: interval_between(found[name], found[best]) for name in others},
+    )
 
 
 def _has(document: Document, name: str, what: str) -> bool:

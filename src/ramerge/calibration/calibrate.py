@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 import ramerge
 from ramerge import CheckpointError, InputError, Options, PlanError, Progress, Recipe, RecipeError, __version__
+from ramerge.calibration.estimate import CalibrationEstimate, budget_of, estimate, importance_bytes, model_bytes
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
 from ramerge.calibration.layout import shards_of, write_index
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
@@ -35,7 +36,7 @@ from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock
-from ramerge.sdk.formats import PLACES
+from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
 from ramerge.sdk.machine import called, choose_device, install, missing, read_limits
 from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
 from ramerge.sdk.plans import MergePlan, tensors_of_base
@@ -51,9 +52,6 @@ if TYPE_CHECKING:
     from ramerge.calibration.inputs import RecordedInputs
     from ramerge.calibration.live import LiveModel
 
-RECORD_FILE = "calibration.json"
-IMPORTANCE = "importance"
-"""The folder of importances within that of an agent."""
 _INPUTS_FILE = "inputs.safetensors"
 _DIGESTS = "digests.json"
 """SHA-256 of the files of importances, next to them."""
@@ -105,6 +103,25 @@ def calibrate(
     asked = prompts_of(agents, models.prompts, settings)
     with LiveBase(base_of(models), settings, options) as live:
         return gather(live, agents, asked, Path(out), settings, options, on_progress or silence)
+
+
+def estimate_calibration(
+    recipe: AnyRecipe, *, settings: CalibrationSettings = _SETTINGS, options: Options = _OPTIONS
+) -> CalibrationEstimate:
+    """What `calibrate` with these arguments will take at most; no weight is read.
+
+    Raises:
+        RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.
+    """
+    require_extras()
+    models = models_of(open_recipe(recipe, tensors_of_base))
+    agents = {name: agent.plain for name, agent in models.agents.items()}
+    asked = prompts_of(agents, models.prompts, settings)
+    base = LiveBase(base_of(models), settings, options)
+    base.choose()
+    for name, model in agents.items():
+        base.plan_of(model, name)
+    return estimate(base.plan_of(base.base), asked, settings, base.device, base.dtype)
 
 
 def prompts_of(
@@ -179,11 +196,11 @@ class LiveBase:
 
     def __enter__(self) -> LiveBase:
         module: Any = import_module("ramerge.calibration.live")  # torch takes seconds
-        self.device = choose_device(self._settings.device, self._settings.dtype)
-        wanted = self._settings.dtype
-        self.dtype = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
+        self.choose()
         limits = read_limits(self.options.threads, self.options.max_memory)
         plan = self.plan_of(self.base)
+        importances = importance_bytes(plan, self._settings)
+        budget = budget_of(model_bytes(plan, self.dtype), importances, self._settings, self.device)
         with ExitStack() as stack:
             stack.enter_context(module.quiet())
             # a second thread costs more than it gives in a tiny model, and far more on a busy machine
@@ -193,12 +210,18 @@ class LiveBase:
             folder = self._folder(plan)
             advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
             with module.naming_memory(str(folder), self.device, advice):
-                self.live = module.LiveModel(folder, self.device, self.dtype)
+                self.live = module.LiveModel(folder, self.device, self.dtype, budget)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
         self._stack.close()
+
+    def choose(self) -> None:
+        """Choose device and dtype."""
+        wanted = self._settings.dtype
+        self.device = choose_device(self._settings.device, wanted)
+        self.dtype = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
@@ -343,7 +366,7 @@ class _Gathering:
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
             advance(self._passes * len(prompts))
             return kept
-        is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, RECORD_FILE))
+        is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
         if folder.exists() and not is_ours:
             raise PlanError(f"{folder}: exists and is no calibration; remove it, or choose another folder")
         if is_ours and not self.options.overwrite:
@@ -354,7 +377,8 @@ class _Gathering:
         began = time.monotonic()
         plan = self.base.put_model(model, name)
         module: Any = import_module("ramerge.calibration.gather")
-        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), self.settings.max_new)
+        asked = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
+        speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), *asked)
         replies = self._replies(speaker, prompts, fingerprint, advance)
         seen = [each for each in replies if not each.held_out]
         importances = self._importances(speaker, plan, seen, advance) if self.settings.gathers("importance") else {}
@@ -367,7 +391,7 @@ class _Gathering:
         record = self._record(name, weights, fingerprint, replies, recorded, importances, notes, seconds)
         record = _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
-            _write_importances(folder / IMPORTANCE, [tensor.base for tensor in plan.tensors], importances)
+            _write_importances(folder / IMPORTANCES, [tensor.base for tensor in plan.tensors], importances)
         self._journal(name).unlink(missing_ok=True)
         return record
 
@@ -417,8 +441,8 @@ class _Gathering:
     ) -> dict[str, Any]:
         module: Any = import_module("ramerge.calibration.importances")
         names = [tensor.name for tensor in plan.tensors if tensor.base.is_float]
-        advice = "use a device with more memory, shorter prompts, or device=cpu"
-        with import_module("ramerge.calibration.live").naming_memory(speaker.name, self.base.device, advice):
+        live: Any = import_module("ramerge.calibration.live")
+        with live.naming_memory(speaker.name, self.base.device, live.ADVICE):
             found: dict[str, Any] = module.importances_of(self.base.live, speaker.name, seen, names, lambda: advance(1))
         return found
 
@@ -427,7 +451,7 @@ class _Gathering:
 
     def _fingerprint(self, weights: str, prompts: Sequence[Prompt]) -> str:
         said = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
-        settings = {**asdict(self.settings), "device": "", "batch": 0, "right_at": None}
+        settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
         settings["reward"] = (
             digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
         )
@@ -527,7 +551,7 @@ def reward_of(spec: str) -> RewardFunction | None:
 def read_record(folder: Path) -> CalibrationRecord | None:
     """The record of an agent's folder; None if there is none, or if it is of another version."""
     try:
-        values = read_json(folder / RECORD_FILE, RECORD)
+        values = read_json(folder / CALIBRATION, RECORD)
         return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -538,8 +562,8 @@ def is_whole(folder: Path, record: CalibrationRecord) -> bool:
     try:
         digests = dict(record.digests)
         if record.importances:
-            within = read_json(folder / IMPORTANCE / _DIGESTS, RECORD)
-            digests |= {f"{IMPORTANCE}/{name}": digest for name, digest in within.items()}
+            within = read_json(folder / IMPORTANCES / _DIGESTS, RECORD)
+            digests |= {f"{IMPORTANCES}/{name}": digest for name, digest in within.items()}
         return bool(digests) and all(_digest_of(folder / name) == digest for name, digest in digests.items())
     except (OSError, ValueError):
         return False
@@ -571,7 +595,7 @@ def _write(
         names = [REPLIES, *([_INPUTS_FILE, PLACES] if recorded is not None else [])]
         digests = {name: _digest_of(staging.folder / name) for name in names}
         record = replace(record, digests=digests)
-        staging.write(RECORD_FILE, record.to_json())
+        staging.write(CALIBRATION, record.to_json())
     return record
 
 

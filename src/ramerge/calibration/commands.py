@@ -17,6 +17,7 @@ from ramerge.sdk.commands import (
     Decorator,
     as_json,
     command,
+    option,
     options,
     run_options,
     say,
@@ -52,11 +53,13 @@ def calibration_options(*left_out: str) -> Decorator:
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
 @calibration_options()
+@option("run", "--dry-run", is_flag=True, help="Only say what it will take, from headers; nothing is loaded.")
 @options(as_json("the records"), QUIET, DEBUG, run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(
     paths: tuple[str, ...],
     quiet: bool,
     as_json: bool,
+    dry_run: bool,
     calibration: CalibrationSettings,
     options: Options,
     **flags: Any,
@@ -76,11 +79,19 @@ def calibrate(
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from ramerge import RecipeError
     from ramerge.calibration.calibrate import calibrate as run
+    from ramerge.calibration.calibrate import estimate_calibration
     from ramerge.sdk.flags import read_inputs
     from ramerge.sdk.progress import shown
     from ramerge.sdk.text import dumped
 
     document, out = read_inputs(paths, flags)
+    if dry_run:
+        estimate = estimate_calibration(document, settings=calibration, options=options)
+        if as_json:
+            click.echo(dumped(vars(estimate)), nl=False)
+        else:
+            say(estimate.lines())
+        return
     if out is None:
         raise RecipeError("no folder: ramerge calibrate --base BASE --agent NAME=MODEL --prompts NAME=FILE OUT")
     with shown(quiet=quiet or as_json) as listen:
@@ -109,10 +120,10 @@ def calibrate(
 
 def _next(records: Mapping[str, CalibrationRecord], out: str) -> Iterator[str]:
     """The merges that what was gathered is for."""
-    for method, flag, inside, known in (
-        ("regmean", "--inputs", "", [name for name, one in records.items() if one.layers]),
-        ("fisher", "--importance", "/importance", [name for name, one in records.items() if one.importances]),
+    for method, flag, known in (
+        ("regmean", "--inputs", [name for name, one in records.items() if one.layers]),
+        ("fisher", "--importance", [name for name, one in records.items() if one.importances]),
     ):
         if known:
-            given = " ".join(f"{flag} {name}={out}/{name}{inside}" for name in known)
+            given = " ".join(f"{flag} {name}={out}/{name}" for name in known)
             yield f"next: ramerge merge --method {method} ... {given} MERGED"

@@ -27,13 +27,13 @@ class Text:
 
 @dataclass(frozen=True)
 class ChatExample:
-    """A line of messages. The last is the completion if it is the assistant's; otherwise everything counts."""
+    """A line of messages. The last is the reply if it is the assistant's; otherwise everything counts."""
 
     number: int
     messages: Sequence[Mapping[str, Any]]
 
     @property
-    def is_answered(self) -> bool:
+    def has_reply(self) -> bool:
         """Whether the last message is the assistant's."""
         return bool(self.messages[-1]["role"] == "assistant")
 
@@ -72,7 +72,7 @@ class ExampleEncoder:
             if isinstance(rendered, str):
                 return rendered
             context, labels = (self._ids(text) for text in rendered)
-            labels = self._up_to_end(labels) if example.is_answered else labels
+            labels = self._up_to_end(labels) if example.has_reply else labels
         else:
             context = (
                 []
@@ -150,19 +150,19 @@ class ExampleEncoder:
     def _rendered(self, chat: ChatExample) -> tuple[str, str] | str:
         """The chat's context and labels as its template writes them."""
         if not self._tokenizer.chat_template:
-            return "has messages, but the model's tokenizer has no chat template; use prompt and completion"
+            return "has messages, but the model's tokenizer has no chat template; use prompt and reply"
         try:
-            if not chat.is_answered:
+            if not chat.has_reply:
                 return "", self._template(chat.messages, add_generation_prompt=True)
             whole = self._template(chat.messages)
-            # a template may refuse a conversation without a question; then the answer is all there is
+            # a template may refuse a conversation without a question; then the reply is all there is
             context = self._template(chat.messages[:-1], add_generation_prompt=True) if chat.messages[1:] else ""
         except Exception as error:  # a template is code of the model's authors and may raise anything
             return f"the chat template refuses the messages: {error}"
         if not whole.startswith(context):
             return (
-                "the chat template writes the conversation before the answer otherwise when the answer follows; "
-                "use prompt and completion"
+                "the chat template writes the conversation before the reply otherwise when the reply follows; "
+                "use prompt and reply"
             )
         return context, whole.removeprefix(context)
 

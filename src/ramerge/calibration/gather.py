@@ -7,11 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ramerge import InputError, WeightsError
+import torch
+
+from ramerge import InputError, PlanError, WeightsError
 from ramerge.calibration.encode import ChatExample, Example, ExampleEncoder, Text
 from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
-from ramerge.calibration.live import LiveModel
+from ramerge.calibration.live import ADVICE, LiveModel, SeededDraws, naming_memory
 from ramerge.calibration.prompts import Prompt, Reply
 
 RewardFunction = Callable[[Prompt, str], float]
@@ -26,12 +28,16 @@ class Speaker:
         live: the model.
         tokenizer: transformers'.
         most_new: tokens of a reply that is asked for.
+        temperature: at which replies are sampled; 0 for greedy ones.
+        seed: of sampled replies.
     """
 
     name: str
     live: LiveModel
     tokenizer: Any
     most_new: int
+    temperature: float = 0.0
+    seed: int = 0
 
     @property
     def length(self) -> int:
@@ -82,9 +88,7 @@ class Speaker:
 
     def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
         """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
-        ids = self.encoder.prompt(
-            Text(0, None, prompt.text) if prompt.text is not None else ChatExample(0, prompt.messages)
-        )
+        ids = self._prompt(prompt)
         if isinstance(ids, str):
             return ids
         if not ids:
@@ -92,6 +96,16 @@ class Speaker:
         self.check(ids)
         room = max(self.length - self.most_new, self.length // 2, 1)  # a long limit of replies leaves half to prompts
         return ids[-room:], len(ids) > room
+
+    def _prompt(self, prompt: Prompt) -> list[int] | str:
+        if prompt.text is None:
+            return self.encoder.prompt(ChatExample(0, prompt.messages))
+        chat = self.encoder.conversation(prompt.text) if prompt.state == "decoded" else None
+        if chat is None:
+            return self.encoder.prompt(Text(0, None, prompt.text, complete=prompt.state == "rendered"))
+        messages, beginning = chat
+        ids, more = self.encoder.prompt(ChatExample(0, messages)), Text(0, None, beginning, complete=True)
+        return ids if isinstance(ids, str) else [*ids, *self.encoder.prompt(more)]
 
     def check(self, ids: Sequence[int]) -> None:
         """Refuse tokens that the model does not have.
@@ -106,11 +120,13 @@ class Speaker:
             )
 
     def replies(self, prompts: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange]:
-        """Greedy replies to prompts, which are asked at once."""
+        """Replies to prompts, which are asked at once; greedy, or sampled by a seed of each prompt."""
         ends = self.ends
         pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else (ends or (0,))[0]
         most = min(self.most_new, self.length - max(len(ids) for _, ids, _ in prompts))
-        replies = self.live.greedy([ids for _, ids, _ in prompts], max(most, 1), pad, ends)
+        seeds = [f"{self.seed}\n{prompt.key}" for prompt, _, _ in prompts]
+        draws = SeededDraws(self.temperature, seeds) if self.temperature else None
+        replies = self.live.generate([ids for _, ids, _ in prompts], max(most, 1), pad, ends, draws)
         return [
             Exchange(
                 prompt.place,
@@ -138,12 +154,14 @@ def exchanges_of(
         speaker: replies.
         prompts: all of the agent.
         known: by the prompt's key, replies of an earlier run.
-        batch: how many prompts are asked at once; those of similar length are asked together.
+        batch: how many prompts are asked at once; those of similar length are asked together, and fewer from then on
+            where the memory of the device does not suffice.
         reward: what scores replies that come without a reward; None if nothing does.
         on_done: gets the replies of each batch, as soon as they are there.
 
     Raises:
         InputError: prompts cannot be encoded; all are listed.
+        PlanError: the memory does not suffice for a single prompt.
     """
     found = dict(known)
     problems, asked = [], []
@@ -165,15 +183,32 @@ def exchanges_of(
     if given := [found[prompt.key] for prompt in prompts if prompt.key in found]:
         on_done([each for each in given if each not in known.values()])
     asked.sort(key=lambda each: len(each[1]))
-    for start in range(0, len(asked), batch):
-        part = asked[start : start + batch]
+    while asked:
+        part = asked[:batch]
+        said = _said(speaker, part)
+        if said is None:
+            batch = len(part) // 2
+            continue
         replies = [
             replace(_rewarded(reply, prompt, reward), key=prompt.key)
-            for reply, (prompt, _, _) in zip(speaker.replies(part), part, strict=True)
+            for reply, (prompt, _, _) in zip(said, part, strict=True)
         ]
+        asked = asked[batch:]
         found |= {reply.key: reply for reply in replies}
         on_done(replies)
     return [replace(found[prompt.key], key=prompt.key) for prompt in prompts]
+
+
+def _said(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
+    """The replies to prompts; None if there is no memory for so many, and fewer may fit."""
+    try:
+        with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):
+            return speaker.replies(part)
+    except PlanError:
+        if len(part) == 1:
+            raise
+        torch.cuda.empty_cache()  # of a smaller batch, which has blocks of other sizes; does nothing without a GPU
+        return None
 
 
 def _rewarded(exchange: Exchange, prompt: Prompt, reward: RewardFunction | None) -> Exchange:

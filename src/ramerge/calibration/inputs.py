@@ -91,6 +91,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
 
     def __init__(self, live: LiveModel, names: Container[str], most: int, seed: int) -> None:
         super().__init__()
+        self._offloaded = live.offloaded
         self._most = most
         self._seed = seed
         self._stored: dict[int, list[_Stored]] = {}
@@ -117,10 +118,11 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     @override
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is torch.nn.functional.linear:
-            weight = args[1] if len(args) > 1 else (kwargs or {})["weight"]
+            weight = self._home(args[1] if len(args) > 1 else (kwargs or {})["weight"])
             self._see(args[0], weight, weight.stride(-1))
         elif func in _PRODUCTS:
             inputs, weight = (args[place] for place in _PRODUCTS[func])
+            weight = self._home(weight)
             if weight.untyped_storage().data_ptr() not in self._stored:
                 pass
             elif weight.ndim == 2:
@@ -129,6 +131,9 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
                 for rows, one in zip(inputs, weight, strict=True):
                     self._see(rows[rows.any(-1)], one, one.stride(-2))
         return func(*args, **(kwargs or {}))
+
+    def _home(self, weight: torch.Tensor) -> torch.Tensor:
+        return weight if self._offloaded is None else self._offloaded.home(weight)
 
     def _see(self, inputs: torch.Tensor, weight: torch.Tensor, stride: int) -> None:
         """Record what a weight is multiplied with; along its inputs, it has this stride."""

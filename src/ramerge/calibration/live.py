@@ -6,22 +6,26 @@ written, and formats that transformers does not know work, too.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
 
 from ramerge import CheckpointError, MergedTensor, PlanError
 from ramerge.calibration.names import as_stored, parameters_of
+from ramerge.calibration.offload import Offloaded
 from ramerge.sdk.machine import called
 from ramerge.sdk.tensors import FLOATS
 
+ADVICE = "use a device with more memory, shorter prompts, or device=cpu"
 _NAMED = 3
 _VIEWS = 2  # a fused tensor of experts holds at most so many matrices of each expert
 
@@ -35,13 +39,17 @@ class LiveModel:
         device: where it computes.
         dtype: what it computes in.
         targets: for each tensor that a checkpoint of the model stores, the memory that holds it.
+        offloaded: the weights that stay in main memory; None if all are on the device.
     """
 
-    def __init__(self, folder: Path, device: torch.device, dtype: str) -> None:
+    def __init__(self, folder: Path, device: torch.device, dtype: str, budget: int | None = None) -> None:
         self.folder = folder
         self.device = device
         self.dtype = dtype
-        self.model = load_model(folder, dtype).to(device)
+        self.model = load_model(folder, dtype)
+        self.offloaded = Offloaded(self.model, device, budget) if budget is not None else None
+        if self.offloaded is None:
+            self.model.to(device)
         if hasattr(self.model, "set_experts_implementation"):  # else experts are multiplied all at once, unseen
             self.model.set_experts_implementation("eager")
         self.targets = _targets(self.model)
@@ -89,17 +97,43 @@ class LiveModel:
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
     def negative_log_likelihoods(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """-log p of each token from position `start` on, given those before it; float64 on the CPU."""
-        with torch.inference_mode():
+        """-log p of each token from position `start` on, given those before it; float64 on the CPU.
+
+        Raises:
+            PlanError: the memory of the device does not suffice.
+        """
+        with torch.inference_mode(), self._naming_memory(ids):
             return self.losses(ids, start).double().cpu()
 
     def hidden(self, ids: Sequence[int]) -> None:
-        """Run the layers without the output head."""
-        with torch.inference_mode():
+        """Run the layers without the output head.
+
+        Raises:
+            PlanError: the memory of the device does not suffice.
+        """
+        with torch.inference_mode(), self._naming_memory(ids):
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
-    def greedy(self, prompts: Sequence[Sequence[int]], most: int, pad: int, ends: Sequence[int]) -> list[list[int]]:
-        """Greedy continuations of prompts, at most `most` tokens each, with the token that ends them."""
+    def _naming_memory(self, ids: Sequence[int]) -> AbstractContextManager[None]:
+        return naming_memory(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
+
+    def generate(
+        self,
+        prompts: Sequence[Sequence[int]],
+        most: int,
+        pad: int,
+        ends: Sequence[int],
+        draws: LogitsProcessor | None = None,
+    ) -> list[list[int]]:
+        """Continuations of prompts, at most `most` tokens each, with the token that ends them.
+
+        Args:
+            prompts: token ids.
+            most: tokens of a continuation.
+            pad: what is put in front of shorter prompts, unseen.
+            ends: tokens that end a continuation.
+            draws: changes the logits before the largest is taken; None for greedy continuations.
+        """
         longest = max(map(len, prompts))
         ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
         mask = torch.tensor([[0] * (longest - len(one)) + [1] * len(one) for one in prompts], device=self.device)
@@ -107,8 +141,35 @@ class LiveModel:
             max_new_tokens=most, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None, use_cache=True
         )
         with torch.inference_mode():
-            made = self.model.generate(input_ids=ids, attention_mask=mask, generation_config=config)
+            made = self.model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=config,
+                logits_processor=LogitsProcessorList([draws] if draws is not None else []),
+            )
         return [_up_to_end(row, ends) for row in made[:, longest:].tolist()]
+
+
+class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not typed for mypy
+    """Makes the largest logit a sample: with Gumbel noise, it is distributed as the softmax at a temperature.
+
+    Each prompt has noise of its own, so its continuation does not depend on which other prompts are asked at once.
+    Source: Maddison, Tarlow and Minka, A* Sampling, 2014, arXiv 1411.0030, section 2.
+
+    Args:
+        temperature: above 0.
+        seeds: of each prompt.
+    """
+
+    def __init__(self, temperature: float, seeds: Sequence[str]) -> None:
+        self._temperature = temperature
+        digests = [hashlib.sha256(seed.encode()).digest() for seed in seeds]
+        self._generators = [np.random.default_rng(int.from_bytes(digest, "big")) for digest in digests]
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """The logits of the next token of each prompt, with noise."""
+        noise = np.stack([one.gumbel(size=scores.shape[-1]) for one in self._generators])
+        return scores.float() / self._temperature + torch.from_numpy(noise).to(scores.device, torch.float32)
 
 
 def _up_to_end(ids: list[int], ends: Sequence[int]) -> list[int]:

@@ -19,13 +19,12 @@ from ramerge import CheckpointError, InputError
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
 from ramerge.sdk.errors import reason
 from ramerge.sdk.formats import load_file
-from ramerge.sdk.text import JsonLimits, dumped, parse, shown
+from ramerge.sdk.text import MOST_ALIKE, JsonLimits, dumped, first_of, parse, shown
 
 Message = Mapping[str, str]
 
 # a line may hold a conversation of 100,000 tokens with their ids and likelihoods
 _LIMITS = JsonLimits(size=64_000_000, signs=4_000_000)
-_SHOWN_PROBLEMS = 10
 _MOST_PROMPTS = 1_000_000
 _MOST_REPLIES = 64
 _CONVERT = (
@@ -110,12 +109,12 @@ def read_prompts(path: Path, most: int | None = None, seed: int = 0) -> list[Pro
                 draw.add(_prompt(place, rollout))
         except ValueError as error:
             wrong += 1
-            if wrong <= _SHOWN_PROBLEMS:
+            if wrong <= MOST_ALIKE:
                 problems.append(f"{place}: {error}")
         if most is None and draw.is_short:
             raise InputError(f"{path}: holds more than {_MOST_PROMPTS:,} prompts; give a part of them")
     if problems:
-        raise InputError(problems + ([f"and {wrong - _SHOWN_PROBLEMS:,} more"] if wrong > _SHOWN_PROBLEMS else []))
+        raise InputError(first_of(problems, wrong))
     if not draw.found:
         raise InputError(f"{path}: holds no prompts; give JSON Lines or Parquet with prompt or messages")
     return list(draw.found.values())

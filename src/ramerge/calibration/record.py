@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ramerge.sdk.machine import parse_size
 from ramerge.sdk.options import DEVICE, about, documented
 from ramerge.sdk.text import dumped
 
@@ -83,6 +84,20 @@ class CalibrationSettings:
             kind=int,
         ),
     )
+    temperature: float = field(
+        default=0.0,
+        metadata=about(
+            "--temperature",
+            "prompts",
+            "Temperature at which agents are asked; 0: greedy replies. Above 0, replies are sampled by --reply-seed.",
+            "T",
+            kind=float,
+        ),
+    )
+    reply_seed: int = field(
+        default=0,
+        metadata=about("--reply-seed", "prompts", "Seed of sampled replies.", "N", kind=int),
+    )
     reward: str = field(
         default="",
         metadata=about(
@@ -103,6 +118,16 @@ class CalibrationSettings:
         ),
     )
     device: str = field(default="auto", metadata=DEVICE)
+    device_memory: str = field(
+        default="",
+        metadata=about(
+            "--device-memory",
+            "run",
+            "Weights on the device at most, such as 10GB; others stay in main memory, and are copied for each layer. "
+            "Default: 80 % of what is free on a GPU.",
+            "SIZE",
+        ),
+    )
     dtype: str = field(
         default="auto",
         metadata=about(
@@ -129,11 +154,18 @@ class CalibrationSettings:
                 ("max_new", self.max_new, 1),
                 ("batch", self.batch, 1),
                 ("prompt_seed", self.prompt_seed, 0),
+                ("reply_seed", self.reply_seed, 0),
             )
             if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**63
         ]
         if self.right_at is not None and not math.isfinite(self.right_at):
             found.append(f"right_at: {self.right_at!r} must be a finite number")
+        try:
+            parse_size(self.device_memory or "1GB")
+        except ValueError as error:
+            found.append(f"device_memory: {error}")
+        if not 0 <= self.temperature < math.inf:
+            found.append(f"temperature: {self.temperature!r} must be a finite number of at least 0")
         found += [
             f"{name}: {value!r} must be one of {', '.join(values)}"
             for name, value, values in (

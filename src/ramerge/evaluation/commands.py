@@ -103,6 +103,7 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     ramerge/ifeval    IFEval
     ramerge/math      GSM8K, MATH500
     ramerge/rewards   your own prompts, with a reward function
+    ramerge/agreement how likely a model finds the agents' own replies; not skill
 
     \b
     ramerge eval LOGS --task ramerge/tool --base BASE --agent code=CODER --model merged=OUT --serve vllm

@@ -11,9 +11,8 @@ from typing import Any, Literal
 
 from ramerge import EvaluationError
 from ramerge.sdk.errors import reason
-from ramerge.sdk.text import JsonLimits, is_unicode, parse, shown
+from ramerge.sdk.text import MOST_ALIKE, JsonLimits, first_of, is_unicode, parse, shown
 
-_MOST_PROBLEMS = 10
 _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.maxsize, digits=4300)
 
 
@@ -38,15 +37,14 @@ def refuse(problems: Iterable[str]) -> None:
     """Raise `EvaluationError` with the first ten problems and the number of the others, if there are any."""
     found = list(problems)
     if found:
-        more = len(found) - _MOST_PROBLEMS
-        raise EvaluationError(found[:_MOST_PROBLEMS] + ([f"and {more:,} more"] if more > 0 else []))
+        raise EvaluationError(first_of(found))
 
 
 def refuse_duplicates(path: Path, keys: Sequence[str]) -> None:
     """Raises `EvaluationError` where two records have one key."""
     twice = [key for key, count in Counter(keys).items() if count > 1]
     if twice:
-        shown = ", ".join(repr(key) for key in twice[:_MOST_PROBLEMS])
+        shown = ", ".join(repr(key) for key in twice[:MOST_ALIKE])
         raise EvaluationError(f"{path}: {len(twice):,} ids occur more than once: {shown}")
 
 

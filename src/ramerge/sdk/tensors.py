@@ -17,17 +17,20 @@ from ramerge.core.foundation.dtypes import (
 )
 from ramerge.core.tensors.arena import Arena, room
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
-from ramerge.core.tensors.embeddings import head_of, tied_embedding
+from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, head_of, tied_embedding
 from ramerge.core.tensors.header import Header, HeaderEntry, header_bytes, parse_header, read_header
 from ramerge.core.tensors.identity import Identity, check_unchanged, identify
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.reader import MOST_KEPT, Files, Reader, Span, Wanted, threads_for
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
+from ramerge.core.tensors.text_config import text_configs
 
 __all__ = [
     "BITS",
+    "EMBEDDINGS",
     "FLOATS",
     "FROM_FULL_NAME",
+    "HEADS",
     "MOST_KEPT",
     "TORCH_NAMES",
     "Arena",
@@ -54,6 +57,7 @@ __all__ = [
     "parse_header",
     "read_header",
     "room",
+    "text_configs",
     "threads_for",
     "tied_embedding",
     "widest",

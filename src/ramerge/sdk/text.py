@@ -7,10 +7,12 @@
 
 from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read
 from ramerge.core.foundation.text import (
+    MOST_ALIKE,
     brief,
     csv_cell,
     decimals,
     enumerated,
+    first_of,
     is_unicode,
     markdown,
     message,
@@ -24,6 +26,7 @@ from ramerge.core.foundation.text import (
 )
 
 __all__ = [
+    "MOST_ALIKE",
     "RECORD",
     "JsonLimits",
     "brief",
@@ -31,6 +34,7 @@ __all__ = [
     "decimals",
     "dumped",
     "enumerated",
+    "first_of",
     "is_unicode",
     "markdown",
     "message",

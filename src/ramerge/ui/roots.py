@@ -12,7 +12,7 @@ from ramerge import RamergeError, RecipeError
 from ramerge.calibration.prompts import files_of
 from ramerge.sdk.errors import reason
 from ramerge.sdk.files import NO_LINK
-from ramerge.sdk.formats import by_priority
+from ramerge.sdk.formats import CALIBRATION, by_priority
 from ramerge.sdk.recipes import Document, names_in, parts_of
 from ramerge.sdk.storage import is_hub_id, is_remote, on_hub
 from ramerge.sdk.text import is_unicode, quoted
@@ -167,8 +167,11 @@ class Roots:
 
 
 def _walk(folder: Path, depth: int, budget: Iterator[int]) -> Iterator[Path]:
-    """Folders of models in a folder. What is inside of a model is part of it, and links are not followed."""
-    if next(budget, None) is None:
+    """Folders of models in a folder. What is inside of a model is part of it, and links are not followed.
+
+    What `ramerge calibrate` has gathered of an agent is stored as models are, and is none.
+    """
+    if next(budget, None) is None or (folder / CALIBRATION).exists():
         return
     try:
         is_model = any(format.find(folder) is not None for format in by_priority())

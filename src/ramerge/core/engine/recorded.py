@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from ramerge.core.formats.recorded import read_model
+from ramerge.core.formats.recorded import PLACES, read_model
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.planning.findings import key_of
@@ -44,7 +44,9 @@ def digest_of(tensors: Sequence[Tensor], reader: Reader) -> str:
 
 
 def refuse_other_models(plan: MergePlan) -> None:
-    """Refuse inputs that were recorded of another model than the agent or the base.
+    """Refuse inputs that were recorded of another model than the agent or the base, or do not say of which.
+
+    What was given in memory has no file that could say it.
 
     Raises:
         WeightsError: some were; all are listed.
@@ -56,7 +58,8 @@ def refuse_other_models(plan: MergePlan) -> None:
 
 
 def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
-    recorded = {name: model for name, side in plan.sides.items() if (model := read_model(side.folder)) is not None}
+    stored = {name: side for name, side in plan.sides.items() if side.written not in plan.recipe.document.models}
+    recorded = {name: read_model(side.folder) for name, side in stored.items() if (side.folder / PLACES).exists()}
     if not recorded:
         return
     own: Mapping[str, list[Tensor]] = {owner: [] for owner in ("base", *plan.agents)}
@@ -66,9 +69,13 @@ def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
                 own[source.owner].append(source.tensor)
     base = digest_of(own["base"], reader)
     for name, model in recorded.items():
-        if model not in (base, digest_of(own[name], reader)):
+        if model is None:
+            text = f"{PLACES} does not say of which model the inputs were recorded (its key model);"
+        elif model not in (base, digest_of(own[name], reader)):
             text = (
-                f"{plan.sides[name].folder}: holds inputs that were recorded of another model than {name} or the base; "
-                "was it trained on since? Run `ramerge calibrate` again"
+                f"holds inputs that were recorded of another model than {name} or the base (was it trained on since?);"
             )
-            yield plan.recipe.document.where(key_of(name), text)
+        else:
+            continue
+        text = f"{plan.sides[name].folder}: {text} run `ramerge calibrate` again"
+        yield plan.recipe.document.where(key_of(name), text)

@@ -19,6 +19,10 @@ from ramerge.core.storage.location import Location
 
 PLACES = "inputs.json"
 _EXPERT = re.compile(r"(.+)\[(0|[1-9]\d{0,8})\]")
+CALIBRATION = "calibration.json"
+"""The record of what `ramerge calibrate` has gathered of an agent, in its folder."""
+IMPORTANCES = "importance"
+"""The folder of importances within that of an agent."""
 
 
 class Place(NamedTuple):

@@ -17,6 +17,9 @@ Plain = TypeVar("Plain")
 MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
 
+MOST_ALIKE = 10
+"""Of problems that are alike, as those of records in one file, so many are shown."""
+
 NOT_UTF8 = "the path holds bytes that are not UTF-8; rename the folder"
 """About a path that recipes and records, which are UTF-8, cannot name."""
 
@@ -84,6 +87,17 @@ def brief(text: str, most: int = MOST) -> str:
 def enumerated(names: Sequence[str]) -> str:
     """`a`, `a and b`, or `a, b and c`."""
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def first_of(problems: Sequence[str], count: int | None = None) -> list[str]:
+    """The first problems of many alike, and the number of the others.
+
+    Args:
+        problems: the first ten at least.
+        count: how many there are; None if these are all.
+    """
+    more = (len(problems) if count is None else count) - MOST_ALIKE
+    return [*problems[:MOST_ALIKE], *([f"and {more:,} more"] if more > 0 else [])]
 
 
 def decimals(value: float, digits: int) -> str:

@@ -244,7 +244,7 @@ def _matched(
         for name, checkpoint in (inputs.opened_sides if side is IMPORTANCE else {}).items()
     }
     recorded = {
-        name: match_inputs(name, wanted, checkpoint, findings)
+        name: match_inputs(name, wanted, base.tensors, checkpoint, findings)
         for name, checkpoint in (inputs.opened_sides if side is INPUTS else {}).items()
     }
     ties = tuple(tie for _, of_agent in found.values() for tie in of_agent)

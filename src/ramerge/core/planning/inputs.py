@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ from ramerge.core.formats.encodings.decode import ADVICE
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.format import ADAPTER
 from ramerge.core.formats.open import not_a_directory, open_checkpoint, open_stacked
+from ramerge.core.formats.recorded import IMPORTANCES
 from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import enumerated
+from ramerge.core.methods.base import IMPORTANCE
 from ramerge.core.planning.findings import Findings, listed
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
@@ -137,9 +139,9 @@ def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> Open
     """
     agents = {name: _find_agent(agent, recipe, findings, name) for name, agent in recipe.agents.items()}
     sides = {
-        name: _find([folder], recipe, findings, name)
+        name: _within(_find([folder], recipe, findings, name), key)
         for name, agent in recipe.agents.items()
-        for folder in agent.sides.values()
+        for key, folder in agent.sides.items()
     }
     base = _find([recipe.base], recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
     opened_base = _open("", base, recipe, findings) if recipe.base is not None else None
@@ -179,6 +181,12 @@ def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -
     except CheckpointError as error:
         findings.error(error, name)
         return FoundModel("+".join(texts), None)
+
+
+def _within(side: FoundModel, key: str) -> FoundModel:
+    """Importances that are part of what was gathered of an agent; other side inputs as they are."""
+    inner = None if side.directory is None or key != IMPORTANCE.key else side.directory / IMPORTANCES
+    return replace(side, directory=inner) if inner is not None and inner.is_dir() else side
 
 
 def _find_agent(agent: Agent, recipe: Recipe, findings: Findings, name: str) -> FoundModel:

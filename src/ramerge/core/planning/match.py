@@ -73,11 +73,11 @@ def match_importance(
 
 
 def match_inputs(
-    name: str, wanted: Mapping[str, Tensor], recorded: Checkpoint, findings: Findings
+    name: str, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], recorded: Checkpoint, findings: Findings
 ) -> dict[str, Recorded]:
     """The recorded inputs of the matrices in `wanted` that have any, also of experts in one tensor: `NAME[expert]`.
 
-    Those of other widths are problems.
+    Those of other widths are problems, and those of weights that are not among the `known` ones of the model.
     """
     try:
         places = read_places(recorded.directory)
@@ -85,6 +85,11 @@ def match_inputs(
         findings.error(error, name)
         return {}
     found, problems = {}, []
+    if strange := [repr(key) for key in places if not {key, (expert_of(key) or (key,))[0]} & known.keys()]:
+        problems.append(
+            f"{recorded.directory}: inputs.json names weights that the base does not have: {listed(strange)}; were the "
+            "inputs recorded with another model?"
+        )
     for key, place in places.items():
         tensor, expert = (key, None) if key in wanted else expert_of(key) or (key, None)
         if tensor not in wanted:

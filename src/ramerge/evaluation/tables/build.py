@@ -173,6 +173,11 @@ def _about_paper(table: str) -> Iterator[str]:
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
     """Differences between runs: samples, failures, settings."""
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
+    if any(suite == layouts.AGREEMENT for suite, _ in tasks):
+        yield (
+            "Agreement is no skill: it is the probability that a model gives to the agents' own replies, the geometric "
+            "mean over the tokens of a reply, averaged over replies; Avg leaves it out."
+        )
     counts = {
         task: max(found) for task in tasks if (found := [len(m.tasks[task].keys) for m in models if task in m.tasks])
     }

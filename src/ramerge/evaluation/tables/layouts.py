@@ -28,6 +28,9 @@ RETENTION = "Retention"
 REFUSALS = frozenset({"irrelevance", "live_irrelevance"})
 """Tasks in which BFCL counts every answer that is no call as right, so that rubbish scores 100 %."""
 
+AGREEMENT = "agreement"
+"""The suite that is no skill: how likely a model finds what agents have replied. No average and no retention has it."""
+
 DOMAINS = {
     "coding": "Coding",
     "tool": "Tool use",
@@ -36,6 +39,7 @@ DOMAINS = {
     "math": "Mathematics",
     "search": "Search",
     "rewards": "Rewards",
+    AGREEMENT: "Agreement",
 }
 """Suites in the order of the tables, with their titles."""
 
@@ -154,7 +158,8 @@ def _with_averages(columns: Sequence[TableColumn], leave_out: frozenset[str] = f
         found += own
         if len(suites) > 1:
             found += _average((own[0].titles[0], AVERAGE), suite, own, leave_out)
-    return (*found, *_average((AVERAGE,), "", columns, leave_out))
+    skills = [column for column in columns if column.suite != AGREEMENT]
+    return (*found, *_average((AVERAGE,), "", skills, leave_out))
 
 
 def _average(

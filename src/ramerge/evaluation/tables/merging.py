@@ -16,15 +16,16 @@ Intervals are percentile bootstraps: items are drawn for merge and specialist to
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
 from ramerge import EvaluationError
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.samples import Model, TaskName
+from ramerge.evaluation.samples import Model, Samples, TaskName
 from ramerge.evaluation.tables import roles, scores
-from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
+from ramerge.evaluation.tables.layouts import AGREEMENT, RETENTION, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
 from ramerge.evaluation.tables.scores import Line, Table
 
@@ -59,6 +60,7 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
     Raises:
         EvaluationError: no model is known to be a merge, or no task has a specialist.
     """
+    results = [replace(model, tasks=_skills(model)) for model in results]
     scored = dict.fromkeys(task for model in results for task in model.tasks)
     who = roles.find(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
     models = {model.name: model for model in results}
@@ -96,6 +98,10 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
             task = min(kept, key=lambda task: kept[task].value)
             notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
     return Table("What merges have kept", "Model", columns, scores.frame(rows), tuple(notes))
+
+
+def _skills(model: Model) -> dict[TaskName, Samples]:
+    return {task: samples for task, samples in model.tasks.items() if task[0] != AGREEMENT}
 
 
 def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:

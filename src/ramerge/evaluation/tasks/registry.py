@@ -9,6 +9,7 @@ from inspect_ai import Task
 
 from ramerge import EvaluationError
 from ramerge.evaluation.sandbox import provider as provider
+from ramerge.evaluation.tasks.agreement import agreement
 from ramerge.evaluation.tasks.coding.task import coding
 from ramerge.evaluation.tasks.harness import ifeval, math
 from ramerge.evaluation.tasks.memory.task import memory
@@ -18,7 +19,7 @@ from ramerge.evaluation.tasks.tool import tool
 from ramerge.sdk.text import unknown
 
 TASKS: dict[str, Callable[..., Task]] = {
-    each.__name__: each for each in (coding, tool, memory, search, ifeval, math, rewards)
+    each.__name__: each for each in (coding, tool, memory, search, ifeval, math, rewards, agreement)
 }
 
 

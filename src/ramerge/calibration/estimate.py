@@ -1,0 +1,199 @@
+"""What a calibration will take, from headers, configuration and prompts; no weight is read and no model loaded."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ramerge import PlanError
+from ramerge.calibration.prompts import Prompt
+from ramerge.calibration.record import CalibrationSettings
+from ramerge.sdk.formats import read_json
+from ramerge.sdk.machine import called, machine, parse_size
+from ramerge.sdk.plans import MergePlan
+from ramerge.sdk.tensors import EMBEDDINGS, HEADS, text_configs
+
+if TYPE_CHECKING:
+    import torch
+
+ITEM_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+_ROW_ITEM_BYTES = 2  # bfloat16
+_IMPORTANCE_BYTES = 4
+_FOR_WEIGHTS = 0.8
+"""The share of a GPU's free memory that weights may take; the rest is for activations, keys and values."""
+_SHARED = re.compile(r"\.(?:[qkv]|gate|up)_proj\.|\.(?:w1|w3)\.")
+
+
+@dataclass(frozen=True)
+class CalibrationEstimate:
+    """What a calibration will take at most.
+
+    Attributes:
+        device: where it runs, with the name of a GPU.
+        dtype: what the model computes in.
+        model_bytes: of the weights.
+        device_bytes: of the weights that stay on the device; the others stay in main memory.
+        importance_bytes: of the importances while they are summed; 0 if none are asked for.
+        row_bytes: of the recorded inputs of one token.
+        rows_bytes: of the recorded inputs of one agent.
+        prompts: by agent, how many are drawn.
+        tokens: by agent, how many prompts and replies have at most, without what a chat template adds.
+    """
+
+    device: str
+    dtype: str
+    model_bytes: int
+    device_bytes: int
+    importance_bytes: int
+    row_bytes: int
+    rows_bytes: int
+    prompts: Mapping[str, int]
+    tokens: Mapping[str, int]
+
+    def lines(self) -> list[str]:
+        """As text for a terminal."""
+        from rich.filesize import decimal
+
+        away = self.model_bytes - self.device_bytes
+        rows = [
+            ("device", f"{self.device}, {self.dtype}"),
+            ("model", decimal(self.model_bytes) + (f", of which {decimal(away)} stay in main memory" if away else "")),
+            *([("importances", decimal(self.importance_bytes))] if self.importance_bytes else []),
+            *(
+                [("inputs", f"at most {decimal(self.rows_bytes)} an agent, {decimal(self.row_bytes)} a token")]
+                if self.rows_bytes
+                else []
+            ),
+            *(
+                (f"agent {name}", f"{count:,} prompts, at most {self.tokens[name]:,} tokens with their replies")
+                for name, count in self.prompts.items()
+            ),
+        ]
+        width = max(len(label) for label, _ in rows)
+        return [*(f"{label:<{width}}  {text}" for label, text in rows), "nothing was loaded (--dry-run)"]
+
+
+def estimate(
+    plan: MergePlan,
+    prompts: Mapping[str, Sequence[Prompt]],
+    settings: CalibrationSettings,
+    device: torch.device,
+    dtype: str,
+) -> CalibrationEstimate:
+    """Estimate a calibration.
+
+    Args:
+        plan: that reads the base.
+        prompts: of each agent.
+        settings: of the calibration.
+        device: where it runs.
+        dtype: what the model computes in.
+
+    Raises:
+        PlanError: the model cannot fit.
+    """
+    size = model_bytes(plan, dtype)
+    importances = importance_bytes(plan, settings)
+    budget = budget_of(size, importances, settings, device)
+    row = row_bytes(plan) if settings.gathers("inputs") else 0
+    most = positions(plan)
+    return CalibrationEstimate(
+        device=called(device),
+        dtype=dtype,
+        model_bytes=size,
+        device_bytes=size if budget is None else min(size, budget),
+        importance_bytes=importances,
+        row_bytes=row,
+        rows_bytes=row * settings.rows,
+        prompts={name: len(each) for name, each in prompts.items()},
+        tokens={name: sum(_tokens(one, settings.max_new, most) for one in each) for name, each in prompts.items()},
+    )
+
+
+def model_bytes(plan: MergePlan, dtype: str) -> int:
+    """Bytes of a model's weights in memory."""
+    return ITEM_BYTES[dtype] * sum(tensor.base.elements for tensor in plan.tensors if tensor.base.is_float)
+
+
+def importance_bytes(plan: MergePlan, settings: CalibrationSettings) -> int:
+    """Bytes of a model's importances while they are summed; 0 if none are asked for."""
+    return _IMPORTANCE_BYTES * plan.parameters_count if settings.gathers("importance") else 0
+
+
+def row_bytes(plan: MergePlan) -> int:
+    """Bytes of the recorded inputs of one token at most; layers that are known to see the same share them.
+
+    Of experts, each counts: how many of them see a token is not known.
+    """
+    widths = {
+        _SHARED.sub(".shared.", tensor.name): tensor.base.shape[-1]
+        for tensor in plan.tensors
+        if tensor.base.is_float and len(tensor.base.shape) == 2 and not tensor.name.endswith((*EMBEDDINGS, *HEADS))
+    }
+    return _ROW_ITEM_BYTES * sum(widths.values())
+
+
+def positions(plan: MergePlan) -> int | None:
+    """The most tokens that the model's configuration states; None if it states none."""
+    if (file := plan.companions.get("config.json")) is None:
+        return None
+    stated = [each.get("max_position_embeddings") for each in text_configs(read_json(file))]
+    return next((each for each in stated if isinstance(each, int) and each > 1), None)
+
+
+def _tokens(prompt: Prompt, most_new: int, most: int | None) -> int:
+    """Tokens of a prompt and its reply at most: no tokenizer makes more of a text than it has bytes."""
+    texts = [prompt.text or "", *(message["content"] for message in prompt.messages)]
+    replied = most_new
+    if prompt.replies:
+        best = prompt.best
+        if best.ids:
+            return min(len(best.ids), most or len(best.ids))
+        replied = sum(len(text.encode()) for text in (best.text, *(turn["content"] for turn in best.turns))) + 1
+    found = sum(len(text.encode()) for text in texts) + replied
+    return found if most is None else min(found, most)
+
+
+def budget_of(size: int, importances: int, settings: CalibrationSettings, device: torch.device) -> int | None:
+    """Bytes of weights that stay on the device; None if all of them do.
+
+    Args:
+        size: bytes of the model.
+        importances: bytes that are held next to it.
+        settings: may state the budget.
+        device: where the model computes.
+
+    Raises:
+        PlanError: they cannot fit.
+    """
+    free = _free(device)
+    budget = parse_size(settings.device_memory) if settings.device_memory else int(_FOR_WEIGHTS * free)
+    needs_host = size if device.type == "cpu" or size > budget else 0
+    if needs_host + (importances if device.type == "cpu" else 0) > (memory := machine.memory()):
+        raise PlanError(_too_large(size, importances, "main memory", memory))
+    if size + importances <= budget or (device.type == "cpu" and not settings.device_memory):
+        return None
+    if importances:
+        text = _too_large(size, importances, called(device), budget)
+        raise PlanError(f"{text}; importances need the whole model on the device")
+    return budget
+
+
+def _free(device: Any) -> int:
+    if device.type != "cuda":
+        return machine.memory()
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def _too_large(size: int, importances: int, where: str, memory: int) -> str:
+    from rich.filesize import decimal
+
+    held = f" and {decimal(importances)} of importances" if importances else ""
+    return (
+        f"the model needs {decimal(size)}{held}, and {where} has {decimal(memory)}; use a machine with more memory, or "
+        "--model-dtype bfloat16"
+    )

@@ -1,0 +1,64 @@
+"""Runs a model whose weights are more than the memory of a device: those beyond it stay in main memory. Imports torch.
+
+A module whose weights stay there gets a copy of them for the time of its forward pass. The weights of the model are
+replaced where they lie, so what is put into it later is what is copied then. Libraries that offload weights take the
+parameters out of the model, which leaves nothing to put weights into, and nothing to know them by.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class Offloaded:
+    """The weights of a model on a device, as many as fit in a budget, in the order of the modules.
+
+    Gradients cannot be taken: what a backward pass needs of the weights is gone by then.
+
+    Args:
+        model: transformers' model, in main memory.
+        device: where it computes.
+        budget: bytes of weights that stay on the device; those of one module more are copied there at a time.
+    """
+
+    def __init__(self, model: Any, device: torch.device, budget: int) -> None:
+        self._device = device
+        self._homes: dict[int, torch.Tensor] = {}
+        self.bytes = 0
+        placed: set[int] = set()
+        for module in model.modules():
+            own = [*module.parameters(recurse=False)]
+            size = sum(one.nbytes for one in own if id(one) not in placed)
+            if size <= budget:
+                budget -= size
+                placed |= {id(one) for one in own}
+                for one in own:
+                    one.data = one.data.to(device)
+            for buffer in module.buffers(recurse=False):
+                buffer.data = buffer.data.to(device)
+        for module in model.modules():
+            if away := [one for one in module.parameters(recurse=False) if id(one) not in placed]:
+                self.bytes += sum(one.nbytes for one in away)
+                module.register_forward_pre_hook(lambda *_, away=away: self._fetch(away))
+                module.register_forward_hook(lambda *_, away=away: self._release(away), always_call=True)
+
+    def home(self, weight: torch.Tensor) -> torch.Tensor:
+        """The tensor in main memory that a weight is a copy of, or a part of such a copy; otherwise the weight."""
+        home = self._homes.get(weight.untyped_storage().data_ptr())
+        if home is None:
+            return weight
+        return home.as_strided(weight.shape, weight.stride(), home.storage_offset() + weight.storage_offset())
+
+    def _fetch(self, parameters: list[torch.nn.Parameter]) -> None:
+        with torch.inference_mode(False), torch.no_grad():
+            for one in parameters:
+                copy = torch.empty_like(one.data, device=self._device).copy_(one.data)
+                self._homes[copy.untyped_storage().data_ptr()] = one.data
+                one.data = copy
+
+    def _release(self, parameters: list[torch.nn.Parameter]) -> None:
+        for one in parameters:
+            # where a copy found no memory, the one after it was not made
+            one.data = self._homes.pop(one.data.untyped_storage().data_ptr(), one.data)
