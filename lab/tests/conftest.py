@@ -1,10 +1,12 @@
-"""What is kept is read once: drawing replicates takes seconds."""
+"""Results that are kept, read once: drawing replicates takes seconds."""
+
+from typing import Any
 
 import pytest
 
-from lab.results import Results
-
 
 @pytest.fixture(scope="session")
-def kept() -> Results:
+def kept() -> Any:
+    from lab.results import Results  # here, because it needs torch, and `make test` does without
+
     return Results()

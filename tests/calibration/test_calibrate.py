@@ -39,7 +39,7 @@ def calibrate(
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> dict[str, Path]:
+def tasks(tmp_path: Path) -> dict[str, Path]:
     """A file of prompts for each agent."""
     found = {}
     for task in TASKS:
@@ -57,9 +57,9 @@ def numbers(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
     return tensors, json.loads((folder / "inputs.json").read_text())["inputs"]
 
 
-def test_inputs_are_those_of_the_layers(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_are_those_of_the_layers(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, rows=10_000)
-    record = calibrate(BASE, {"sort": MODELS["sort"]}, {"sort": asked["sort"]}, tmp_path / "out", settings=settings)
+    record = calibrate(BASE, {"sort": MODELS["sort"]}, {"sort": tasks["sort"]}, tmp_path / "out", settings=settings)
     tensors, places = numbers(tmp_path / "out/sort")
     assert record["sort"].layers == len(places) == 28  # seven in each of four layers
     model = LiveModel(Path(MODELS["sort"]), torch.device("cpu"), "float32").model
@@ -94,12 +94,12 @@ def test_a_common_beginning_is_recorded_once_with_its_count(most: int) -> None:
         assert (12 * weights).round(4).tolist() == [3, 3, 1, 1, 1, 1, 1, 1]
 
 
-def test_batches_and_what_else_is_asked_change_nothing(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_batches_and_what_else_is_asked_change_nothing(tasks: dict[str, Path], tmp_path: Path) -> None:
     for batch in (1, 5):
         calibrate(
             BASE,
             {"add": MODELS["add"]},
-            {"add": asked["add"]},
+            {"add": tasks["add"]},
             tmp_path / str(batch),
             settings=replace(SETTINGS, batch=batch),
         )
@@ -109,9 +109,9 @@ def test_batches_and_what_else_is_asked_change_nothing(asked: dict[str, Path], t
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_the_correction_beats_the_sum_on_what_the_agents_say(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_the_correction_beats_the_sum_on_what_the_agents_say(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, hold_out=True)
-    calibrate(BASE, MODELS, asked, tmp_path / "out", settings=settings)
+    calibrate(BASE, MODELS, tasks, tmp_path / "out", settings=settings)
     agents = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in MODELS.items()}
     ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
     ramerge.merge({"method": "linear", "base": BASE, "agents": MODELS}, tmp_path / "mean")
@@ -121,46 +121,46 @@ def test_the_correction_beats_the_sum_on_what_the_agents_say(asked: dict[str, Pa
     assert means["merged"] < means["mean"]
 
 
-def test_adapters_and_deltas_are_read_as_a_merge_reads_them(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_adapters_and_deltas_are_read_as_a_merge_reads_them(tasks: dict[str, Path], tmp_path: Path) -> None:
     ramerge.delta(BASE, MODELS["add"], tmp_path / "delta")
     agents = {"add": MODELS["add"], "again": {"delta": str(tmp_path / "delta")}}
-    calibrate(BASE, agents, dict.fromkeys(agents, asked["add"]), tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, agents, dict.fromkeys(agents, tasks["add"]), tmp_path / "out", settings=SETTINGS)
     left, right = (numbers(tmp_path / "out" / name)[0] for name in agents)
     assert all(np.array_equal(left[name], right[name]) for name in left)
 
 
-def test_what_fits_is_kept_and_what_does_not_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
     agents, place = {"add": MODELS["add"]}, tmp_path / "out"
-    first = calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
-    assert calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS) == first
+    first = calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
+    assert calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS) == first
     other = replace(SETTINGS, rows=5)
     with pytest.raises(ramerge.PlanError, match="other settings; use --overwrite"):
-        calibrate(BASE, agents, {"add": asked["add"]}, place, settings=other)
+        calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=other)
     again = calibrate(
-        BASE, agents, {"add": asked["add"]}, place, settings=other, options=ramerge.Options(overwrite=True)
+        BASE, agents, {"add": tasks["add"]}, place, settings=other, options=ramerge.Options(overwrite=True)
     )
     assert again["add"].rows == 5
     shutil.rmtree(place / "add")
     (place / "add").mkdir()
     with pytest.raises(ramerge.PlanError, match="exists and is no calibration"):
-        calibrate(BASE, agents, {"add": asked["add"]}, place, settings=SETTINGS)
+        calibrate(BASE, agents, {"add": tasks["add"]}, place, settings=SETTINGS)
 
 
 def test_an_interrupted_run_asks_no_prompt_twice(
-    asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
     generate = LiveModel.generate
 
-    def interrupted(self: LiveModel, asked: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
-        calls.append(len(asked))
+    def interrupted(self: LiveModel, tasks: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
+        calls.append(len(tasks))
         if len(calls) == 3:
             raise KeyboardInterrupt
-        return generate(self, asked, *rest)
+        return generate(self, tasks, *rest)
 
     monkeypatch.setattr(LiveModel, "generate", interrupted)
     settings = replace(SETTINGS, batch=2)
-    arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
+    arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out")
     with pytest.raises(KeyboardInterrupt):
         calibrate(*arguments, settings=settings)
     assert not (tmp_path / "out/add").exists()
@@ -169,10 +169,14 @@ def test_an_interrupted_run_asks_no_prompt_twice(
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "add"]
 
 
-def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_sampled_replies_depend_on_their_seed_and_not_on_the_batch(tasks: dict[str, Path], tmp_path: Path) -> None:
     def replies(name: str, **how: Any) -> list[tuple[int, ...]]:
         calibrate(
-            BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / name, settings=replace(SETTINGS, **how)
+            BASE,
+            {"add": MODELS["add"]},
+            {"add": tasks["add"]},
+            tmp_path / name,
+            settings=replace(SETTINGS, **how),
         )
         return [each.ids for each in read_exchanges(tmp_path / name / "add/replies.jsonl")]
 
@@ -197,20 +201,20 @@ def test_samples_are_distributed_as_the_model_says() -> None:
 
 @pytest.mark.parametrize("fits", [0, 1, 3])
 def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
-    fits: int, asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fits: int, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
     generate = LiveModel.generate
 
-    def short(self: LiveModel, asked: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
-        calls.append(len(asked))
-        if len(asked) > fits:
+    def short(self: LiveModel, tasks: Sequence[Sequence[int]], *rest: Any) -> list[list[int]]:
+        calls.append(len(tasks))
+        if len(tasks) > fits:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
-        return generate(self, asked, *rest)
+        return generate(self, tasks, *rest)
 
-    whole = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "whole", settings=SETTINGS)
+    whole = calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "whole", settings=SETTINGS)
     monkeypatch.setattr(LiveModel, "generate", short)
-    arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
+    arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out")
     if not fits:
         with pytest.raises(
             ramerge.PlanError, match=r"line \d: a prompt of \d+ tokens: does not fit into the memory of"
@@ -225,9 +229,9 @@ def test_fewer_prompts_are_asked_at_once_where_memory_is_short(
 
 
 def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
-    asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
 
     def losses(self: LiveModel, ids: Sequence[int], start: int) -> Any:
         raise torch.cuda.OutOfMemoryError("CUDA out of memory")
@@ -237,12 +241,12 @@ def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
-def test_a_kept_reply_of_other_prompts_is_not_taken(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_a_kept_reply_of_other_prompts_is_not_taken(tasks: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/.add.replies.jsonl").write_text(
         '{"fingerprint": "other"}\n' + to_lines([Exchange("x", (1, 2), 1, "no", key="k")])
     )
-    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert record["add"].prompts == 6
     assert all(each.text != "no" for each in read_exchanges(tmp_path / "out/add/replies.jsonl"))
 
@@ -287,22 +291,22 @@ def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> Non
         replies_of(kept(a=[]), names)
 
 
-def test_a_reward_function_scores_generated_replies(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_a_reward_function_scores_generated_replies(tasks: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return len(solution_str)\n"
     )
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
-    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
     assert record["add"].rewarded == 6
     replies = read_exchanges(tmp_path / "out/add/replies.jsonl")
     assert [each.reward for each in replies] == [len(each.text) for each in replies]
     bad = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:nothing")
     with pytest.raises(ramerge.RecipeError, match="has no function 'nothing'"):
-        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "bad", settings=bad)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "bad", settings=bad)
 
 
-def test_inputs_of_another_model_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"sort": {"model": MODELS["sort"], "inputs": str(tmp_path / "out/add")}}
     agents |= {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
     with pytest.raises(ramerge.WeightsError, match="recorded of another model than sort or the base") as caught:
@@ -319,9 +323,9 @@ def test_inputs_of_another_model_are_refused(asked: dict[str, Path], tmp_path: P
     ],
 )
 def test_inputs_of_weights_or_tensors_that_are_not_there_are_refused_by_the_plan(
-    change: dict[str, list[str]], problem: str, asked: dict[str, Path], tmp_path: Path
+    change: dict[str, list[str]], problem: str, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     places = json.loads((tmp_path / "out/add/inputs.json").read_text())
     (tmp_path / "out/add/inputs.json").write_text(json.dumps({**places, "inputs": {**places["inputs"], **change}}))
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
@@ -337,9 +341,9 @@ def test_inputs_of_weights_or_tensors_that_are_not_there_are_refused_by_the_plan
     ],
 )
 def test_damaged_files_of_inputs_are_refused_by_the_plan(
-    damage: Any, problem: str, asked: dict[str, Path], tmp_path: Path
+    damage: Any, problem: str, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     file = tmp_path / "out/add/inputs.safetensors"
     file.write_bytes(damage(file.read_bytes()))
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
@@ -347,8 +351,8 @@ def test_damaged_files_of_inputs_are_refused_by_the_plan(
     assert problem in found
 
 
-def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     places = json.loads((tmp_path / "out/add/inputs.json").read_text())
     (tmp_path / "out/add/inputs.json").write_text(json.dumps({"inputs": places["inputs"]}))
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
@@ -356,10 +360,10 @@ def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(asked: dict[
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
 
 
-def test_the_base_s_inputs_are_taken_for_every_agent(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_the_base_s_inputs_are_taken_for_every_agent(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, source="base")
     agents = {name: MODELS[name] for name in ("add", "sort")}
-    calibrate(BASE, agents, {name: asked[name] for name in agents}, tmp_path / "out", settings=settings)
+    calibrate(BASE, agents, {name: tasks[name] for name in agents}, tmp_path / "out", settings=settings)
     recipe = {name: {"model": model, "inputs": str(tmp_path / "out" / name)} for name, model in agents.items()}
     record = ramerge.merge({"method": "regmean", "base": BASE, "agents": recipe}, tmp_path / "merged")
     assert (record.method, list(record.agents)) == ("regmean", list(agents))
@@ -380,9 +384,9 @@ def test_the_base_s_inputs_are_taken_for_every_agent(asked: dict[str, Path], tmp
     ],
 )
 def test_bad_arguments(
-    change: dict[str, Any], error: type[Exception], problem: str, asked: dict[str, Path], tmp_path: Path
+    change: dict[str, Any], error: type[Exception], problem: str, tasks: dict[str, Path], tmp_path: Path
 ) -> None:
-    files = dict.fromkeys(change.get("prompts", {"add": ""}), asked["add"])
+    files = dict.fromkeys(change.get("prompts", {"add": ""}), tasks["add"])
     with pytest.raises(error, match=problem):
         calibrate(BASE, {"add": MODELS["add"]}, files, tmp_path / "out", settings=change.get("settings", SETTINGS))
 
@@ -409,7 +413,7 @@ def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> None:
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tmp_path / "p.jsonl"}, tmp_path / "out", settings=SETTINGS)
 
 
-def test_a_model_that_transformers_cannot_load_is_named(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], tmp_path: Path) -> None:
     for name in ("base", "add"):
         shutil.copytree(AGENTS / name, tmp_path / name)
         config = json.loads((tmp_path / name / "config.json").read_text())
@@ -418,14 +422,14 @@ def test_a_model_that_transformers_cannot_load_is_named(asked: dict[str, Path], 
         calibrate(
             tmp_path / "base",
             {"add": str(tmp_path / "add")},
-            {"add": asked["add"]},
+            {"add": tasks["add"]},
             tmp_path / "out",
             settings=SETTINGS,
         )
 
 
 def test_weights_that_are_not_finite_are_found(
-    asked: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = LiveModel.put
 
@@ -437,7 +441,7 @@ def test_weights_that_are_not_finite_are_found(
     with pytest.raises(
         ramerge.WeightsError, match=r"inputs of 'model\.layers\.1\.mlp\.down_proj\.weight' and .* are NaN or Inf"
     ):
-        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out/add").exists()
 
 
@@ -479,28 +483,28 @@ def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", ".hidden", "n" * 200])
-def test_names_that_lead_out_of_the_folder_are_refused(name: str, asked: dict[str, Path], tmp_path: Path) -> None:
+def test_names_that_lead_out_of_the_folder_are_refused(name: str, tasks: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ramerge.RecipeError, match="cannot name a folder"):
-        calibrate(BASE, {name: MODELS["add"]}, {name: asked["add"]}, tmp_path / "out", settings=SETTINGS)
+        calibrate(BASE, {name: MODELS["add"]}, {name: tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     assert not (tmp_path / "out").exists()
 
 
-def test_the_folder_of_a_model_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_the_folder_of_a_model_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
     shutil.copytree(AGENTS / "add", tmp_path / "model")
     before = sorted(path.name for path in (tmp_path / "model").iterdir())
     with pytest.raises(ramerge.PlanError, match="is the folder of a model"):
-        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "model", settings=SETTINGS)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "model", settings=SETTINGS)
     assert sorted(path.name for path in (tmp_path / "model").iterdir()) == before
 
 
-def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(asked: dict[str, Path], tmp_path: Path) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "one", settings=SETTINGS)
+def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(tasks: dict[str, Path], tmp_path: Path) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "one", settings=SETTINGS)
     first = read_exchanges(tmp_path / "one/add/replies.jsonl")
     record = json.loads((tmp_path / "one/add/calibration.json").read_text())
     (tmp_path / "two").mkdir()
     journal = json.dumps({"fingerprint": record["fingerprint"]}) + "\n" + to_lines(first)[:-30]
     (tmp_path / "two/.add.replies.jsonl").write_text(journal)
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "two", settings=SETTINGS)
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "two", settings=SETTINGS)
     assert read_exchanges(tmp_path / "two/add/replies.jsonl") == first
 
 
@@ -527,21 +531,21 @@ def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> No
     assert len(found) == 1 + len(tensors)
 
 
-def test_a_reward_that_is_not_a_number_is_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_a_reward_that_is_not_a_number_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "r.py").write_text("def compute_score(**about):\n    return float('nan')\n")
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
     with pytest.raises(ramerge.InputError, match="must be a finite number"):
-        calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
     with pytest.raises(ramerge.RecipeError, match="right_at: nan must be a finite number"):
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=replace(SETTINGS, right_at=float("nan")))
 
 
-def test_an_edited_reward_function_scores_again(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_an_edited_reward_function_scores_again(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = replace(SETTINGS, reward=f"{tmp_path / 'r.py'}:compute_score")
     for reward in (1.0, 0.5):
         (tmp_path / "r.py").write_text(f"def compute_score(**about):\n    return {reward}\n")
         options = ramerge.Options(overwrite=True)
-        arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out")
+        arguments: Any = (BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out")
         calibrate(*arguments, settings=settings, options=options)
         assert {each.reward for each in read_exchanges(tmp_path / "out/add/replies.jsonl")} == {reward}
 
@@ -558,8 +562,8 @@ def test_the_agent_s_own_chat_template_is_used(tmp_path: Path) -> None:
     assert reply.text == "933"
 
 
-def test_replies_of_another_base_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
-    calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+def test_replies_of_another_base_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     path = tmp_path / "out/add/replies.jsonl"
     replies = read_exchanges(path)
     path.write_text(to_lines([replace(replies[0], ids=(99_999, *replies[0].ids[1:]))]))
@@ -567,22 +571,22 @@ def test_replies_of_another_base_are_refused(asked: dict[str, Path], tmp_path: P
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
-def test_inputs_that_were_cut_off_are_recorded_again(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_that_were_cut_off_are_recorded_again(tasks: dict[str, Path], tmp_path: Path) -> None:
     agents = {"add": MODELS["add"]}
-    calibrate(BASE, agents, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, agents, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     file = tmp_path / "out/add/inputs.safetensors"
     whole = file.read_bytes()
     file.write_bytes(whole[:-100])
     options = ramerge.Options(overwrite=True)
-    calibrate(BASE, agents, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS, options=options)
+    calibrate(BASE, agents, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS, options=options)
     assert file.read_bytes() == whole
 
 
-def test_inputs_that_count_nothing_are_refused(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_inputs_that_count_nothing_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     agents = {"add": MODELS["add"]}
-    calibrate(BASE, agents, {"add": asked["add"]}, tmp_path / "out", settings=SETTINGS)
+    calibrate(BASE, agents, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     tensors = load_file(tmp_path / "out/add/inputs.safetensors")
     save_file({**tensors, "weights": tensors["weights"] * 0}, tmp_path / "out/add/inputs.safetensors")
     inputs = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
@@ -604,9 +608,9 @@ def test_decoded_prompts_that_no_template_writes_are_named(tmp_path: Path) -> No
     assert any("1 of 1 prompts are taken as plain text" in note for note in record.notes)
 
 
-def test_a_long_limit_of_replies_does_not_cut_short_prompts(asked: dict[str, Path], tmp_path: Path) -> None:
+def test_a_long_limit_of_replies_does_not_cut_short_prompts(tasks: dict[str, Path], tmp_path: Path) -> None:
     settings = ramerge.CalibrationSettings(count=2, device="cpu")  # the model has fewer positions than replies may have
-    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": asked["add"]}, tmp_path / "out", settings=settings)["add"]
+    record = calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)["add"]
     assert not record.notes
     texts = {each.text for each in read_exchanges(tmp_path / "out/add/replies.jsonl")}
     assert all(len(text) in (3, 4) and text.isdigit() for text in texts)

@@ -104,17 +104,17 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Path:
+def tasks(tmp_path: Path) -> Path:
     """Prompts with replies."""
     path = tmp_path / "prompts.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return path
 
 
-def importances(model: Any, asked: Path, out: Path, base: Path | None = None, **changed: Any) -> Path:
+def importances(model: Any, tasks: Path, out: Path, base: Path | None = None, **changed: Any) -> Path:
     """The folder of the importances of an agent."""
     settings = ramerge.CalibrationSettings(gather="importance", device="cpu", **changed)
-    recipe = {"base": str(base or model), "agents": {"a": str(model)}, "prompts": {"a": str(asked)}}
+    recipe = {"base": str(base or model), "agents": {"a": str(model)}, "prompts": {"a": str(tasks)}}
     record = ramerge.calibrate(recipe, out, settings=settings)["a"]
     assert (record.rows, record.layers) == (0, 0) and record.importances
     return out / "a/importance"
@@ -155,8 +155,8 @@ def expected_of(model: Path, out: Path) -> dict[str, NDArray[np.float64]]:
     return reference(model, read_exchanges(out / "a/replies.jsonl"))
 
 
-def test_every_parameter_is_what_autograd_says(model: Path, asked: Path, tmp_path: Path) -> None:
-    found = stored(importances(model, asked, tmp_path / "out"))
+def test_every_parameter_is_what_autograd_says(model: Path, tasks: Path, tmp_path: Path) -> None:
+    found = stored(importances(model, tasks, tmp_path / "out"))
     expected = expected_of(model, tmp_path / "out")
     assert found.keys() == expected.keys() == load_file(model / "model.safetensors").keys()
     for name, values in expected.items():
@@ -164,32 +164,32 @@ def test_every_parameter_is_what_autograd_says(model: Path, asked: Path, tmp_pat
         assert_close(found[name], values)
 
 
-def test_tied_embeddings_are_written_as_stored(asked: Path, tmp_path: Path) -> None:
+def test_tied_embeddings_are_written_as_stored(tasks: Path, tmp_path: Path) -> None:
     tied = llama(tmp_path / "tied", tie_word_embeddings=True)
-    found = stored(importances(tied, asked, tmp_path / "out"))
+    found = stored(importances(tied, tasks, tmp_path / "out"))
     expected = expected_of(tied, tmp_path / "out")
     assert found.keys() == load_file(tied / "model.safetensors").keys()
     for name, values in found.items():
         assert_close(values, expected[name])
 
 
-def test_a_checkpoint_without_the_heads_prefix(asked: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_without_the_heads_prefix(tasks: Path, tmp_path: Path) -> None:
     torch.manual_seed(7)
     bare = save(tmp_path / "gpt2", transformers.GPT2Model(transformers.GPT2Config(**GPT2)))
-    found = stored(importances(bare, asked, tmp_path / "out"))
+    found = stored(importances(bare, tasks, tmp_path / "out"))
     expected = expected_of(bare, tmp_path / "out")
     assert found.keys() == load_file(bare / "model.safetensors").keys()
     for name, values in found.items():
         assert_close(values, expected[f"transformer.{name}"])
 
 
-def test_fused_experts_are_taken_apart_again(asked: Path, tmp_path: Path) -> None:
+def test_fused_experts_are_taken_apart_again(tasks: Path, tmp_path: Path) -> None:
     torch.manual_seed(7)
     config = transformers.MixtralConfig(**LLAMA | {"num_local_experts": 3, "num_experts_per_tok": 2})
     folder = save(tmp_path / "mixtral", transformers.MixtralForCausalLM(config))
     if int(transformers.__version__.split(".")[0]) < 5:
         pytest.skip("nothing is fused before version 5")
-    found = stored(importances(folder, asked, tmp_path / "out"))
+    found = stored(importances(folder, tasks, tmp_path / "out"))
     expected = expected_of(folder, tmp_path / "out")
     assert found.keys() == load_file(folder / "model.safetensors").keys()
     stem, fused = "model.layers.0.block_sparse_moe", "model.layers.0.mlp.experts"
@@ -203,62 +203,62 @@ def test_fused_experts_are_taken_apart_again(asked: Path, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-4), ("bfloat16", 0.1)])
 def test_other_dtypes_compute_the_same_thing(
-    model: Path, asked: Path, tmp_path: Path, dtype: str, tolerance: float
+    model: Path, tasks: Path, tmp_path: Path, dtype: str, tolerance: float
 ) -> None:
-    found = stored(importances(model, asked, tmp_path / "out", dtype=dtype))
+    found = stored(importances(model, tasks, tmp_path / "out", dtype=dtype))
     for name, values in expected_of(model, tmp_path / "out").items():
         assert float(found[name].sum()) == pytest.approx(float(values.sum()), rel=tolerance)
 
 
-def test_an_agent_that_is_given_as_a_delta(model: Path, asked: Path, tmp_path: Path) -> None:
+def test_an_agent_that_is_given_as_a_delta(model: Path, tasks: Path, tmp_path: Path) -> None:
     moved = {name: tensor * 1.5 for name, tensor in load_file(model / "model.safetensors").items()}
     agent = llama(tmp_path / "agent")
     save_file(moved, agent / "model.safetensors", {"format": "pt"})
     delta(model, agent, tmp_path / "delta")
-    found = stored(importances(f"{model}+{tmp_path / 'delta'}", asked, tmp_path / "out", model))
-    whole = stored(importances(agent, asked, tmp_path / "whole", model))
+    found = stored(importances(f"{model}+{tmp_path / 'delta'}", tasks, tmp_path / "out", model))
+    whole = stored(importances(agent, tasks, tmp_path / "whole", model))
     assert found.keys() == whole.keys()
     assert all(values.tobytes() == whole[name].tobytes() for name, values in found.items())
 
 
-def test_several_files_have_an_index(model: Path, asked: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stored(importances(model, asked, tmp_path / "one"))
+def test_several_files_have_an_index(model: Path, tasks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stored(importances(model, tasks, tmp_path / "one"))
     monkeypatch.setattr(layout, "SHARD_BYTES", 1000)
-    folder = importances(model, asked, tmp_path / "several")
+    folder = importances(model, tasks, tmp_path / "several")
     index = json.loads((folder / "model.safetensors.index.json").read_text())
     assert index["weight_map"].keys() == whole.keys() and len(set(index["weight_map"].values())) > 1
     assert all(values.tobytes() == whole[name].tobytes() for name, values in stored(folder).items())
 
 
-def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, asked: Path, tmp_path: Path) -> None:
+def test_importances_are_the_agents_where_inputs_are_the_bases(model: Path, tasks: Path, tmp_path: Path) -> None:
     agent = llama(tmp_path / "agent")
     moved = {name: tensor * 1.5 for name, tensor in load_file(model / "model.safetensors").items()}
     save_file(moved, agent / "model.safetensors", {"format": "pt"})
-    alone = stored(importances(agent, asked, tmp_path / "alone", model))
+    alone = stored(importances(agent, tasks, tmp_path / "alone", model))
     settings = ramerge.CalibrationSettings(gather="all", source="base", device="cpu")
-    recipe = {"base": str(model), "agents": {"a": str(agent)}, "prompts": {"a": str(asked)}}
+    recipe = {"base": str(model), "agents": {"a": str(agent)}, "prompts": {"a": str(tasks)}}
     ramerge.calibrate(recipe, tmp_path / "all", settings=settings)
     found = stored(tmp_path / "all/a/importance")
     assert all(values.tobytes() == alone[name].tobytes() for name, values in found.items())
 
 
-def test_damaged_weights_are_named(model: Path, asked: Path, tmp_path: Path) -> None:
+def test_damaged_weights_are_named(model: Path, tasks: Path, tmp_path: Path) -> None:
     bad = llama(tmp_path / "bad")
     tensors = load_file(bad / "model.safetensors")
     tensors["model.norm.weight"][3] = 3e38
     save_file(tensors, bad / "model.safetensors", {"format": "pt"})
     with pytest.raises(ramerge.WeightsError, match=r"prompts\.jsonl: line 1: the likelihood of a's reply is NaN or 0"):
-        importances(bad, asked, tmp_path / "out", model)
+        importances(bad, tasks, tmp_path / "out", model)
     assert not (tmp_path / "out/a").exists()
 
 
 @pytest.mark.parametrize("folder", ["a", "a/importance"])
-def test_from_the_command_line_to_a_merge(folder: str, model: Path, asked: Path, tmp_path: Path) -> None:
+def test_from_the_command_line_to_a_merge(folder: str, model: Path, tasks: Path, tmp_path: Path) -> None:
     agent = llama(tmp_path / "agent")
     base = load_file(model / "model.safetensors")
     save_file({name: tensor * 1.5 for name, tensor in base.items()}, agent / "model.safetensors", {"format": "pt"})
     models = ["--base", str(model), "--agent", f"a={agent}"]
-    made = command("calibrate", "--gather", "all", *models, "--prompts", f"a={asked}", str(tmp_path / "c"))
+    made = command("calibrate", "--gather", "all", *models, "--prompts", f"a={tasks}", str(tmp_path / "c"))
     assert made.returncode == 0, made.stderr
     assert f"--importance a={tmp_path}/c/a " in made.stdout and "--inputs a=" in made.stdout
     given = ["--importance", f"a={tmp_path}/c/{folder}"]
@@ -268,5 +268,5 @@ def test_from_the_command_line_to_a_merge(folder: str, model: Path, asked: Path,
     for name, weight in weights.items():
         expected = torch.where(torch.from_numpy(found[name]) > 0, base[name] * 1.5, base[name])
         torch.testing.assert_close(weight, expected)
-    by_prompts = command("merge", "--method", "fisher", *models, "--prompts", f"a={asked}", str(tmp_path / "again"))
+    by_prompts = command("merge", "--method", "fisher", *models, "--prompts", f"a={tasks}", str(tmp_path / "again"))
     assert by_prompts.returncode == 0, by_prompts.stderr

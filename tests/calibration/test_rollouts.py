@@ -72,8 +72,8 @@ def decoded(made: Any, text: str) -> str:
     return str(made.decode(ids_of(made, text), skip_special_tokens=True))
 
 
-def rendered(made: Any, messages: list[dict[str, str]], *, asked: bool = True) -> str:
-    return str(made.apply_chat_template(messages, tokenize=False, add_generation_prompt=asked))
+def rendered(made: Any, messages: list[dict[str, str]], *, tasks: bool = True) -> str:
+    return str(made.apply_chat_template(messages, tokenize=False, add_generation_prompt=tasks))
 
 
 def speaker(made: Any, positions: int = 1000) -> Speaker:
@@ -159,6 +159,6 @@ def test_a_prompt_without_its_reply_is_asked_as_it_would_be_read_with_one() -> N
         ("Once upon", "decoded", "<s>Once upon"),
         (decoded(made, thinking), "decoded", thinking),
     ):
-        found = speaker(made).asked(Prompt("p", text, state=state))
+        found = speaker(made).tasks(Prompt("p", text, state=state))
         assert not isinstance(found, str)
         assert made.decode(found[0]) == expected

@@ -108,7 +108,7 @@ def calibrate(
 def estimate_calibration(
     recipe: AnyRecipe, *, settings: CalibrationSettings = _SETTINGS, options: Options = _OPTIONS
 ) -> CalibrationEstimate:
-    """What `calibrate` with these arguments will take at most; no weight is read.
+    """Estimate what `calibrate` with these arguments will take at most; no weight is read.
 
     Raises:
         RamergeError: as for `calibrate`, as far as headers, configuration and prompts show.

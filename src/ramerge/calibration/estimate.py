@@ -1,4 +1,4 @@
-"""What a calibration will take, from headers, configuration and prompts; no weight is read and no model loaded."""
+"""Estimates of what a calibration will take, from headers, configuration and prompts. No weight is read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHARED = re.compile(r"\.(?:[qkv]|gate|up)_proj\.|\.(?:w1|w3)\.")
 
 @dataclass(frozen=True)
 class CalibrationEstimate:
-    """What a calibration will take at most.
+    """An upper bound of what a calibration will take.
 
     Attributes:
         device: where it runs, with the name of a GPU.

@@ -1,4 +1,4 @@
-"""What a merge needs, from the recipe to the written checkpoint. Nothing here knows a feature by name.
+"""Everything that a merge needs, from the recipe to the written checkpoint. Nothing here knows a feature by name.
 
 Rooms, each of which may import those below it:
 

@@ -27,7 +27,7 @@ from ramerge.sdk.tensors import Checkpoint
 
 
 def spec(plan: MergePlan) -> OutputSpec:
-    """What is built for a delta: spooled blocks, of which its files are made at the end."""
+    """The files to build for a delta: spooled blocks, of which its files are made at the end."""
     assert plan.out is not None
     slots = slots_of(plan, plan.kind_details)
     return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))

@@ -92,7 +92,7 @@ class OutputKind(PlannedKind, ABC):
 
     @abstractmethod
     def spec(self, plan: MergePlan) -> OutputSpec:
-        """What is built for a plan with an output folder."""
+        """The files to build for a plan with an output folder."""
 
     @abstractmethod
     def write(

@@ -51,5 +51,5 @@ class PlannedKind:
         return resources
 
     def written(self, plan: MergePlan, size: str) -> str:
-        """What a plan says of the output: by default the size of the model."""
+        """The output in a plan's text: by default the size of the model."""
         return size
