@@ -110,7 +110,7 @@ def test_a_list_of_formats_names_each_once(folder: Path) -> None:
 
 
 def test_a_conversion_is_called_one_model(folder: Path) -> None:
-    assert "converted: one model, " in ramerge("convert", "coder", "converted", "--overwrite", cwd=folder).stdout
+    assert "converted: one model; " in ramerge("convert", "coder", "converted", "--overwrite", cwd=folder).stdout
 
 
 LEVELS = """

@@ -22,7 +22,11 @@ from ramerge.evaluation.run import EvaluationRequest, evaluate
 from ramerge.evaluation.tables.build import build
 from tests.evaluation.server import Answer, Body, Server, refusal, serving
 
-pytestmark = pytest.mark.filterwarnings("ignore")
+pytestmark = [
+    pytest.mark.full,  # Inspect
+    pytest.mark.needs("inspect_ai"),
+    pytest.mark.filterwarnings("ignore"),
+]
 
 
 def calibration(folder: Path, **agents: list[Exchange]) -> Path:

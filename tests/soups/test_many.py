@@ -58,7 +58,7 @@ def test_the_sum_does_not_depend_on_how_many_agents_a_kernel_takes(
     agents, _ = write_many(tmp_path, FEW, ("BF16",))
     source = {"method": method, "base": str(tmp_path / "base"), "agents": agents}
     ramerge.merge(source, tmp_path / "together")
-    monkeypatch.setattr(f"ramerge.methods.{method}.FEW", 3)
+    monkeypatch.setattr(f"ramerge.core.methods.{method}.FEW", 3)
     monkeypatch.setattr("ramerge.core.methods.many.FEW", 3)
     ramerge.merge(source, tmp_path / "grouped")
     same(read_checkpoint(tmp_path / "grouped"), read_checkpoint(tmp_path / "together"))

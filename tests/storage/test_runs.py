@@ -12,6 +12,7 @@ import pytest
 import ramerge
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors.threads import ThreadExecutor
+from ramerge.core.engine.outputs import OUTPUT_KINDS
 from ramerge.core.foundation.errors import ContinueNote
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.model import MergePlan
@@ -51,7 +52,12 @@ def planned(
 ) -> MergePlan:
     """A plan of small blocks of models in a bucket, with an output in the folder."""
     source = recipe(folder, method, memory)
-    plan = make_plan(make_points(open_recipe(source)), out and folder / out, ramerge.Options(cache=False), **more)
+    plan = make_plan(
+        make_points(open_recipe(source)),
+        out and folder / out,
+        ramerge.Options(cache=False),
+        **{"kind": OUTPUT_KINDS["checkpoint"]} | more,
+    )
     assert plan.problems == ()
     resources = replace(plan.resources, block_elements=100, run_bytes=run_bytes, workers=workers)
     return replace(plan, resources=resources)
@@ -156,7 +162,7 @@ def test_whole_tensors_come_in_order(memory: Memory, tmp_path: Path) -> None:
 def test_a_delta_is_made_in_runs(memory: Memory, tmp_path: Path) -> None:
     ramerge.merge(recipe(tmp_path, "ram"), tmp_path / "here")
     executor = _Late()
-    execute(planned(memory, tmp_path, "ram", "delta", 5000, workers=8, kind="delta"), executor)
+    execute(planned(memory, tmp_path, "ram", "delta", 5000, workers=8, kind=OUTPUT_KINDS["delta"]), executor)
     assert max(executor.lengths) > 1
     ramerge.apply(tmp_path / "base", tmp_path / "delta", tmp_path / "again")
     assert weights(tmp_path / "again") == weights(tmp_path / "here")

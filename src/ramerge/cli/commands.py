@@ -17,6 +17,7 @@ from ramerge.cli.options import (
     BASE,
     DEBUG,
     DTYPE,
+    EXPLAIN,
     LIMITS,
     MERGE,
     PATH,
@@ -42,12 +43,13 @@ if TYPE_CHECKING:
 
 
 @command(short_help="Merge agents into a checkpoint.", late=kind_options)
-@options(*RECIPE, as_kind, MERGE)
+@options(*RECIPE, as_kind, EXPLAIN, MERGE)
 def merge(
     paths: tuple[str, ...],
     quiet: bool,
     as_json: bool,
     kind: OutputKind,
+    explain: bool,
     options: Options,
     **flags: Any,
 ) -> None:
@@ -61,7 +63,7 @@ def merge(
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    _carry_out(document, out, options, kind, quiet=quiet, as_json=as_json)
+    _carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)
 
 
 def _carry_out(
@@ -72,6 +74,7 @@ def _carry_out(
     *,
     quiet: bool,
     as_json: bool,
+    explain: bool = False,
 ) -> None:
     from ramerge.api import plan as make
     from ramerge.cli.progress import shown
@@ -87,7 +90,7 @@ def _carry_out(
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+        say([*summary(record, getattr(made.out, "result", out), explain=explain), *reminder(record.warnings)])
 
 
 @command(short_help="Merge with many parameters at once.")

@@ -362,6 +362,9 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
     return collected
 
 
+EXPLAIN: Decorator = option(
+    "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
+)
 TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
 
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)

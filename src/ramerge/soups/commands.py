@@ -12,6 +12,7 @@ from ramerge.sdk.commands import (
     BASE,
     DEBUG,
     DTYPE,
+    EXPLAIN,
     MERGE,
     PATH,
     QUIET,
@@ -93,7 +94,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 )
 @option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
 @option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
-@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind)
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind, EXPLAIN)
 @option(
     "output",
     "--write-recipe",
@@ -106,6 +107,7 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 def soup(
     words: tuple[str, ...],
     kind: OutputKind,
+    explain: bool,
     recipe_file: Path | None,
     quiet: bool,
     as_json: bool,
@@ -149,7 +151,9 @@ def soup(
     document = request.recipe
     if flags["strategy"] == GREEDY and out is not None:
         if kind != OUTPUT_KINDS[CHECKPOINT]:
-            raise RecipeError("--strategy greedy: writes a whole model; merge OUT/recipe.yaml with --as-... then")
+            raise RecipeError(
+                "--strategy greedy writes a whole model; merge OUT/recipe.yaml with --as-delta or another kind"
+            )
         _find_greedy(request, Path(out), flags, options, quiet=quiet, as_json=as_json)
         return
     if recipe_file is not None:
@@ -163,7 +167,7 @@ def soup(
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        say([*summary(record, getattr(made.out, "result", out)), *reminder(record.warnings)])
+        say([*summary(record, getattr(made.out, "result", out), explain=explain), *reminder(record.warnings)])
 
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
