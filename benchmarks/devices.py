@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from benchmarks import machine
 from ramerge.core.kernels.convert import convert
-from ramerge.core.linalg.devices import CPU, Solver, is_sound
+from ramerge.core.linalg.devices import CPU, Solver, is_slow_in_float64, is_sound
 from ramerge.core.methods.core import solve as solve_core
 from ramerge.core.methods.matrices import scaled
 from ramerge.core.methods.registry import METHODS
@@ -131,7 +131,8 @@ def _main(device: str, most: float) -> None:
             }
             if sums:
                 print(f"{model} {method}: " + ", ".join(f"{where} {took:.0f} s" for where, took in sums.items()))
-    print(json.dumps({"machine": machine.describe(), "device": device, "rows": rows, "warnings": warned}))
+    found = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
+    print(json.dumps(found | {"rows": rows, "warnings": warned}))
 
 
 def _layer(shape: tuple[int, int]) -> Any:

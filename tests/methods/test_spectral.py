@@ -499,6 +499,11 @@ def test_a_polynomial_is_as_exact(time, outlier, monkeypatch):
     assert len(asked) == (time <= (1 if outlier else 5))
 
 
+def test_a_polynomial_of_one_term_takes_no_product():
+    x, symmetric = np.ones((3, 4)), np.full((4, 4), np.nan)
+    same(curvature._polynomial(x, symmetric, 1.0, np.array([0.5])), np.full((3, 4), 0.5))
+
+
 def test_the_bound_of_a_spectrum():
     for values in ([1.0] * 50, [*np.linspace(0, 1, 99), 30.0], [0.0] * 9 + [1.0], [3.0], np.logspace(-9, 0, 80)):
         turn = orthogonal(len(values), 5)

@@ -111,7 +111,7 @@ def _by_rows(taus: Sequence[Array], start: Sequence[float], filter: Filter) -> A
 
 def _precisions(real: Real, side: int) -> tuple[Real, ...]:
     """The dtypes to try for Gram matrices and decompositions."""
-    return ("float32", "float64") if real == "float32" and side > spectral.SMALL else ("float64",)
+    return ("float32", "float64") if real == "float32" and side > arrays.SMALL else ("float64",)
 
 
 def _applied(
@@ -157,7 +157,7 @@ def _by_columns(taus: Sequence[Array], start: Sequence[float], filter: Filter) -
         step = _polynomial(_excess(products, norms, start), products, bound, terms)
     else:
         noise, found = spectral.noise(tuple(taus[0].shape)), None
-        if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > spectral.SMALL):
+        if real == "float64" or (bound * filter.time <= _BRIEF and len(products) > arrays.SMALL):
             found = _led(products, filter, noise)
         if found is None:
             del products  # before the next one is there
@@ -276,6 +276,8 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
 
     Without x, the polynomial itself.
     """
+    if x is not None and len(terms) == 1:
+        return float(terms[0]) * x
     symmetric *= 4 / bound
     if x is None:
         x, present = arrays.zeros(tuple(symmetric.shape), real_of(symmetric), symmetric), 0.5 * symmetric
@@ -310,7 +312,7 @@ def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[f
     stacked, half = agents * m, 0.5 if filter.time <= _BOUNDED else 1.0
     side, long = sorted((n, stacked))
     largest = agents / side * (1 + math.sqrt(side / long)) ** 2
-    decomposed = 0.5 if largest * filter.time <= _BRIEF and side > spectral.SMALL else 1.0
+    decomposed = 0.5 if largest * filter.time <= _BRIEF and side > arrays.SMALL else 1.0
     k = min(k, side)
     terms = len(_terms(filter, largest, "float32")) if filter.choose is None and math.isfinite(filter.time) else 0
     if n <= stacked:
@@ -323,7 +325,7 @@ def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[f
         return products, decomposed * n**3, numbers
     applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
     if terms and _faster(terms, m, stacked, "float32"):
-        return half * (stacked * stacked * n + 2 * terms * m * stacked**2) + applied, 0.0, numbers
+        return half * (stacked * stacked * n + 2 * (terms - 1) * m * stacked**2) + applied, 0.0, numbers
     return (
         decomposed * (stacked * stacked * n + 2 * m * stacked * (stacked + k)) + applied,
         decomposed * stacked**3,

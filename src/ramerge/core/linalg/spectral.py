@@ -23,15 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.linalg import arrays
-from ramerge.core.linalg.arrays import Array, Real, real_of, wide
+from ramerge.core.linalg.arrays import SMALL, Array, Real, real_of, wide
 from ramerge.core.linalg.work import DECOMPOSITION, worked
 
 Values = NDArray[np.float64]
 
 NULL = 1e-12
 """Share of the largest eigenvalue of a Gram matrix of directions below which a direction counts as missing."""
-SMALL = 256
-"""A side up to which everything is float64: it takes no time."""
 
 _BLOCK = 1 << 21  # elements that are widened to float64 at a time
 _STEEP = 0.05  # float32: the least mean eigenvalue over the largest one, and so about the least that a method keeps

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from ramerge.core.linalg import spectral
+from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
 from ramerge.core.methods.matrices import Cost, Shape, spectral_method
@@ -67,7 +67,7 @@ def cost(shape: Shape, agents: int, _parameters: PsaParameters) -> Cost:
     r, long = sorted(shape)
     taken = 0.7 * agents * r
     small, large = min(taken, r), min(taken, long)
-    half = 0.5 if r > spectral.SMALL else 1.0  # of operations in float32
+    half = 0.5 if r > arrays.SMALL else 1.0  # of operations in float32
     return Cost(
         products=half
         * (

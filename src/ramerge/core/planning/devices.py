@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ramerge.core.foundation.devices import called, choose_device, may_have_gpu, read_device
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_sound
+from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_slow_in_float64, is_sound
 from ramerge.core.planning.findings import Findings
 from ramerge.core.planning.model import Resources, TensorPlan
 from ramerge.core.recipe.points import Point
@@ -52,7 +52,14 @@ def place(
             f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
             "the CPU solves for them"
         )
-    return replace(resources, device=str(device), device_name=called(device), device_bytes=room, solving_seconds=None)
+    precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
+    return replace(
+        resources,
+        device=str(device),
+        device_name=called(device) + precision,
+        device_bytes=room,
+        solving_seconds=None,
+    )
 
 
 def _room(device: str) -> int:
