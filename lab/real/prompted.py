@@ -266,7 +266,7 @@ def main() -> None:
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
             began = time.perf_counter()
             for done in measure(experiment, place, known, given.only, given.statistics):
-                write_file(given.out, json.dumps(kept, indent=None) + "\n")
+                write_file(given.out, json.dumps(kept, indent=1) + "\n")
                 print(f"{name}, {given.seed}, {done}: {time.perf_counter() - began:.0f} s", flush=True)
                 began = time.perf_counter()
 

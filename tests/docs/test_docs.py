@@ -157,10 +157,13 @@ def test_blocks_run(page: Path) -> None:
     if any(COPY in block.text for block in blocks(page)):  # then its readers need no other models either
         for name in demo.NAMES:
             shutil.rmtree(name)
+    printed = ""
     for block in blocks(page):
         if block.language == "sh":
-            for words in commands(block):
-                run(words, block)
+            printed = "".join([run(words, block) for words in commands(block)])
+        elif block.language == "text" and page == ROOT / "README.md":
+            lines = {steady(line) for line in printed.splitlines()}
+            assert [line for line in block.text.splitlines() if line != "..." and steady(line) not in lines] == []
         elif block.language == "yaml":
             check_recipe(block)
         elif block.language == "python":
@@ -172,13 +175,19 @@ def test_blocks_run(page: Path) -> None:
                     values = runpy.run_path(str(program), values)
 
 
-def run(words: list[str], block: Block) -> None:
-    """Run a command of ours; of others, check that what it names exists."""
+def steady(line: str) -> str:
+    """A line without seconds and memory, which differ from run to run."""
+    return re.sub(r"in [\d.]+ s and [\d.]+ MB", "in S and M", line)
+
+
+def run(words: list[str], block: Block) -> str:
+    """Run a command of ours, and return what it prints; of others, check that what it names exists."""
     program, *arguments = words
     if program == "ramerge" and block.runs:
         result = CliRunner().invoke(cli, arguments)
         assert result.exit_code == 0, f"{block}: {shlex.join(words)}: {result.exception}\n{result.output}"
-    elif program == "ramerge":
+        return result.output
+    if program == "ramerge":
         parsed(arguments, block)
     elif program == "pip":
         extras = re.findall(r"[\w-]+", " ".join(re.findall(r"\.\[(.*?)\]", " ".join(arguments))))
@@ -192,7 +201,8 @@ def run(words: list[str], block: Block) -> None:
     elif program == "python":
         assert (ROOT / arguments[0]).is_file(), block
     else:
-        assert not block.runs, f"{block}: {program} is no command of ours; say what it needs in the first line"
+        assert not block.runs, f"{block}: {program} is not a command of ours; say what it needs in the first line"
+    return ""
 
 
 def parsed(arguments: list[str], block: Block) -> None:
@@ -350,6 +360,23 @@ def test_the_chart_shows_what_was_measured() -> None:
     caption = re.search(r"!\[(.*?)\]", (ROOT / "README.md").read_text(encoding="utf-8"))
     numbers = [word for word in drawn if re.fullmatch(r"[\d.]+ (s|GB)", word)]
     assert caption and all(number in caption[1] for number in numbers)
+
+
+def test_readme_is_short_and_its_scores_are_those_that_were_measured() -> None:
+    from lab.prompted import KINDS, kinds
+
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 80
+    names = {"four, LoRA": "LoRA", "four, SFT": "fine-tuned"}
+    measured = {}
+    for each in kinds():
+        if each.seed == "52" and KINDS[each.name] in names:
+            chosen, _ = each.chosen("right")
+            scores = (each.agents, *(each.rewards[name] for name in ("sum", "ram+", chosen)))
+            measured[f"{each.base}, {names[KINDS[each.name]]}"] = [round(score, 1) for score in scores]
+    rows = re.findall(r"^\| \[([^\]]+)\]\([^)]*\) \| (.*) \|$", text, re.MULTILINE)
+    shown = {name: [float(cell) for cell in cells.split(" | ")] for name, cells in rows}
+    assert shown and shown == {name: measured[name] for name in shown}
 
 
 def test_predicted_times_follow_from_what_was_measured() -> None:
