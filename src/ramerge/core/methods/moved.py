@@ -71,7 +71,7 @@ COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base|
 
 
 @dataclass(frozen=True)
-class RootMeanSquare(Sums):
+class RootMeanSquare(Sums[tuple[float, ...]]):
     """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
 
     What is not finite counts as 0. The result has a float64 for each agent.
@@ -90,7 +90,7 @@ class RootMeanSquare(Sums):
         return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
 
 
-def finite(t: Any, taus: Any) -> Any:
+def finite(t: int, taus: tuple[float, ...]) -> float:
     return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 
