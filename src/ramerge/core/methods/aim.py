@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from pydantic import Field
@@ -31,10 +30,6 @@ class AimParameters(Parameters):
     keep: float = Field(
         0.2, ge=0, le=1, description="what stays of an update that meets the input with the largest activation"
     )
-
-
-def _damped(prior: Start, kept: Array, base: Array, *agents: Array) -> Array:
-    return np.asarray(base + prior([agent - base for agent in agents]) * kept)
 
 
 class Aim(Method[AimParameters, Start]):
@@ -66,8 +61,12 @@ class Aim(Method[AimParameters, Start]):
     def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         if piece.operator is None:
             return prepared.merge(piece, counts, allow_nonfinite)
+
+        def damped(base: Array, *agents: Array) -> Array:
+            return np.asarray(base + prepared([agent - base for agent in agents]) * piece.operator)
+
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-            return piece.compute_numbers(partial(_damped, prepared, piece.operator), (-1, piece.shape[1]))
+            return piece.compute_numbers(damped, (-1, piece.shape[1]))
 
     def unit(self, layer: Layer, parameters: AimParameters) -> int:
         """Whole rows where inputs were recorded; more than one element, which would be merged by itself."""
