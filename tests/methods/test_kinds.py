@@ -1,4 +1,4 @@
-"""What the classes of methods promise to those that ask."""
+"""Promises of the classes of methods to those that ask."""
 
 import numpy as np
 import pytest

@@ -107,7 +107,7 @@ class Relex(CombinationMethod[RelexParameters]):
     limit = MANY
     along_run = True
     symmetric = False
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("step", "step", "g", "its training step"),
         Column("straight", "straight", ".1%", "share of its squared task vector in the first component"),
     )

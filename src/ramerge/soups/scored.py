@@ -6,7 +6,6 @@ w_t = exp(score_t / temperature) / sum_u exp(score_u / temperature)
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from pydantic import Field
 
@@ -35,7 +34,7 @@ class Scored(MeanMethod[ScoredParameters]):
     parameters = ScoredParameters
 
     def weights(self, parameters: ScoredParameters, agents: Agents) -> tuple[float, ...]:
-        scores: dict[str, Any] = parameters.scores or dict.fromkeys(agents, 0.0)
+        scores = parameters.scores or dict.fromkeys(agents, 0.0)
         best = max(scores[name] for name in agents)
         powers = [math.exp((scores[name] - best) / parameters.temperature) for name in agents]
         return tuple(power / math.fsum(powers) for power in powers)

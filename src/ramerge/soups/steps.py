@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field, PlainValidator, WithJsonSchema
 
@@ -32,10 +32,11 @@ def _apart(value: Any) -> dict[str, float] | None:
     return steps
 
 
-NUMBERS: Any = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"})]
+Numbers: TypeAlias = dict[str, float] | None
+NUMBERS: TypeAlias = Annotated[Numbers, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"})]
 """The type of a parameter that is a number for each agent."""
 
-_STEPS: Any = Annotated[Any, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"})]
+_STEPS: TypeAlias = Annotated[Numbers, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"})]
 
 
 class SteppedParameters(Parameters):

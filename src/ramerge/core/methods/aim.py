@@ -18,7 +18,17 @@ from pydantic import Field
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
+from ramerge.core.methods.base import (
+    INPUTS,
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    Parameters,
+    RecordedRows,
+    Results,
+    SideInput,
+)
 from ramerge.core.methods.matrices import WIDENED
 from ramerge.core.methods.other_result import Start
 
@@ -43,7 +53,7 @@ class Aim(Method[AimParameters, Start]):
     )
     differs = "has no such method"
     parameters = AimParameters
-    side = INPUTS
+    side: SideInput | None = INPUTS
 
     def operator(self, layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
         """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""

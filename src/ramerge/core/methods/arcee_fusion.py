@@ -79,7 +79,7 @@ class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
     alone = "only what matters most of its task vector is merged"
     differs = "takes quartiles of a random million of elements, and softmaxes in the dtype of the merge"
     parameters = ArceeFusionParameters
-    most = 1
+    most: int | None = 1
 
     def statistics(self, parameters: ArceeFusionParameters, agents: Agents) -> tuple[Ranked]:
         return (ranked(Quartiles()),)

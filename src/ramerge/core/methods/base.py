@@ -65,8 +65,14 @@ def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
     return extra if isinstance(extra, Mapping) else {}
 
 
-def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
-    """The type of a parameter that is one number for all agents, or a mapping of agents to numbers.
+PerAgentNumber: TypeAlias = float | Mapping[str, float]
+"""One number for all agents, or a mapping of agents to numbers."""
+
+
+def per_agent(
+    low: float = -math.inf, high: float = math.inf, *, below: bool = False
+) -> tuple[PlainValidator, WithJsonSchema]:
+    """Validator and schema of a parameter that is a `PerAgentNumber`.
 
     Numbers are from `low` to `high`, without `high` itself if `below`.
     """
@@ -95,7 +101,7 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
 
     bounds = {} if math.isinf(high - low) else {"minimum": low, "exclusiveMaximum" if below else "maximum": high}
     schema: dict[str, Any] = {"range": f"{span}, or one for each agent", **bounds}
-    return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
+    return PlainValidator(check), WithJsonSchema(schema)
 
 
 def _span(low: float, high: float, below: bool) -> str:
@@ -106,21 +112,20 @@ def _span(low: float, high: float, below: bool) -> str:
     return f"{low:g} to {'below ' if below else ''}{high:g}"
 
 
-def for_each(value: float | Mapping[str, float], agents: Agents) -> tuple[float, ...]:
+def for_each(value: PerAgentNumber, agents: Agents) -> tuple[float, ...]:
     return tuple(value[name] for name in agents) if isinstance(value, Mapping) else (value,) * len(agents)
 
 
-WEIGHTS: Any = per_agent()
-
-
-FRACTIONS: Any = per_agent(0.0, 1.0)
+_NUMBERS, _SHARES = per_agent(), per_agent(0.0, 1.0)
+WEIGHTS: TypeAlias = Annotated[PerAgentNumber, _NUMBERS[0], _NUMBERS[1]]
+FRACTIONS: TypeAlias = Annotated[PerAgentNumber, _SHARES[0], _SHARES[1]]
 
 
 def weights_field() -> Any:
     return Field(1.0, description="factor of each agent, before anything is summed")
 
 
-def total_weight(weights: float | Mapping[str, float]) -> float:
+def total_weight(weights: PerAgentNumber) -> float:
     """The sum of weights that are given by agent, or the one that all agents share."""
     return sum(weights.values()) if isinstance(weights, Mapping) else weights
 
@@ -338,6 +343,9 @@ Figures: TypeAlias = Mapping[str, Any]
 """An agent's figures by key: those that its method reports, and what rounding did."""
 
 
+Presets: TypeAlias = Mapping[str, Mapping[str, object]]
+
+
 class Method(ABC, Generic[P, R]):
     """A merging method; its classes are listed by kind in this module's docstring.
 
@@ -377,7 +385,7 @@ class Method(ABC, Generic[P, R]):
     alone: str = "there is nothing to merge it with"
     differs: str = ""
     for_adapters: ClassVar[Mapping[str, object]] = {}
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    presets: ClassVar[Presets] = {}
     combines: bool = True
     fewest: int = 1
     most: int | None = None
@@ -473,7 +481,7 @@ class Method(ABC, Generic[P, R]):
         return None
 
     def noted(self, parameters: P) -> bool:
-        """Whether mergekit's results differ so much with these parameters that plans say so, in words of `differs`."""
+        """Whether plans say `differs`, because mergekit's results with these parameters are so different."""
         return False
 
     def harms_adapters(self, parameters: P) -> str:

@@ -158,9 +158,9 @@ class Breadcrumbs(_Masked):
 class BreadcrumbsTies(_Masked, Election[BreadcrumbsParameters]):
     name = "breadcrumbs_ties"
     title = "Model Breadcrumbs with TIES's election"
-    source = f"{_Masked.source}; arXiv 2306.01708"
+    source: str = f"{_Masked.source}; arXiv 2306.01708"
     formula = "drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign"
-    differs = f"{_Masked.differs}; elects + where the sum is 0"
+    differs: str = f"{_Masked.differs}; elects + where the sum is 0"
 
     def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
         return (*self.by_agent(parameters, agents, results), parameters.scale, parameters.normalize)

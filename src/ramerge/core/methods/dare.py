@@ -7,14 +7,15 @@ or TIES (`dare_ties`) then merges what is left. `drop_mask` says which elements 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Annotated, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import Given
+from ramerge.core.kernels.elementwise import Element, Given
 from ramerge.core.methods.base import (
     Agents,
     Parameters,
+    PerAgentNumber,
     Results,
     WeightedParameters,
     for_each,
@@ -26,7 +27,8 @@ from ramerge.core.methods.formula import ElementMethod
 from ramerge.core.methods.task_arithmetic import task_arithmetic
 from ramerge.core.methods.ties import TiesParameters, Trimmed
 
-RATE: Any = per_agent(0.0, 1.0, below=True)
+_RATES = per_agent(0.0, 1.0, below=True)
+RATE: TypeAlias = Annotated[PerAgentNumber, _RATES[0], _RATES[1]]
 
 
 class DroppingParameters(Parameters):
@@ -73,7 +75,7 @@ class Dare(_Dropping[DareParameters]):
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then scale * sum_t w_t tau_t"
     differs = _DIFFERS.format("linear")
     parameters = DareParameters
-    element = staticmethod(task_arithmetic.element)
+    element: Element = staticmethod(task_arithmetic.element)
 
     def numbers(self, parameters: DareParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
         return task_arithmetic.numbers(parameters, agents, results)
@@ -82,7 +84,7 @@ class Dare(_Dropping[DareParameters]):
 class DareTies(_Dropping[DareTiesParameters], Trimmed[DareTiesParameters]):
     name = "dare_ties"
     title = "DARE with TIES"
-    source = f"{_Dropping.source}; arXiv 2306.01708"
+    source: str = f"{_Dropping.source}; arXiv 2306.01708"
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES"
     differs = f"{_DIFFERS.format('ties')}; does not trim (here `density: 1`)"
     parameters = DareTiesParameters

@@ -31,7 +31,17 @@ from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hin
 from pydantic import Field, create_model, model_validator
 
 from ramerge.core.kernels.elementwise import Element, Given
-from ramerge.core.methods.base import IMPORTANCE, Agents, Method, Parameters, Results, agent_field, for_each, per_agent
+from ramerge.core.methods.base import (
+    IMPORTANCE,
+    Agents,
+    Method,
+    Parameters,
+    PerAgentNumber,
+    Results,
+    agent_field,
+    for_each,
+    per_agent,
+)
 from ramerge.core.methods.formula import ElementMethod
 
 Derived = Callable[[Any, Agents], Mapping[str, Given]]
@@ -77,8 +87,8 @@ class _FormulaParameter:
         if self.kind is _ChosenAgent:
             return str | None, agent_field(self.description)
         if self.kind is _PerAgent:
-            kind = per_agent(self.range.low, self.range.high, below=self.range.below)
-            return kind, Field(self.default, description=self.description)
+            metadata = per_agent(self.range.low, self.range.high, below=self.range.below)
+            return Annotated[(PerAgentNumber, *metadata)], Field(self.default, description=self.description)
         if self.kind is bool:
             return bool, Field(self.default, description=self.description)
         upper = {"lt" if self.range.below else "le": self.range.high} if self.range.high != float("inf") else {}
@@ -165,7 +175,7 @@ class FormulaMethod(ElementMethod[Any]):
     def __init__(
         self, function: Element, derived: Derived | None, stated: Sequence[_FormulaParameter], **attributes: object
     ) -> None:
-        self.element = _positional(function)
+        self.element: Element = _positional(function)
         self.element.__qualname__ = f"{function.__qualname__}.element"  # where pickle finds it
         self._keywords, self._stated, self._derived = _keywords(function), stated, derived
         for name, value in attributes.items():

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import Field
 
 from ramerge.core.kernels.elementwise import ONE, ZERO, Given
-from ramerge.core.methods.base import Agents, Figure, Results, ScaledParameters, Statistic, agent_field, present
+from ramerge.core.methods.base import Agents, Column, Figure, Results, ScaledParameters, Statistic, agent_field, present
 from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.moved import (
     COLUMN,
@@ -51,7 +51,7 @@ class Isolate(CountedMethod[IsolateParameters]):
     differs = "has no such method"
     parameters = IsolateParameters
     symmetric = False
-    columns = (COLUMN,)
+    columns: tuple[Column, ...] = (COLUMN,)
 
     def statistics(self, parameters: IsolateParameters, agents: Agents) -> tuple[Statistic, ...]:
         return present(self.reported(parameters, agents))

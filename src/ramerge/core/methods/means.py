@@ -26,7 +26,7 @@ class MeanMethod(Method[P, Formula]):
     limit = MANY
     along_run = True
     alone = "the result is the agent itself"
-    columns = (Column("weight", "weight", ".4f", "the agent's weight in the mean"),)
+    columns: tuple[Column, ...] = (Column("weight", "weight", ".4f", "the agent's weight in the mean"),)
 
     @abstractmethod
     def weights(self, parameters: P, agents: Agents) -> tuple[float, ...]:

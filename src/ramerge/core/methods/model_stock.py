@@ -50,7 +50,7 @@ class ModelStock(CombinationByPart[ModelStockParameters]):
     parameters = ModelStockParameters
     fewest = 2
     limit = MANY
-    columns = (
+    columns: tuple[Column, ...] = (
         Column(
             "ratio",
             "ratio",

@@ -54,8 +54,8 @@ def _number(value: Any, kind: str) -> float:
     return float(value)
 
 
-EPSILON: Any = Annotated[
-    Any, PlainValidator(_epsilon), WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"})
+EPSILON: TypeAlias = Annotated[
+    Epsilon, PlainValidator(_epsilon), WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"})
 ]
 
 

@@ -34,6 +34,7 @@ from ramerge.core.methods.base import (
     Figure,
     Method,
     Parameters,
+    Presets,
     Results,
     Statistic,
     only,
@@ -242,7 +243,7 @@ class _Reinforced(Method[RamP, PreparedRam | Formula]):
         "the result of RAM is the agent itself, rounded to the output's dtype, and the base where the agent moved by "
         "at most epsilon; all that it moved is unique (100 %), rho is 0 and lambda is 1"
     )
-    columns = (
+    columns: tuple[Column, ...] = (
         COLUMN,
         Column("density", "density", ".1%", "share of parameters moved"),
         Column("unique_share", "unique", ".1%", "share of these that no other agent moved"),
@@ -313,7 +314,7 @@ class Ram(_Reinforced[RamParameters]):
     formula = "unique elements kept, shared elements averaged"
     differs = "`ram` subtracts in the files' dtype, and ramerge in float32"
     parameters = RamParameters
-    presets: ClassVar = {"paper": _MEAN}
+    presets: ClassVar[Presets] = {"paper": _MEAN}
 
 
 class RamPlus(_Reinforced[ClippedParameters]):
@@ -324,7 +325,7 @@ class RamPlus(_Reinforced[ClippedParameters]):
     formula = "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged"
     differs = "`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements"
     parameters = ClippedParameters
-    presets: ClassVar = {
+    presets: ClassVar[Presets] = {
         "paper": {**_MEAN, "r": 0.1, "alpha": 2.0, "scope": "model"},
         # the authors' script clips rho at 1 and multiplies by a factor of 1.2, which is r = 0.2
         "official": {**_MEAN, "r": 0.2, "alpha": 1.0, "scope": "model"},
@@ -337,7 +338,7 @@ class RamPlusS(_Reinforced[RescaledParameters]):
     source = f"{SOURCE}, equations 7 and 8"
     formula = "unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged"
     parameters = RescaledParameters
-    presets: ClassVar = {"paper": {**_MEAN, "r": 0.1, "scope": "model"}}
+    presets: ClassVar[Presets] = {"paper": {**_MEAN, "r": 0.1, "scope": "model"}}
 
 
 RAM, RAM_PLUS, RAM_PLUS_S = Ram(), RamPlus(), RamPlusS()

@@ -33,8 +33,10 @@ from ramerge.core.methods.base import (
     Layer,
     Method,
     Parameters,
+    Presets,
     RecordedRows,
     Results,
+    SideInput,
     Statistic,
     Work,
 )
@@ -149,8 +151,8 @@ class RegMean(Method[RegMeanParameters, Start]):
     differs = "has no such method"
     alone = "the result is the agent itself"
     parameters = RegMeanParameters
-    presets: ClassVar = {"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}}
-    side = INPUTS
+    presets: ClassVar[Presets] = {"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}}
+    side: SideInput | None = INPUTS
 
     def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
         return statistics_of(parameters.towards, parameters.prior, agents)

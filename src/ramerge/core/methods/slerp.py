@@ -71,7 +71,7 @@ class Slerp(CombinationMethod[SlerpParameters]):
     differs = "there is no difference but rounding"
     parameters = SlerpParameters
     fewest = 2
-    most = 2
+    most: int | None = 2
     symmetric = False
     needs_base = False
 
@@ -91,7 +91,7 @@ class Nuslerp(CombinationByPart[NuslerpParameters]):
     )
     parameters = NuslerpParameters
     fewest = 2
-    most = 2
+    most: int | None = 2
     needs_base = False
     takes_base = True
 

@@ -13,7 +13,7 @@ C is the number of agents that moved, so times and spectra mean the same for sma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -149,7 +149,7 @@ class Swudi(SpectralMethod[SwudiParameters]):
     source = _SOURCE
     formula = _FORMULA.format(", for a time", _OTHERS)
     parameters = SwudiParameters
-    for_adapters: ClassVar = {"exp_time": _TIME}
+    for_adapters: ClassVar[Mapping[str, object]] = {"exp_time": _TIME}
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
         filter, _ = _filter(taus[0].shape, len(taus), parameters)
@@ -173,7 +173,7 @@ class Aswudi(SpectralMethod[AswudiParameters]):
     source = _SOURCE
     formula = _FORMULA.format(", as many as its spectrum says", _OTHERS)
     parameters = AswudiParameters
-    for_adapters: ClassVar = {"auto_rank_method": _RULE}
+    for_adapters: ClassVar[Mapping[str, object]] = {"auto_rank_method": _RULE}
 
     def solve(self, tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
         shape: Shape = taus[0].shape

@@ -86,7 +86,7 @@ class Trimmed(Election[TiesP]):
     """TIES of task vectors from which `drop_mask` may drop elements first."""
 
     family = "sparse"
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("threshold", "threshold", ".3g", "the least |tau| that is kept, 0 for all that moved", optional=True),
         Column("asked_share", "asked", ".1%", "share of parameters that the density asks for", optional=True),
         Column("kept_share", "kept", ".1%", "share of parameters that are kept and not 0", optional=True),
@@ -127,7 +127,7 @@ class Trimmed(Election[TiesP]):
         return rows
 
     def remarks(self, figures: Figures) -> str:
-        """Says so where equal magnitudes make much more of an agent stay than was asked for."""
+        """Say so where equal magnitudes make much more of an agent stay than was asked for."""
         kept, asked = figures.get("kept_share", 0), figures.get("asked_share", 0)
         if not math.isfinite(figures.get("threshold") or 0.0):
             return "has no threshold, because too many of its numbers are NaN or Inf"
