@@ -32,7 +32,6 @@ from ramerge.core.methods.base import (
     Parameters,
     Results,
     Statistic,
-    Work,
     conditions,
     names_agent,
 )
@@ -87,7 +86,6 @@ __all__ = [
     "Results",
     "RowMethod",
     "Statistic",
-    "Work",
     "complete",
     "conditions",
     "cores_of",

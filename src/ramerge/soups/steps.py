@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, SerializeAsAny, WithJsonSchema
 
 from ramerge.sdk.methods import Agents, Parameters
 
@@ -33,10 +33,14 @@ def _apart(value: Any) -> dict[str, float] | None:
 
 
 Numbers: TypeAlias = dict[str, float] | None
-NUMBERS: TypeAlias = Annotated[Numbers, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"})]
+NUMBERS: TypeAlias = Annotated[
+    Numbers, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"}), SerializeAsAny()
+]
 """The type of a parameter that is a number for each agent."""
 
-_STEPS: TypeAlias = Annotated[Numbers, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"})]
+_STEPS: TypeAlias = Annotated[
+    Numbers, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"}), SerializeAsAny()
+]
 
 
 class SteppedParameters(Parameters):

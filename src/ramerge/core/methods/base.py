@@ -24,7 +24,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeAli
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, WithJsonSchema
 from typing_extensions import TypeVar
 
 from ramerge.core.kernels.piece import Piece, PieceResult
@@ -117,8 +117,8 @@ def for_each(value: PerAgentNumber, agents: Agents) -> tuple[float, ...]:
 
 
 _NUMBERS, _SHARES = per_agent(), per_agent(0.0, 1.0)
-WEIGHTS: TypeAlias = Annotated[PerAgentNumber, _NUMBERS[0], _NUMBERS[1]]
-FRACTIONS: TypeAlias = Annotated[PerAgentNumber, _SHARES[0], _SHARES[1]]
+WEIGHTS: TypeAlias = Annotated[PerAgentNumber, _NUMBERS[0], _NUMBERS[1], SerializeAsAny()]
+FRACTIONS: TypeAlias = Annotated[PerAgentNumber, _SHARES[0], _SHARES[1], SerializeAsAny()]
 
 
 def weights_field() -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, TypeAlias, TypeVar
 
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
 from ramerge.core.kernels.elementwise import Element, Given
 from ramerge.core.methods.base import (
@@ -28,7 +28,7 @@ from ramerge.core.methods.task_arithmetic import task_arithmetic
 from ramerge.core.methods.ties import TiesParameters, Trimmed
 
 _RATES = per_agent(0.0, 1.0, below=True)
-RATE: TypeAlias = Annotated[PerAgentNumber, _RATES[0], _RATES[1]]
+RATE: TypeAlias = Annotated[PerAgentNumber, _RATES[0], _RATES[1], SerializeAsAny()]
 
 
 class DroppingParameters(Parameters):

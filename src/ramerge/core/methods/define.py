@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, SerializeAsAny, create_model, model_validator
 
 from ramerge.core.kernels.elementwise import Element, Given
 from ramerge.core.methods.base import (
@@ -88,7 +88,9 @@ class _FormulaParameter:
             return str | None, agent_field(self.description)
         if self.kind is _PerAgent:
             metadata = per_agent(self.range.low, self.range.high, below=self.range.below)
-            return Annotated[(PerAgentNumber, *metadata)], Field(self.default, description=self.description)
+            return Annotated[(PerAgentNumber, *metadata, SerializeAsAny())], Field(
+                self.default, description=self.description
+            )
         if self.kind is bool:
             return bool, Field(self.default, description=self.description)
         upper = {"lt" if self.range.below else "le": self.range.high} if self.range.high != float("inf") else {}

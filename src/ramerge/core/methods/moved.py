@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, WithJsonSchema
 
 from ramerge.core.kernels.elementwise import INFINITY, ZERO
 from ramerge.core.kernels.sums import squares
@@ -55,7 +55,10 @@ def _number(value: Any, kind: str) -> float:
 
 
 EPSILON: TypeAlias = Annotated[
-    Epsilon, PlainValidator(_epsilon), WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"})
+    Epsilon,
+    PlainValidator(_epsilon),
+    WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"}),
+    SerializeAsAny(),
 ]
 
 
