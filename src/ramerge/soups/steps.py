@@ -32,15 +32,12 @@ def _apart(value: Any) -> dict[str, float] | None:
     return steps
 
 
+_SCHEMA = WithJsonSchema({"range": "a number for each agent"})
 Numbers: TypeAlias = dict[str, float] | None
-NUMBERS: TypeAlias = Annotated[
-    Numbers, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"}), SerializeAsAny()
-]
+NUMBERS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_numbers), _SCHEMA]
 """The type of a parameter that is a number for each agent."""
 
-_STEPS: TypeAlias = Annotated[
-    Numbers, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"}), SerializeAsAny()
-]
+_STEPS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_apart), _SCHEMA]
 
 
 class SteppedParameters(Parameters):

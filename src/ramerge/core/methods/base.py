@@ -117,8 +117,8 @@ def for_each(value: PerAgentNumber, agents: Agents) -> tuple[float, ...]:
 
 
 _NUMBERS, _SHARES = per_agent(), per_agent(0.0, 1.0)
-WEIGHTS: TypeAlias = Annotated[PerAgentNumber, _NUMBERS[0], _NUMBERS[1], SerializeAsAny()]
-FRACTIONS: TypeAlias = Annotated[PerAgentNumber, _SHARES[0], _SHARES[1], SerializeAsAny()]
+WEIGHTS: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _NUMBERS[0], _NUMBERS[1]]
+FRACTIONS: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _SHARES[0], _SHARES[1]]
 
 
 def weights_field() -> Any:

@@ -28,7 +28,7 @@ from ramerge.core.methods.task_arithmetic import task_arithmetic
 from ramerge.core.methods.ties import TiesParameters, Trimmed
 
 _RATES = per_agent(0.0, 1.0, below=True)
-RATE: TypeAlias = Annotated[PerAgentNumber, _RATES[0], _RATES[1], SerializeAsAny()]
+RATE: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _RATES[0], _RATES[1]]
 
 
 class DroppingParameters(Parameters):

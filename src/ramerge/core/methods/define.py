@@ -88,9 +88,8 @@ class _FormulaParameter:
             return str | None, agent_field(self.description)
         if self.kind is _PerAgent:
             metadata = per_agent(self.range.low, self.range.high, below=self.range.below)
-            return Annotated[(PerAgentNumber, *metadata, SerializeAsAny())], Field(
-                self.default, description=self.description
-            )
+            kind = Annotated[(SerializeAsAny[PerAgentNumber], *metadata)]
+            return kind, Field(self.default, description=self.description)
         if self.kind is bool:
             return bool, Field(self.default, description=self.description)
         upper = {"lt" if self.range.below else "le": self.range.high} if self.range.high != float("inf") else {}

@@ -55,10 +55,9 @@ def _number(value: Any, kind: str) -> float:
 
 
 EPSILON: TypeAlias = Annotated[
-    Epsilon,
+    SerializeAsAny[Epsilon],
     PlainValidator(_epsilon),
     WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"}),
-    SerializeAsAny(),
 ]
 
 
