@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from benchmarks import machine
 from ramerge.core.kernels.convert import convert
 from ramerge.core.linalg.devices import CPU, Solver, is_slow_in_float64, is_sound
+from ramerge.core.methods.base import NO_RESULTS
 from ramerge.core.methods.core import solve as solve_core
 from ramerge.core.methods.matrices import scaled
 from ramerge.core.methods.registry import METHODS
@@ -64,7 +65,7 @@ def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver
         return lambda taus, place: scaled(
             taus, (1.0,) * len(taus), 1.0, lambda ones: solve_core(TENSOR, ones, parameters, parameters.time), place
         )
-    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), {})
+    prepared = METHODS[method].prepare(parameters, tuple(f"a{number}" for number in range(agents)), NO_RESULTS)
     return lambda taus, place: prepared.solve(TENSOR, taus, place)
 
 

@@ -56,8 +56,21 @@ def test_annotations_that_no_parameter_can_have() -> None:
             merge_method("wrong", source="a test")(formula)
 
 
-@pytest.mark.parametrize("name", ["task_arithmetic", "linear", "fisher", "passthrough"])
+def total(base: float, taus: tuple[float, ...]) -> float:
+    """A formula."""
+    return base
+
+
+def test_an_attribute_that_methods_do_not_have() -> None:
+    with pytest.raises(TypeError, match="total: methods have no attribute 'symetric'"):
+        merge_method("wrong", source="a test", symetric=False)(total)
+
+
+@pytest.mark.parametrize(
+    "name", ["task_arithmetic", "linear", "fisher", "passthrough", "dare", "ties", "dare_ties", "breadcrumbs"]
+)
 def test_methods_travel_to_other_processes(name: str) -> None:
     method = METHODS[name]
-    formula = method.prepare(method.parameters(), ("a", "b"), {})
+    parameters = method.parameters(**{key: 1 for key in ("density",) if key in method.parameters.model_fields})
+    formula = method.prepare(parameters, ("a", "b"), {})
     assert pickle.loads(pickle.dumps(formula)) == formula  # noqa: S301 - our own

@@ -7,6 +7,7 @@ import hashlib
 import numpy as np
 import pytest
 
+from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.methods.drop_mask import DropMask, key
 
@@ -14,7 +15,9 @@ from ramerge.core.methods.drop_mask import DropMask, key
 def piece(tensor: str, start: int) -> Piece:
     words = np.zeros(4, np.uint32)
     none = np.empty((0, 0), np.uint8)
-    return Piece(tensor, (8,), start, 4, ("F32", "F32", "F32"), [words, words, words], "F32", words.copy(), none)
+    return Piece(
+        tensor, (8,), start, 4, Inputs(2), ("F32", "F32", "F32"), [words, words, words], "F32", words.copy(), none
+    )
 
 
 def test_a_key_is_the_digest_of_seed_agent_and_tensor() -> None:

@@ -14,15 +14,12 @@ import pytest
 import ramerge
 from ramerge.core.foundation.errors import EvaluationError, RecipeError
 from ramerge.searches.search import objective_of, scorer_of
-from ramerge.soups.ema import EmaParameters
-from ramerge.soups.ema import weights as ema_weights
-from ramerge.soups.extrapolate import ExtrapolateParameters
-from ramerge.soups.extrapolate import weights as extrapolated
+from ramerge.soups.ema import EMA, EmaParameters
+from ramerge.soups.extrapolate import EXTRAPOLATE, ExtrapolateParameters
 from ramerge.soups.greedy import GreedyResult, greedy_soup
 from ramerge.soups.recipe import read_request
 from ramerge.soups.run import checkpoints_of
-from ramerge.soups.scored import ScoredParameters
-from ramerge.soups.scored import weights as scored_weights
+from ramerge.soups.scored import SCORED, ScoredParameters
 from ramerge.soups.scores import means, most_relevant
 from ramerge.soups.steps import SteppedParameters, steps_of
 from tests.checkpoints import floats, read_checkpoint, write_checkpoint
@@ -245,15 +242,15 @@ def test_other_methods_say_their_limit(tmp_path: Path) -> None:
 
 def test_weights_of_strategies() -> None:
     agents = ("s10", "s20", "s40")
-    assert ema_weights(EmaParameters(decay=0.5), agents) == (0.25, 0.25, 0.5)
-    assert ema_weights(EmaParameters(half_life=10), agents) == (0.125, 0.125, 0.75)
-    assert ema_weights(EmaParameters(decay=0.5), agents[::-1]) == (0.5, 0.25, 0.25)
-    assert extrapolated(ExtrapolateParameters(alpha=0.5), agents) == (-0.5, 0.0, 1.5)
-    assert extrapolated(ExtrapolateParameters(at=70), agents) == (-1.0, 0.0, 2.0)
+    assert EMA.weights(EmaParameters(decay=0.5), agents) == (0.25, 0.25, 0.5)
+    assert EMA.weights(EmaParameters(half_life=10), agents) == (0.125, 0.125, 0.75)
+    assert EMA.weights(EmaParameters(decay=0.5), agents[::-1]) == (0.5, 0.25, 0.25)
+    assert EXTRAPOLATE.weights(ExtrapolateParameters(alpha=0.5), agents) == (-0.5, 0.0, 1.5)
+    assert EXTRAPOLATE.weights(ExtrapolateParameters(at=70), agents) == (-1.0, 0.0, 2.0)
     scores = ScoredParameters(scores={"s10": 0.4, "s20": 0.5, "s40": 0.5}, temperature=0.1)
-    low, high, _ = scored_weights(scores, agents)
+    low, high, _ = SCORED.weights(scores, agents)
     assert high / low == pytest.approx(np.e)
-    assert sum(scored_weights(scores, agents)) == pytest.approx(1)
+    assert sum(SCORED.weights(scores, agents)) == pytest.approx(1)
 
 
 def near(model: Path) -> dict[str, list[float]]:

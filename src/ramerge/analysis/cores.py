@@ -18,7 +18,7 @@ from ramerge import Options, PlanError
 from ramerge.analysis.roles import ROLES, role_of
 from ramerge.sdk.kernels import WIDE_LIMBS, Piece, decode, encode
 from ramerge.sdk.linalg import Array, acts, coefficients, movers, spectral
-from ramerge.sdk.methods import CORE, CoreParameters, Counts, Layer, Statistic, cores_of, matrix_of
+from ramerge.sdk.methods import CORE, Agents, Core, CoreParameters, Counts, Layer, Statistic, cores_of, matrix_of
 from ramerge.sdk.passes import Executor, Passes
 from ramerge.sdk.plans import TensorPlan, make_plan
 from ramerge.sdk.progress import Listener
@@ -110,6 +110,16 @@ class CoreForecast:
 _TOO_LONG, _TOO_SHORT = 0.9, 1.1
 
 
+_SUMS = CoreSums("tensor", parameters=CoreParameters())
+
+
+class _CountedCore(Core):
+    """The method `core`, for which the forecast's sums are counted first."""
+
+    def statistics(self, parameters: CoreParameters, agents: Agents) -> tuple[CoreSums]:
+        return (_SUMS,)
+
+
 def forecast(document: Document, options: Options, executor: Executor, listen: Listener) -> CoreForecast:
     """Read the inputs once, and say what `core` would do with them. Takes about as long as a merge with `core`.
 
@@ -122,17 +132,15 @@ def forecast(document: Document, options: Options, executor: Executor, listen: L
         WeightsError, CheckpointError: as for a merge.
     """
     without = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
-    statistic = CoreSums("tensor", parameters=CoreParameters())
-    method = replace(CORE, statistics=lambda _parameters, _agents: (statistic,))
     points = make_points(replace(document, values=without | {"method": CORE.name}))
-    plan = make_plan([replace(point, method=method) for point in points], options=options)
+    plan = make_plan([replace(point, method=_CountedCore()) for point in points], options=options)
     if plan.problems:
         raise PlanError(plan.problems)
     with closing(Passes(plan, executor, listen)) as passes:
         passes.count()
         results = dict(passes.results)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
-    return parts_of(tensors, [results[statistic, tensor.part("tensor")] for tensor in tensors], tuple(plan.agents))
+    return parts_of(tensors, [results[_SUMS, tensor.part("tensor")] for tensor in tensors], tuple(plan.agents))
 
 
 def parts_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:

@@ -145,10 +145,9 @@ def tables(agents: int) -> NDArray[np.uint32]:
     return np.zeros(2 * _table_size(agents), np.uint32)
 
 
-def fold(found: NDArray[np.uint32], counts: NDArray[np.int64]) -> None:
+def fold(found: NDArray[np.uint32], counts: NDArray[np.int64], agents: int) -> None:
     """Add tables to `masks` and the two histograms of `counts`, as `TallyLayout.counts` lays them out."""
     both = found.reshape(2, -1).sum(0, np.int64)
-    agents = next(n for n in range(1, 65) if _table_size(n) == both.size)
     at = slices(TallyLayout(agents).counts)
     joint = both[1 << agents :].reshape(agents, EXPONENT_BINS, _ULP_STRIDE)[:, :, :ULP_BINS]
     counts[at["masks"]] += both[: 1 << agents]

@@ -94,7 +94,7 @@ class TaskVectorStatistics(Statistic):
             )
 
         flagged = piece.compare(observe)
-        kernel.fold(found, integers)
+        kernel.fold(found, integers, self.agents)
         fixed.encode(sums, split["limbs"])
         return flagged
 

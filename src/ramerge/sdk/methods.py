@@ -1,9 +1,11 @@
 """Methods: formulas of one element, and classes for methods that count, or need rows, matrices or whole tensors.
 
-    >>> from typing import Annotated, Any
+    >>> from typing import Annotated
     >>> from ramerge.sdk.methods import ZERO, PerAgent, merge_method
     >>> @merge_method("my_sum", source="arXiv 2401.00000", interface=1)
-    ... def my_sum(base: Any, taus: Any, *, weights: Annotated[PerAgent, "factor of each agent"] = 1.0) -> Any:
+    ... def my_sum(
+    ...     base: float, taus: tuple[float, ...], *, weights: Annotated[PerAgent, "factor of each agent"] = 1.0
+    ... ) -> float:
     ...     \"""The weighted sum of the task vectors.\"""
     ...     total = ZERO
     ...     for t in range(len(taus)):
@@ -17,29 +19,32 @@ it.
 """
 
 from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO
-from ramerge.core.methods import gram
 from ramerge.core.methods.base import (
     MANY,
     SIDE_INPUTS,
     Agents,
     Column,
     Counts,
+    Figure,
+    Figures,
     Layer,
     Method,
     Parameters,
     Results,
     Statistic,
-    Work,
     conditions,
     names_agent,
 )
-from ramerge.core.methods.core import CORE, CoreParameters, cores_of, matrix_of
+from ramerge.core.methods.core import CORE, Core, CoreParameters, cores_of, matrix_of
 from ramerge.core.methods.define import ChosenAgent, PerAgent, Range, merge_method
-from ramerge.core.methods.gram import Combination, Gram
-from ramerge.core.methods.means import mean_method
+from ramerge.core.methods.formula import CountedMethod, ElementMethod, Formula
+from ramerge.core.methods.gram import CombinationMethod, Gram
+from ramerge.core.methods.matrices import MatrixMethod
+from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.moved import ORDERED, Relative, factor, measured, shown, thresholds
 from ramerge.core.methods.ram import RESCALINGS, AgentCounts, Moved
 from ramerge.core.methods.registry import METHODS, complete, listed
+from ramerge.core.methods.rows import RowMethod
 from ramerge.core.methods.sums import Floats
 from ramerge.core.registry import INTERFACE
 
@@ -58,12 +63,20 @@ __all__ = [
     "Agents",
     "ChosenAgent",
     "Column",
-    "Combination",
+    "CombinationMethod",
+    "Core",
     "CoreParameters",
+    "CountedMethod",
     "Counts",
+    "ElementMethod",
+    "Figure",
+    "Figures",
     "Floats",
+    "Formula",
     "Gram",
     "Layer",
+    "MatrixMethod",
+    "MeanMethod",
     "Method",
     "Moved",
     "Parameters",
@@ -71,16 +84,14 @@ __all__ = [
     "Range",
     "Relative",
     "Results",
+    "RowMethod",
     "Statistic",
-    "Work",
     "complete",
     "conditions",
     "cores_of",
     "factor",
-    "gram",
     "listed",
     "matrix_of",
-    "mean_method",
     "measured",
     "merge_method",
     "names_agent",

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from pydantic import Field
 
-from ramerge.sdk.methods import Agents, mean_method
+from ramerge.sdk.methods import Agents, MeanMethod
 from ramerge.soups.steps import SteppedParameters, steps_of
 
 
@@ -28,25 +28,25 @@ class EmaParameters(SteppedParameters):
     )
 
 
-def weights(parameters: EmaParameters, agents: Agents) -> tuple[float, ...]:
-    steps = steps_of(parameters, agents)
-    order = sorted(range(len(agents)), key=lambda place: steps[place])
-    found = [1.0]
-    for before, after in pairwise(order):
-        decay = parameters.decay
-        if parameters.half_life is not None:
-            decay = 2 ** (-(steps[after] - steps[before]) / parameters.half_life)
-        found = [*(weight * decay for weight in found), 1 - decay]
-    by_agent = dict(zip(order, found, strict=True))
-    return tuple(by_agent[place] for place in range(len(agents)))
+class Ema(MeanMethod[EmaParameters]):
+    name = "ema"
+    title = "EMA of checkpoints"
+    source = "the exponential moving average of a run's weights: Polyak and Juditsky 1992; arXiv 2411.18704"
+    formula = "e_t = d_t e_(t-1) + (1 - d_t) a_t in the order of steps, of up to 512 agents; needs no base"
+    parameters = EmaParameters
+    symmetric = False
+
+    def weights(self, parameters: EmaParameters, agents: Agents) -> tuple[float, ...]:
+        steps = steps_of(parameters, agents)
+        order = sorted(range(len(agents)), key=lambda place: steps[place])
+        found = [1.0]
+        for before, after in pairwise(order):
+            decay = parameters.decay
+            if parameters.half_life is not None:
+                decay = 2 ** (-(steps[after] - steps[before]) / parameters.half_life)
+            found = [*(weight * decay for weight in found), 1 - decay]
+        by_agent = dict(zip(order, found, strict=True))
+        return tuple(by_agent[place] for place in range(len(agents)))
 
 
-EMA = mean_method(
-    "ema",
-    title="EMA of checkpoints",
-    source="the exponential moving average of a run's weights: Polyak and Juditsky 1992; arXiv 2411.18704",
-    formula="e_t = d_t e_(t-1) + (1 - d_t) a_t in the order of steps, of up to 512 agents; needs no base",
-    parameters=EmaParameters,
-    weights=weights,
-    symmetric=False,
-)
+EMA = Ema()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ramerge.sdk.methods import Agents, mean_method
+from ramerge.sdk.methods import Agents, MeanMethod
 from ramerge.soups.steps import SteppedParameters, steps_of
 
 
@@ -31,24 +31,24 @@ class ExtrapolateParameters(SteppedParameters):
     )
 
 
-def weights(parameters: ExtrapolateParameters, agents: Agents) -> tuple[float, ...]:
-    steps = steps_of(parameters, agents)
-    first, last = (place(range(len(agents)), key=lambda index: steps[index]) for place in (min, max))
-    alpha = parameters.alpha
-    if parameters.at is not None:
-        alpha = (parameters.at - steps[last]) / (steps[last] - steps[first])
-    found = [0.0] * len(agents)
-    found[first], found[last] = -alpha, 1 + alpha
-    return tuple(found)
+class Extrapolate(MeanMethod[ExtrapolateParameters]):
+    name = "extrapolate"
+    title = "Linear extrapolation of a run"
+    source = "ExPO, arXiv 2404.16792; negative weights in RL for code, arXiv 2605.28751"
+    formula = "a_N + alpha (a_N - a_1), of the first and the last agent; needs no base"
+    parameters = ExtrapolateParameters
+    fewest = 2
+    symmetric = False
+
+    def weights(self, parameters: ExtrapolateParameters, agents: Agents) -> tuple[float, ...]:
+        steps = steps_of(parameters, agents)
+        first, last = (place(range(len(agents)), key=lambda index: steps[index]) for place in (min, max))
+        alpha = parameters.alpha
+        if parameters.at is not None:
+            alpha = (parameters.at - steps[last]) / (steps[last] - steps[first])
+        found = [0.0] * len(agents)
+        found[first], found[last] = -alpha, 1 + alpha
+        return tuple(found)
 
 
-EXTRAPOLATE = mean_method(
-    "extrapolate",
-    title="Linear extrapolation of a run",
-    source="ExPO, arXiv 2404.16792; negative weights in RL for code, arXiv 2605.28751",
-    formula="a_N + alpha (a_N - a_1), of the first and the last agent; needs no base",
-    parameters=ExtrapolateParameters,
-    weights=weights,
-    fewest=2,
-    symmetric=False,
-)
+EXTRAPOLATE = Extrapolate()

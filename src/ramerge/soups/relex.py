@@ -14,7 +14,7 @@ through the base, which is step 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.sdk.methods import MANY, Agents, Column, Combination, Floats, Gram, Method, Results, gram
+from ramerge.sdk.methods import MANY, Agents, Column, CombinationMethod, Figure, Figures, Floats, Gram
 from ramerge.soups.steps import SteppedParameters, steps_of
 
 
@@ -90,56 +90,55 @@ def _line(steps: Floats, values: Floats) -> tuple[float, float, float]:
 _NOTHING = 1e-24
 
 
-def prepare(parameters: RelexParameters, agents: Agents, results: Results) -> Combination:
-    steps = steps_of(parameters, agents)
-    at = max(steps) if parameters.at is None else parameters.at
-    return gram.prepare(len(agents), lambda products: Line.of(products, steps).coefficients(at), results)
-
-
-def report(parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Any]]:
-    """Sums for each agent over all tensors: what the first component holds of it, and the weight of its task vector."""
-    steps = steps_of(parameters, agents)
-    lines = [(products, Line.of(products, steps)) for products in parts]
-    nothing = np.zeros(len(agents))
-    inside = sum((line.share * np.trace(products) * line.direction**2 for products, line in lines), nothing)
-    lengths = sum((np.diagonal(products) for products, _ in lines), nothing)
-    with np.errstate(all="ignore"):
-        shares = np.where(lengths > 0, inside / lengths, 1.0)
-    return [{"step": step, "straight": float(share)} for step, share in zip(steps, shares, strict=True)]
-
-
-def warning(figures: Sequence[Mapping[str, Any]]) -> str:
-    found = [figure["straight"] for figure in figures if "straight" in figure]
-    if not found or min(found) >= _STRAIGHT:
-        return ""
-    return (
-        f"the first component holds only {min(found):.0%} of a checkpoint's task vector: the run does not follow one "
-        "line, so what relex predicts may be far from it; `ramerge soup RUN --analyze` shows it by layer"
-    )
-
-
 _STRAIGHT = 0.5
 """Users are warned where the first component holds less of a checkpoint."""
 
-RELEX = Method(
-    name="relex",
-    family="soups",
-    title="RELEX: a later checkpoint of a run, predicted",
-    source="RELEX: You Only Need Minimal RLVR Training, arXiv 2605.21468",
-    formula="(a + b at) sum_t u_t tau_t, u the first eigenvector of the Gram matrix, a + b s_t its line over the steps",
-    parameters=RelexParameters,
-    alone="the line through the base and this agent is continued",
-    limit=MANY,
-    along_run=True,
-    symmetric=False,
-    statistics=lambda _parameters, _agents: gram.statistics(),
-    prepare=prepare,
-    merge=gram.merge,
-    reported=lambda _parameters, _agents: Gram("tensor"),
-    report=report,
-    warning=warning,
-    columns=(
+
+class Relex(CombinationMethod[RelexParameters]):
+    name = "relex"
+    family = "soups"
+    title = "RELEX: a later checkpoint of a run, predicted"
+    source = "RELEX: You Only Need Minimal RLVR Training, arXiv 2605.21468"
+    formula = (
+        "(a + b at) sum_t u_t tau_t, u the first eigenvector of the Gram matrix, a + b s_t its line over the steps"
+    )
+    parameters = RelexParameters
+    alone = "the line through the base and this agent is continued"
+    limit = MANY
+    along_run = True
+    symmetric = False
+    columns: tuple[Column, ...] = (
         Column("step", "step", "g", "its training step"),
         Column("straight", "straight", ".1%", "share of its squared task vector in the first component"),
-    ),
-)
+    )
+
+    def coefficients(self, parameters: RelexParameters, agents: Agents, gram: Floats) -> Floats:
+        steps = steps_of(parameters, agents)
+        at = max(steps) if parameters.at is None else parameters.at
+        return Line.of(gram, steps).coefficients(at)
+
+    def reported(self, parameters: RelexParameters, agents: Agents) -> Gram:
+        return Gram("tensor")
+
+    def report(self, parameters: RelexParameters, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Figure]]:
+        """For each agent its step, and over all tensors the share of it that the first component holds."""
+        steps = steps_of(parameters, agents)
+        lines = [(products, Line.of(products, steps)) for products in parts]
+        nothing = np.zeros(len(agents))
+        inside = sum((line.share * np.trace(products) * line.direction**2 for products, line in lines), nothing)
+        lengths = sum((np.diagonal(products) for products, _ in lines), nothing)
+        with np.errstate(all="ignore"):
+            shares = np.where(lengths > 0, inside / lengths, 1.0)
+        return [{"step": step, "straight": float(share)} for step, share in zip(steps, shares, strict=True)]
+
+    def warning(self, figures: Sequence[Figures]) -> str:
+        found = [figure["straight"] for figure in figures if "straight" in figure]
+        if not found or min(found) >= _STRAIGHT:
+            return ""
+        return (
+            f"the first component holds only {min(found):.0%} of a checkpoint's task vector: the run does not follow "
+            "one line, so what relex predicts may be far from it; `ramerge soup RUN --analyze` shows it by layer"
+        )
+
+
+RELEX = Relex()

@@ -6,11 +6,10 @@ w_t = exp(score_t / temperature) / sum_u exp(score_u / temperature)
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from pydantic import Field
 
-from ramerge.sdk.methods import Agents, Parameters, mean_method
+from ramerge.sdk.methods import Agents, MeanMethod, Parameters
 from ramerge.soups.steps import NUMBERS
 
 
@@ -27,18 +26,18 @@ class ScoredParameters(Parameters):
     )
 
 
-def weights(parameters: ScoredParameters, agents: Agents) -> tuple[float, ...]:
-    scores: dict[str, Any] = parameters.scores or dict.fromkeys(agents, 0.0)
-    best = max(scores[name] for name in agents)
-    powers = [math.exp((scores[name] - best) / parameters.temperature) for name in agents]
-    return tuple(power / math.fsum(powers) for power in powers)
+class Scored(MeanMethod[ScoredParameters]):
+    name = "scored"
+    title = "Soup of checkpoints weighted by scores"
+    source = "a softmax of validation scores; Model Soups, arXiv 2203.05482, chooses by them"
+    formula = "sum_t w_t a_t, w_t = softmax of score_t / temperature, of up to 512 agents; needs no base"
+    parameters = ScoredParameters
+
+    def weights(self, parameters: ScoredParameters, agents: Agents) -> tuple[float, ...]:
+        scores = parameters.scores or dict.fromkeys(agents, 0.0)
+        best = max(scores[name] for name in agents)
+        powers = [math.exp((scores[name] - best) / parameters.temperature) for name in agents]
+        return tuple(power / math.fsum(powers) for power in powers)
 
 
-SCORED = mean_method(
-    "scored",
-    title="Soup of checkpoints weighted by scores",
-    source="a softmax of validation scores; Model Soups, arXiv 2203.05482, chooses by them",
-    formula="sum_t w_t a_t, w_t = softmax of score_t / temperature, of up to 512 agents; needs no base",
-    parameters=ScoredParameters,
-    weights=weights,
-)
+SCORED = Scored()

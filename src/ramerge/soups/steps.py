@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
-from pydantic import Field, PlainValidator, WithJsonSchema
+from pydantic import Field, PlainValidator, SerializeAsAny, WithJsonSchema
 
 from ramerge.sdk.methods import Agents, Parameters
 
@@ -32,10 +32,12 @@ def _apart(value: Any) -> dict[str, float] | None:
     return steps
 
 
-NUMBERS: Any = Annotated[Any, PlainValidator(_numbers), WithJsonSchema({"range": "a number for each agent"})]
+_SCHEMA = WithJsonSchema({"range": "a number for each agent"})
+Numbers: TypeAlias = dict[str, float] | None
+NUMBERS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_numbers), _SCHEMA]
 """The type of a parameter that is a number for each agent."""
 
-_STEPS: Any = Annotated[Any, PlainValidator(_apart), WithJsonSchema({"range": "a number for each agent"})]
+_STEPS: TypeAlias = Annotated[SerializeAsAny[Numbers], PlainValidator(_apart), _SCHEMA]
 
 
 class SteppedParameters(Parameters):

@@ -5,22 +5,22 @@ merged = sum_t a_t / N
 
 from __future__ import annotations
 
-from ramerge.sdk.methods import Agents, Parameters, mean_method
+from ramerge.sdk.methods import Agents, MeanMethod, Parameters
 
 
 class UniformParameters(Parameters):
     """`uniform` has no parameters."""
 
 
-def weights(_parameters: UniformParameters, agents: Agents) -> tuple[float, ...]:
-    return (1 / len(agents),) * len(agents)
+class Uniform(MeanMethod[UniformParameters]):
+    name = "uniform"
+    title = "Uniform soup of checkpoints"
+    source = "Model Soups, arXiv 2203.05482; the last k checkpoints of a run: LAWA, arXiv 2306.03241"
+    formula = "sum_t a_t / N, of up to 512 agents; needs no base"
+    parameters = UniformParameters
+
+    def weights(self, parameters: UniformParameters, agents: Agents) -> tuple[float, ...]:
+        return (1 / len(agents),) * len(agents)
 
 
-UNIFORM = mean_method(
-    "uniform",
-    title="Uniform soup of checkpoints",
-    source="Model Soups, arXiv 2203.05482; the last k checkpoints of a run: LAWA, arXiv 2306.03241",
-    formula="sum_t a_t / N, of up to 512 agents; needs no base",
-    parameters=UniformParameters,
-    weights=weights,
-)
+UNIFORM = Uniform()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ramerge.sdk.methods import ZERO, PerAgent, Range, merge_method
 
@@ -15,12 +15,12 @@ from ramerge.sdk.methods import ZERO, PerAgent, Range, merge_method
     interface=1,
 )
 def clipped_sum(
-    base: Any,
-    taus: Any,
+    base: float,
+    taus: tuple[float, ...],
     *,
     weights: Annotated[PerAgent, "factor of each agent"] = 1.0,
     limit: Annotated[float, Range(0, 10), "how many times as long as the largest update a sum may be"] = 1.5,
-) -> Any:
+) -> float:
     """The sum of the task vectors, clipped element by element."""
     total, largest = ZERO, ZERO
     for t in range(len(taus)):

@@ -14,6 +14,7 @@ from ramerge.core.engine.operators import Operators, read_rows
 from ramerge.core.engine.result_codec import BlockResult, Results, blank
 from ramerge.core.foundation.dtypes import FLOATS, itemsize
 from ramerge.core.kernels.convert import convert, count_negative, count_non_finite
+from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.formats import FORMATS, Words
 from ramerge.core.kernels.native import notifying_compilation
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
@@ -21,6 +22,7 @@ from ramerge.core.linalg.devices import Solver
 from ramerge.core.linalg.work import notifying_work
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
+from ramerge.core.planning.vocabulary import BASE
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader, Span
 from ramerge.core.tensors.scaled import Scaled, decode_parts, requantize, reread
@@ -211,7 +213,6 @@ class Worker:
         point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
         piece = replace(
             read,
-            has_base=point.uses_base,
             operator=self._operator(index, tensor),
             solver=self._solver(index, tensor),
             counts=rounding if point.uses_base else None,
@@ -235,13 +236,14 @@ class Worker:
     def _operator(self, index: int, tensor: TensorPlan) -> Any:
         """Recorded inputs of a tensor as a point's method prepares them; None where there are none."""
         point = self._plan.points[index]
-        make, parameters = point.method.operator, point.parameters[tensor.rule]
-        if make is None or not tensor.recorded:
+        layer, parameters = tensor.layer, point.parameters[tensor.rule]
+        if not tensor.recorded:
             return None
-        layer = tensor.layer
         return self._operators.get(
             (index, tensor.rule, layer.shape[1:], tensor.recorded),
-            lambda: make(layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters),
+            lambda: point.method.operator(
+                layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters
+            ),
         )
 
     def _write(
@@ -311,12 +313,15 @@ class Worker:
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start
         formats = tuple(source.tensor.dtype for source in tensor.sources)
+        importances = sum(source.is_importance for source in tensor.sources)
+        base = tensor.sources[0].owner == BASE
+        which = Inputs(len(formats) - base - importances, base, importances > 0)
         parts = self._read(tensor, block)
         if tensor.dtype not in FLOATS:
             # integers that a rule keeps or takes: only their bytes are copied
-            return Piece(
-                tensor.name, tensor.base.shape, block.start, elements, formats, [*parts], formats[0], parts[0], parts[0]
-            )
+            first, form = parts[0], formats[0]
+            shape = tensor.base.shape
+            return Piece(tensor.name, shape, block.start, elements, which, formats, [*parts], form, first, first)
         words: list[Words] = [part.view(FORMATS[format].word) for part, format in zip(parts, formats, strict=True)]
         out_word = np.dtype(FORMATS[tensor.dtype].word)
         out = self._arena.take(words_of(tensor.dtype, elements) * out_word.itemsize).view(out_word)
@@ -327,6 +332,7 @@ class Worker:
             tensor.base.shape,
             block.start,
             elements,
+            which,
             formats,
             words,
             tensor.dtype,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,12 +32,13 @@ from ramerge.core.kernels.formats import ElementFormat, Loop, Words
 from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.core.kernels.threefry import threefry
 
-Element = Callable[..., Any]
+Element: TypeAlias = Callable[..., "float | np.float32"]
 Given: TypeAlias = float | bool | tuple[float, ...]
 """What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
 
-# In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64.
-ZERO, ONE, INFINITY = np.float32(0), np.float32(1), np.float32(np.inf)
+# In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64, whose numbers are `float`
+# to type checkers.
+ZERO, ONE, INFINITY = (cast(float, np.float32(number)) for number in (0, 1, np.inf))
 
 # A magnitude is a float32 without its sign: 31 bits, of which the upper 15 are counted first, then the lower 16.
 COARSE_BINS, FINE_BINS = 1 << 15, 1 << 16

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import effect
 from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
 from ramerge.core.kernels.rounding import ROWS, loses, survey
 from ramerge.core.kernels.stochastic import round_stochastically
 
 Counts = NDArray[np.int64]
+Numbers: TypeAlias = NDArray[Any]
+"""float32 or float64."""
 _NO_SCRATCH = np.empty((0, 0), np.uint8)
 # formats, inputs, output, where to count what rounding erases -> whether something is not finite
 Kernel = Callable[[Loop, list[Words], Words, Counts | None], bool]
@@ -68,6 +71,7 @@ class Piece:
         shape: shape of that tensor.
         start: index in that tensor of the first element; even.
         elements: how many there are.
+        which: which inputs there are, and of how many agents.
         formats: formats of the inputs, keys of `FORMATS`.
         inputs: words of the inputs.
         out_format: format of the result.
@@ -76,7 +80,6 @@ class Piece:
             there is no loop for the formats, and for whole tensors; one for the result where only stochastic rounding
             needs it. Otherwise it may be empty.
         seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
-        has_base: whether the first input is the base.
         operator: what the method has made of recorded inputs of the tensor; None where there are none.
         solver: where whole matrices are solved for (`linalg.devices.Solver`); None for here.
         counts: as `no_counts`, for N agents behind the base: where to count what rounding does to the result; None if
@@ -87,13 +90,13 @@ class Piece:
     shape: tuple[int, ...]
     start: int
     elements: int
+    which: Inputs
     formats: tuple[str, ...]
     inputs: list[Words]
     out_format: str
     out: Words
     scratch: NDArray[np.uint8]
     seed: int | None = None
-    has_base: bool = True
     operator: Any = None
     solver: Any = None
     counts: Counts | None = None
@@ -124,7 +127,7 @@ class Piece:
             self, formats=formats, inputs=inputs, out_format=format, out=out, seed=None, operator=None, counts=None
         )
 
-    def result(self, shape: tuple[int, ...]) -> NDArray[Any]:
+    def result(self, shape: tuple[int, ...]) -> Numbers:
         """The result of a piece that is `exact`."""
         return self.out.view(FORMATS[self.out_format].real).reshape(shape)
 
@@ -153,19 +156,17 @@ class Piece:
             result, words = self.out[: self.elements], stored.view(np.uint32)
             self._count(*self._taken("F32"), result, "F32", words, found.beyond, self.counts)
 
-    def numbers(self, shape: tuple[int, ...] | None = None) -> list[NDArray[Any]]:
+    def numbers(self, shape: tuple[int, ...] | None = None) -> list[Numbers]:
         """The inputs in float32 or float64, by default in the tensor's shape, for a piece that is all of it."""
         real = FORMATS[arithmetic(self.formats)].real
         shape = self.shape if shape is None else shape
         return [words.view(real)[: self.elements].reshape(shape) for words in self._widened(arithmetic(self.formats))]
 
-    def compute_numbers(
-        self, function: Callable[..., NDArray[Any]], shape: tuple[int, ...] | None = None
-    ) -> PieceResult:
+    def compute_numbers(self, function: Callable[..., Numbers], shape: tuple[int, ...] | None = None) -> PieceResult:
         """Store `function(*numbers)` of the inputs as `numbers` gives them."""
         return self.store(function(*self.numbers(shape)), self.widened())
 
-    def store(self, numbers: NDArray[Any], inputs: list[Words] | None = None) -> PieceResult:
+    def store(self, numbers: Numbers, inputs: list[Words] | None = None) -> PieceResult:
         """Store a result of any shape, in `arithmetic` or to be brought to it. Where `inputs` are given, in
         `arithmetic` too, it is counted what rounding does.
         """
@@ -229,7 +230,7 @@ class Piece:
                 seed=self.seed,
                 tensor=self.tensor,
                 start=self.start,
-                base=(self.formats[0], self.inputs[0]) if self.has_base else None,
+                base=(self.formats[0], self.inputs[0]) if self.which.base else None,
             )
         else:
             flagged = convert(real, result, target, self.out, self.elements)
@@ -271,25 +272,24 @@ class Piece:
         ]
         out = np.empty(end - begin, word) if result is None else result[begin:end]
         formats = (format,) * len(inputs)
-        return Piece(
-            self.tensor, self.shape, self.start + begin, end - begin, formats, inputs, format, out, _NO_SCRATCH
-        )
+        where, count = self.start + begin, end - begin
+        return Piece(self.tensor, self.shape, where, count, self.which, formats, inputs, format, out, _NO_SCRATCH)
 
-    def _measure(self, sample: Piece, stored: NDArray[Any], beyond: tuple[float, ...]) -> None:
+    def _measure(self, sample: Piece, stored: Numbers, beyond: tuple[float, ...]) -> None:
         assert self.counts is not None
         numbers = [words.view(stored.dtype) for words in sample.inputs]
         base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
         result, counts = sample.out.view(stored.dtype), self.counts[len(ROWS) :]
         effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, beyond, counts)
 
-    def _as_stored(self, base: NDArray[Any]) -> NDArray[Any]:
+    def _as_stored(self, base: Numbers) -> Numbers:
         if self.formats[0] == self.out_format:
             return base
         words = np.empty(words_of(self.out_format, base.size), FORMATS[self.out_format].word)
         convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), self.out_format, words, base.size)
         return self._numbers(self.out_format, words, 0, base.size)
 
-    def _numbers(self, source: str, words: Words, begin: int, end: int) -> NDArray[Any]:
+    def _numbers(self, source: str, words: Words, begin: int, end: int) -> Numbers:
         format = arithmetic(self.formats)
         stretch = words.view(f"u{FORMATS[source].itemsize}")[begin:end]
         if source == format:

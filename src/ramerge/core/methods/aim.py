@@ -12,14 +12,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 
 import numpy as np
 from pydantic import Field
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.methods.base import INPUTS, Agents, Counts, Layer, Method, Parameters, RecordedRows, Results
+from ramerge.core.methods.base import (
+    INPUTS,
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    Parameters,
+    RecordedRows,
+    Results,
+    SideInput,
+)
 from ramerge.core.methods.matrices import WIDENED
 from ramerge.core.methods.other_result import Start
 
@@ -33,56 +42,50 @@ class AimParameters(Parameters):
     )
 
 
-def factors(layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
-    """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
-    means = np.mean([each.weights @ np.abs(each.inputs) for each in recorded], 0)
-    largest = float(means.max(initial=0.0))
-    if not largest:
-        return None
-    kept: Array = 1 - (1 - parameters.keep) * (means / largest)
-    kept = kept.astype(np.float32 if layer.itemsize == 4 else np.float64)
-    return kept[:, None] if layer.transposed else kept
+class Aim(Method[AimParameters, Start]):
+    name = "aim"
+    family = "prompts"
+    title = "Activation-informed merging"
+    source = "Activation-Informed Merging of Large Language Models, arXiv 2502.02421"
+    formula = (
+        "linear weights: scale * (sum_t tau_t)_ij (1 - (1 - keep) a_j / max a), a: mean absolute inputs; others: "
+        "scale * sum_t tau_t"
+    )
+    differs = "has no such method"
+    parameters = AimParameters
+    side: SideInput | None = INPUTS
+
+    def operator(self, layer: Layer, recorded: Sequence[RecordedRows], parameters: AimParameters) -> Array | None:
+        """The share of what meets each input that stays, (d,), or (d, 1) for a stored transpose; None if all are 0."""
+        means = np.mean([each.weights @ np.abs(each.inputs) for each in recorded], 0)
+        largest = float(means.max(initial=0.0))
+        if not largest:
+            return None
+        kept: Array = 1 - (1 - parameters.keep) * (means / largest)
+        kept = kept.astype(np.float32 if layer.itemsize == 4 else np.float64)
+        return kept[:, None] if layer.transposed else kept
+
+    def prepare(self, parameters: AimParameters, agents: Agents, results: Results) -> Start:
+        return Start(len(agents), parameters.scale)
+
+    def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        if piece.operator is None:
+            return prepared.merge(piece, counts, allow_nonfinite)
+
+        def damped(base: Array, *agents: Array) -> Array:
+            return np.asarray(base + prepared([agent - base for agent in agents]) * piece.operator)
+
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+            return piece.compute_numbers(damped, (-1, piece.shape[1]))
+
+    def unit(self, layer: Layer, parameters: AimParameters) -> int:
+        """Whole rows where inputs were recorded; more than one element, which would be merged by itself."""
+        return max(layer.shape[1] * (layer.width if layer.transposed else 1), 2) if layer.rows else 1
+
+    def scratch(self, layer: Layer, parameters: AimParameters, agents: int) -> int:
+        """Bytes of the recorded inputs and their absolute values."""
+        result = 4 * math.prod(layer.shape) if layer.transposed else 0
+        return 16 * (sum(layer.rows) * layer.width + result) + WIDENED if layer.rows else 0
 
 
-def prepare(parameters: AimParameters, agents: Agents, _results: Results) -> Start:
-    return Start(len(agents), parameters.scale)
-
-
-def merge(piece: Piece, prior: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    if piece.operator is None:
-        return prior.merge(piece, counts, allow_nonfinite)
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-        return piece.compute_numbers(partial(_damped, prior, piece.operator), (-1, piece.shape[1]))
-
-
-def _damped(prior: Start, kept: Array, base: Array, *agents: Array) -> Array:
-    return np.asarray(base + prior([agent - base for agent in agents]) * kept)
-
-
-def unit(layer: Layer, _parameters: AimParameters) -> int:
-    """Whole rows where inputs were recorded; more than one element, which would be merged by itself."""
-    return max(layer.shape[1] * (layer.width if layer.transposed else 1), 2) if layer.rows else 1
-
-
-def scratch(layer: Layer, _parameters: AimParameters, _agents: int) -> int:
-    """Bytes of the recorded inputs and their absolute values."""
-    result = 4 * math.prod(layer.shape) if layer.transposed else 0
-    return 16 * (sum(layer.rows) * layer.width + result) + WIDENED if layer.rows else 0
-
-
-AIM = Method(
-    name="aim",
-    family="prompts",
-    title="Activation-informed merging",
-    source="Activation-Informed Merging of Large Language Models, arXiv 2502.02421",
-    formula="linear weights: scale * (sum_t tau_t)_ij (1 - (1 - keep) a_j / max a), a: mean absolute inputs; others: "
-    "scale * sum_t tau_t",
-    differs="has no such method",
-    parameters=AimParameters,
-    side=INPUTS,
-    operator=factors,
-    unit=unit,
-    scratch=scratch,
-    prepare=prepare,
-    merge=merge,
-)
+AIM = Aim()

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels.elementwise import Inputs, histogram
 from ramerge.core.kernels.formats import uniform
-from ramerge.core.kernels.piece import Piece, PieceResult
-from ramerge.core.methods.base import Agents, Counts, Method, Parameters, Results
-from ramerge.core.methods.gram import row_of, row_unit
-from ramerge.core.methods.ranks import Values, ranked
+from ramerge.core.kernels.piece import Numbers, Piece
+from ramerge.core.methods.base import Agents, Counts, Parameters, Results
+from ramerge.core.methods.ranks import Ranked, Values, ranked
+from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 
 _LEAST_CHANCE = 1e-8
@@ -47,7 +47,7 @@ class Quartiles(Values):
         return tuple(counted - int(part * (counted - 1)) for part in (0.25, 0.5, 0.75)) if counted else (1, 1, 1)
 
 
-def importances(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[np.float32]:
+def importances(base: Numbers, agent: Numbers) -> NDArray[np.float32]:
     made = np.empty(base.shape, np.float32)
     step = max(_GROUP // base.shape[1], 1)
     for first in range(0, len(base), step):
@@ -59,7 +59,7 @@ def importances(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[np.float32]:
     return made
 
 
-def _chances(rows: NDArray[Any]) -> NDArray[np.float64]:
+def _chances(rows: Numbers) -> NDArray[np.float64]:
     """Softmax of every row, in float64: the divergence of close rows is far below the accuracy of float32."""
     wide = rows.astype(np.float64)
     powers = np.exp(wide - wide.max(axis=-1, keepdims=True))
@@ -67,34 +67,32 @@ def _chances(rows: NDArray[Any]) -> NDArray[np.float64]:
     return chances
 
 
-def prepare(_parameters: ArceeFusionParameters, _agents: Agents, results: Results) -> np.float32:
-    lower, median, upper = (rank.value for rank in results[ranked(Quartiles())][0])
-    with np.errstate(over="ignore"):
-        return np.float32(median + 1.5 * (upper - lower))
+class ArceeFusion(RowMethod[ArceeFusionParameters, np.float32]):
+    name = "arcee_fusion"
+    family = "one model"
+    title = "Arcee Fusion of one agent"
+    source = "mergekit's method of this name"
+    formula = (
+        "the agent where |tau| * KL(softmax of its row, of the base's) is at least median + 1.5 * interquartile "
+        "range, else the base"
+    )
+    alone = "only what matters most of its task vector is merged"
+    differs = "takes quartiles of a random million of elements, and softmaxes in the dtype of the merge"
+    parameters = ArceeFusionParameters
+    most: int | None = 1
 
+    def statistics(self, parameters: ArceeFusionParameters, agents: Agents) -> tuple[Ranked]:
+        return (ranked(Quartiles()),)
 
-def merge(piece: Piece, least: np.float32, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
+    def prepare(self, parameters: ArceeFusionParameters, agents: Agents, results: Results) -> np.float32:
+        """The least importance of what is merged."""
+        lower, median, upper = (rank.value for rank in results[ranked(Quartiles())][0])
+        with np.errstate(over="ignore"):
+            return np.float32(median + 1.5 * (upper - lower))
 
-    def fused(base: NDArray[Any], agent: NDArray[Any]) -> NDArray[Any]:
+    def rows(self, piece: Piece, prepared: np.float32, base: Numbers, *agents: Numbers) -> Numbers:
         # a row that is not finite has no importance, and must not pass for the base's
-        return np.where(importances(base, agent) < least, base, agent)
-
-    return piece.compute_numbers(fused, (-1, row_of(piece.shape)))
+        return np.where(importances(base, agents[0]) < prepared, base, agents[0])
 
 
-ARCEE_FUSION = Method(
-    name="arcee_fusion",
-    family="one model",
-    title="Arcee Fusion of one agent",
-    source="mergekit's method of this name",
-    formula="the agent where |tau| * KL(softmax of its row, of the base's) is at least median + 1.5 * interquartile "
-    "range, else the base",
-    alone="only what matters most of its task vector is merged",
-    differs="takes quartiles of a random million of elements, and softmaxes in the dtype of the merge",
-    parameters=ArceeFusionParameters,
-    most=1,
-    statistics=lambda _parameters, _agents: (ranked(Quartiles()),),
-    unit=row_unit,
-    prepare=prepare,
-    merge=merge,
-)
+ARCEE_FUSION = ArceeFusion()

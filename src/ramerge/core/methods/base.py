@@ -1,17 +1,31 @@
-"""Definition of a method: its paper, its parameters, what it counts, and pure functions on pieces of tensors."""
+"""The base class of methods: paper, parameters, statistics, and pure functions on pieces of tensors.
+
+A method is an object of a class of one of these kinds, which says what it must define:
+
+    Method[P, R]             prepare(parameters, agents, results) -> R; merge(piece, R, ...)
+      ElementMethod[P]       element(base, taus, *numbers), compiled; numbers(parameters, agents, results)
+        CountedMethod[P]     statistics(parameters, agents), which the numbers depend on
+      RowMethod[P, R]        rows(piece, R, base, *agents): whole rows
+      CombinationMethod[P]   coefficients(parameters, agents, gram): a linear combination
+      MatrixMethod[P]        solve(tensor, taus, parameters); memory(layer, parameters, agents): whole linear weights
+      MeanMethod[P]          weights(parameters, agents): a mean that is computed as the agents are read
+
+P are its parameters. R is what it makes of them before it merges, with the results of its statistics.
+"""
 
 from __future__ import annotations
 
 import math
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, WithJsonSchema
+from typing_extensions import TypeVar
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg.work import DECOMPOSITION
@@ -51,8 +65,14 @@ def _extra(parameters: type[BaseModel], name: str) -> Mapping[str, Any]:
     return extra if isinstance(extra, Mapping) else {}
 
 
-def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = False) -> Any:
-    """The type of a parameter that is one number for all agents, or a mapping of agents to numbers.
+PerAgentNumber: TypeAlias = float | Mapping[str, float]
+"""One number for all agents, or a mapping of agents to numbers."""
+
+
+def per_agent(
+    low: float = -math.inf, high: float = math.inf, *, below: bool = False
+) -> tuple[PlainValidator, WithJsonSchema]:
+    """Validator and schema of a parameter that is a `PerAgentNumber`.
 
     Numbers are from `low` to `high`, without `high` itself if `below`.
     """
@@ -81,7 +101,7 @@ def per_agent(low: float = -math.inf, high: float = math.inf, *, below: bool = F
 
     bounds = {} if math.isinf(high - low) else {"minimum": low, "exclusiveMaximum" if below else "maximum": high}
     schema: dict[str, Any] = {"range": f"{span}, or one for each agent", **bounds}
-    return Annotated[Any, PlainValidator(check), WithJsonSchema(schema)]
+    return PlainValidator(check), WithJsonSchema(schema)
 
 
 def _span(low: float, high: float, below: bool) -> str:
@@ -92,21 +112,20 @@ def _span(low: float, high: float, below: bool) -> str:
     return f"{low:g} to {'below ' if below else ''}{high:g}"
 
 
-def for_each(value: float | Mapping[str, float], agents: Agents) -> tuple[float, ...]:
+def for_each(value: PerAgentNumber, agents: Agents) -> tuple[float, ...]:
     return tuple(value[name] for name in agents) if isinstance(value, Mapping) else (value,) * len(agents)
 
 
-WEIGHTS: Any = per_agent()
-
-
-FRACTIONS: Any = per_agent(0.0, 1.0)
+_NUMBERS, _SHARES = per_agent(), per_agent(0.0, 1.0)
+WEIGHTS: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _NUMBERS[0], _NUMBERS[1]]
+FRACTIONS: TypeAlias = Annotated[SerializeAsAny[PerAgentNumber], _SHARES[0], _SHARES[1]]
 
 
 def weights_field() -> Any:
     return Field(1.0, description="factor of each agent, before anything is summed")
 
 
-def total_weight(weights: float | Mapping[str, float]) -> float:
+def total_weight(weights: PerAgentNumber) -> float:
     """The sum of weights that are given by agent, or the one that all agents share."""
     return sum(weights.values()) if isinstance(weights, Mapping) else weights
 
@@ -149,8 +168,13 @@ def names_method(parameters: type[BaseModel], name: str) -> str | None:
     return str(found) if found else None
 
 
+P = TypeVar("P", bound=Parameters, default=Any)
+R = TypeVar("R", default=Any)
+S = TypeVar("S", default=Any)
+
+
 @dataclass(frozen=True)
-class Statistic(ABC):
+class Statistic(ABC, Generic[S]):
     """Something to count before the inputs can be merged. Subclasses are frozen dataclasses.
 
     What is equal is counted once, however many merges need it, so all that it depends on must be a field.
@@ -172,7 +196,7 @@ class Statistic(ABC):
         """An array of zeros to count in; small, because every block of the inputs gets one."""
 
     @abstractmethod
-    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Any:
+    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> S:
         """The result, small again: from the sums of all counts, over so many elements, and the result of `after`."""
 
     @property
@@ -193,7 +217,14 @@ class Statistic(ABC):
         return 1 + (self.after.reads if self.after is not None else 0)
 
 
-Results = Mapping[Statistic, Any]
+class Results(Protocol):
+    """Results of statistics: a mapping."""
+
+    def __getitem__(self, statistic: Statistic[S], /) -> S: ...
+
+
+NO_RESULTS: dict[Statistic, Any] = {}
+"""Results for a method that needs no statistics."""
 
 
 def present(*statistics: Statistic | None) -> tuple[Statistic, ...]:
@@ -306,13 +337,17 @@ class RecordedRows:
     weights: NDArray[np.float64]
 
 
-def _elementwise(_layer: Layer, _parameters: Any) -> int:
-    return 1
+Figure: TypeAlias = float | None
+"""A number that is reported of an agent; None where it differs by part of the model."""
+Figures: TypeAlias = Mapping[str, Any]
+"""An agent's figures by key: those that its method reports, and what rounding did."""
 
 
-@dataclass(frozen=True)
-class Method:
-    """A merging method.
+Presets: TypeAlias = Mapping[str, Mapping[str, object]]
+
+
+class Method(ABC, Generic[P, R]):
+    """A merging method; its classes are listed by kind in this module's docstring.
 
     Attributes:
         name: as in recipes.
@@ -320,44 +355,22 @@ class Method:
         source: paper and equations.
         formula: in one line.
         parameters: the model that states and checks its parameters.
-        prepare: from parameters, agents and results of statistics to what `merge` takes; called once for each part.
-        merge: `merge(piece, prepared, counts, allow_nonfinite)` writes a piece's result, and says what it found; if
-            `allow_nonfinite`, numbers that are not finite are computed with. Where `counts` is given, it counts what
-            `reported` would.
+        family: what it is listed with.
         alone: what a merge of one agent is.
         differs: how it differs from mergekit's method of that name; empty where there is none.
-        noted: whether with these parameters that makes results so different that plans say so.
         for_adapters: defaults of parameters where several agents are LoRA adapters, in place of the usual ones.
-        harms_adapters: from parameters to what they do to LoRA adapters and what helps; empty for nothing.
         presets: named values of parameters.
         combines: whether it makes one model of several; otherwise it rewrites one of them.
         fewest: how many agents it takes at least.
         most: how many it takes at most, which is also the fewest; None for any number up to `limit`.
         limit: how many agents its kernels are made for at most: they are written out for each number of agents, unless
             they take any number in groups.
-        mean: of a weighted mean of the agents themselves: from parameters and agents to the weights, which add up to 1;
-            None for other methods. It is computed as blocks are read (`tensors.weighted`), and `merge` gets one input
-            for each mean that is asked for.
-        factors: of a weighted sum of task vectors: from parameters and agents to the factor of each; None if it is no
-            such sum, or not with these parameters. Adapters out are then exact.
         along_run: whether the agents are checkpoints of one run, which would else look like agents of another base.
         symmetric: whether the order of agents changes nothing but rounding.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         side: what every agent needs in addition to its weights; None for nothing.
-        operator: from a tensor, the recorded inputs of each agent and parameters to what `merge` finds as the piece's
-            `operator`; made once for tensors that share their inputs. None where the tensor has no recorded inputs.
-        statistics: what must be counted first.
-        reported: the statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way.
-        report: from results of `reported`, one for each part of the model, to each agent's figures.
-        remarks: from an agent's figures what is worth a note in the record; empty for nothing.
-        warning: from all agents' figures what is worth a warning; empty for nothing.
         columns: the figures of `report`.
-        unit: how many elements that follow one another it needs at once: blocks begin at multiples of that. 1: it works
-            on elements by themselves; all of a tensor's: on the tensor as a whole.
-        scratch: bytes that it takes for a tensor besides inputs and result; not 0 where it solves for a whole matrix.
-        work: what solving for a tensor takes, so that a plan can tell how long.
-        family: what it is listed with.
         compared: whether `ramerge recommend` names it among those to compare with.
         for_sparse: whether it is made for sparse task vectors: it keeps apart what only one agent moved.
         interface: the version of the interface that a plug-in's method is written for; see `ramerge.sdk.methods`.
@@ -367,42 +380,113 @@ class Method:
     title: str
     source: str
     formula: str
-    parameters: type[Any]
-    prepare: Callable[[Any, Agents, Results], Any]
-    merge: Callable[[Piece, Any, Counts | None, bool], PieceResult]
+    parameters: type[P]
+    family: str = "plug-in"
     alone: str = "there is nothing to merge it with"
     differs: str = ""
-    noted: Callable[[Any], bool] = lambda _parameters: False
-    for_adapters: Mapping[str, object] = field(default_factory=dict)
-    harms_adapters: Callable[[Any], str] = lambda _parameters: ""
-    presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    for_adapters: ClassVar[Mapping[str, object]] = {}
+    presets: ClassVar[Presets] = {}
     combines: bool = True
     fewest: int = 1
     most: int | None = None
     limit: int = FEW
-    mean: Callable[[Any, Agents], tuple[float, ...]] | None = None
-    factors: Callable[[Any, Agents], tuple[float, ...] | None] = lambda _parameters, _agents: None
     along_run: bool = False
     symmetric: bool = True
     needs_base: bool = True
     takes_base: bool = False
     side: SideInput | None = None
-    operator: Callable[[Layer, Sequence[RecordedRows], Any], Any] | None = None
-    statistics: Callable[[Any, Agents], tuple[Statistic, ...]] = lambda _parameters, _agents: ()
-    reported: Callable[[Any, Agents], Statistic | None] = lambda _parameters, _agents: None
-    report: Callable[[Any, Sequence[Any], Agents], list[dict[str, Any]]] = lambda _parameters, _results, agents: [
-        {} for _ in agents
-    ]
-    remarks: Callable[[Mapping[str, Any]], str] = lambda _figures: ""
-    warning: Callable[[Sequence[Mapping[str, Any]]], str] = lambda _figures: ""
     columns: tuple[Column, ...] = ()
-    unit: Callable[[Layer, Any], int] = _elementwise
-    scratch: Callable[[Layer, Any, int], int] = lambda _layer, _parameters, _agents: 0
-    work: Callable[[Layer, Any, int], Work] = lambda _layer, _parameters, _agents: Work()
-    family: str = "plug-in"
     compared: bool = False
     for_sparse: bool = False
     interface: int | None = None
+
+    # --- merging ---
+
+    @abstractmethod
+    def prepare(self, parameters: P, agents: Agents, results: Results) -> R:
+        """Arguments of `merge`, from results of `statistics`; made once for each part that these are counted over."""
+
+    @abstractmethod
+    def merge(self, piece: Piece, prepared: R, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        """Write the result of a piece, and say what was found.
+
+        Args:
+            piece: what to merge.
+            prepared: what `prepare` gave for its tensor.
+            counts: where to count what `reported` would; None if that is not needed.
+            allow_nonfinite: whether numbers that are not finite are computed with.
+        """
+
+    def operator(self, layer: Layer, recorded: Sequence[RecordedRows], parameters: P) -> object:
+        """The piece's `operator`, of the recorded inputs of each agent; made once for tensors that share their inputs.
+
+        None if nothing can be made of them. Asked only of a method whose `side` is `INPUTS`.
+        """
+        return None
+
+    # --- statistics and figures ---
+
+    def statistics(self, parameters: P, agents: Agents) -> tuple[Statistic, ...]:
+        """Statistics that must be counted before anything is merged."""
+        return ()
+
+    def reported(self, parameters: P, agents: Agents) -> Statistic | None:
+        """The statistic that the record shows. If it is none of `statistics`, `merge` counts it on the way."""
+        return None
+
+    def report(self, parameters: P, parts: Sequence[Any], agents: Agents) -> list[dict[str, Figure]]:
+        """Each agent's figures, from results of `reported`, one for each part of the model."""
+        return [{} for _ in agents]
+
+    def remarks(self, figures: Figures) -> str:
+        """A note of the record on an agent's figures; empty for nothing."""
+        return ""
+
+    def warning(self, figures: Sequence[Figures]) -> str:
+        """A warning about all agents' figures; empty for nothing."""
+        return ""
+
+    # --- needs of a tensor ---
+
+    def unit(self, layer: Layer, parameters: P) -> int:
+        """How many elements that follow one another it needs at once: blocks begin at multiples of that.
+
+        1: it works on elements by themselves; all of a tensor's: on the tensor as a whole.
+        """
+        return 1
+
+    def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
+        """Bytes that it takes besides inputs and result; not 0 where it solves for a whole matrix."""
+        return 0
+
+    def work(self, layer: Layer, parameters: P, agents: int) -> Work:
+        """Cost of solving for a tensor, so that a plan can tell how long."""
+        return Work()
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether every element is merged by itself, in any block."""
+        return type(self).unit is Method.unit
+
+    def together(self, layer: Layer, parameters: P, agents: Agents) -> bool:
+        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would make them all NaN."""
+        return self.unit(layer, parameters) > 1 or any(each.spoiled for each in self.statistics(parameters, agents))
+
+    # --- facts for plans and messages ---
+
+    def factors(self, parameters: P, agents: Agents) -> tuple[float, ...] | None:
+        """The factor of each agent's task vector, of a weighted sum of these; None if it is no such sum, or not with
+        these parameters. Adapters out are then exact.
+        """
+        return None
+
+    def noted(self, parameters: P) -> bool:
+        """Whether plans say `differs`, because mergekit's results with these parameters are so different."""
+        return False
+
+    def harms_adapters(self, parameters: P) -> str:
+        """Harm that these parameters do to LoRA adapters, and what helps; empty for nothing."""
+        return ""
 
     def takes(self, given: int) -> str:
         """How many agents it takes, human-readable, for a message about another number."""
@@ -414,12 +498,3 @@ class Method:
     def needs_importance(self) -> bool:
         """Whether every agent needs importances."""
         return self.side is IMPORTANCE
-
-    @property
-    def elementwise(self) -> bool:
-        """Whether every element is merged by itself, in any block."""
-        return self.unit is _elementwise
-
-    def together(self, layer: Layer, parameters: Any, agents: Agents) -> bool:
-        """Whether each element of a tensor depends on others of it, so that one NaN or Inf would make them all NaN."""
-        return self.unit(layer, parameters) > 1 or any(each.spoiled for each in self.statistics(parameters, agents))

@@ -10,31 +10,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ZERO, Inputs, histogram
+from ramerge.core.kernels.elementwise import ZERO, Given, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import totals
 from ramerge.core.methods.base import (
     FRACTIONS,
     Agents,
     Counts,
-    Method,
     Results,
     Statistic,
     WeightedParameters,
     for_each,
 )
-from ramerge.core.methods.formula import Formula, merge
+from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.ranks import Rank, Ranked, Values, ranked
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
-from ramerge.core.methods.ties import element, lies
+from ramerge.core.methods.ties import Election, lies
 from ramerge.core.methods.trim import every
 
 
@@ -71,7 +70,7 @@ class KeptRange(Values):
 
 
 @dataclass(frozen=True)
-class KeptMagnitudes(Sums):
+class KeptMagnitudes(Sums[Floats]):
     """The sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
     after: Ranked = field(kw_only=True)
@@ -91,27 +90,12 @@ def bounds(rows: Sequence[Sequence[Rank]]) -> tuple[tuple[float, ...], ...]:
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
-def magnitude(t: Any, taus: Any) -> Any:
+def magnitude(t: int, taus: tuple[float, ...]) -> float:
     return abs(taus[t])
 
 
-def kept_magnitude(t: Any, taus: Any, low: Any, high: Any) -> Any:
+def kept_magnitude(t: int, taus: tuple[float, ...], low: float, high: float) -> float:
     return abs(taus[t]) if lies(taus[t], low, high) else ZERO
-
-
-def statistics(parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:
-    densities = for_each(parameters.density, agents)
-    if min(densities) >= 1:
-        return ()
-    bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
-    return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
-
-
-def _each(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[tuple[float, ...], ...]:
-    found = [results[statistic] for statistic in statistics(parameters, agents)]
-    low, high = bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
-    factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
-    return for_each(parameters.weights, agents), factors, low, high
 
 
 def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
@@ -120,45 +104,67 @@ def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
         return tuple(np.where(kept == 0, 1.0, whole / kept).tolist())
 
 
-def prepare(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
-    each = _each(parameters, agents, results)
-    below = divisor_of(each[0]) if parameters.normalize else 1.0
-    return Formula(sum_element, (*each, parameters.scale, below), Inputs(len(agents)))
+class _Masked(CountedMethod[BreadcrumbsParameters]):
+    """Task vectors without their largest and their smallest entries."""
+
+    family = "sparse"
+    source = "Model Breadcrumbs: Scaling Multi-Task Model Merging with Sparse Masks, arXiv 2312.06795"
+    differs = "keeps one of several equal magnitudes, and nothing of a tensor with fewer than 1 / gamma elements"
+    parameters = BreadcrumbsParameters
+
+    def statistics(self, parameters: BreadcrumbsParameters, agents: Agents) -> tuple[Statistic, ...]:
+        densities = for_each(parameters.density, agents)
+        if min(densities) >= 1:
+            return ()
+        bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
+        return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
+
+    def by_agent(
+        self, parameters: BreadcrumbsParameters, agents: Agents, results: Results
+    ) -> tuple[tuple[float, ...], ...]:
+        """Weights, factors, and the smallest and the largest magnitudes that are kept."""
+        found = [results[statistic] for statistic in self.statistics(parameters, agents)]
+        low, high = bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
+        factors = ratios(*found[1]) if parameters.rescale and found else (1.0,) * len(agents)
+        return for_each(parameters.weights, agents), factors, low, high
 
 
-def prepare_ties(parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> Formula:
-    each = _each(parameters, agents, results)
-    return Formula(element, (*each, parameters.scale, parameters.normalize), Inputs(len(agents)))
+class Breadcrumbs(_Masked):
+    name = "breadcrumbs"
+    title = "Model Breadcrumbs"
+    formula = "drop the `gamma` largest and the smallest entries, keep `density`; then scale * sum_t w_t tau_t"
+
+    def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+        each = self.by_agent(parameters, agents, results)
+        return (*each, parameters.scale, divisor_of(each[0]) if parameters.normalize else 1.0)
+
+    @staticmethod
+    def element(
+        b: float,
+        taus: tuple[float, ...],
+        weights: tuple[float, ...],
+        factors: tuple[float, ...],
+        low: tuple[float, ...],
+        high: tuple[float, ...],
+        scale: float,
+        divisor: float,
+    ) -> float:
+        total = ZERO
+        for t in range(len(taus)):
+            total = total + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
+        return b if total == ZERO else b + scale * (total / divisor)
 
 
-def sum_element(b: Any, taus: Any, weights: Any, factors: Any, low: Any, high: Any, scale: Any, divisor: Any) -> Any:
-    total = ZERO
-    for t in range(len(taus)):
-        total = total + (weights[t] * (factors[t] * taus[t]) if lies(taus[t], low[t], high[t]) else ZERO)
-    return b if total == ZERO else b + scale * (total / divisor)
+class BreadcrumbsTies(_Masked, Election[BreadcrumbsParameters]):
+    name = "breadcrumbs_ties"
+    title = "Model Breadcrumbs with TIES's election"
+    source: str = f"{_Masked.source}; arXiv 2306.01708"
+    formula = "drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign"
+    differs: str = f"{_Masked.differs}; elects + where the sum is 0"
+
+    def numbers(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+        return (*self.by_agent(parameters, agents, results), parameters.scale, parameters.normalize)
 
 
-_SOURCE = "Model Breadcrumbs: Scaling Multi-Task Model Merging with Sparse Masks, arXiv 2312.06795"
-_DIFFERS = "keeps one of several equal magnitudes, and nothing of a tensor with fewer than 1 / gamma elements"
-
-BREADCRUMBS = Method(
-    name="breadcrumbs",
-    family="sparse",
-    title="Model Breadcrumbs",
-    source=_SOURCE,
-    formula="drop the `gamma` largest and the smallest entries, keep `density`; then scale * sum_t w_t tau_t",
-    differs=_DIFFERS,
-    parameters=BreadcrumbsParameters,
-    statistics=statistics,
-    prepare=prepare,
-    merge=merge,
-)
-BREADCRUMBS_TIES = replace(
-    BREADCRUMBS,
-    name="breadcrumbs_ties",
-    title="Model Breadcrumbs with TIES's election",
-    source=f"{_SOURCE}; arXiv 2306.01708",
-    formula="drop the `gamma` largest and the smallest entries, keep `density`; then the sum of what agrees in sign",
-    differs=f"{_DIFFERS}; elects + where the sum is 0",
-    prepare=prepare_ties,
-)
+BREADCRUMBS = Breadcrumbs()
+BREADCRUMBS_TIES = BreadcrumbsTies()

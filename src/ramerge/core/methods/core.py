@@ -13,8 +13,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -27,7 +26,7 @@ from ramerge.core.linalg.arrays import Array
 from ramerge.core.linalg.core import coefficients, movers
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.linalg.spectral import Triples
-from ramerge.core.methods.base import Counts, Layer, Method, ScaledParameters, Work, seed_field
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Work, seed_field
 from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
 
 _ROWS = 8192
@@ -59,32 +58,6 @@ def matrix_of(layer: Layer) -> tuple[int, int]:
     rows = shape[0] if len(shape) > 1 else 1
     columns = math.prod(shape[1:] if len(shape) > 1 else shape)
     return (rows if is_matrix(layer) else min(rows, _ROWS)), columns
-
-
-def unit(layer: Layer, _parameters: Any) -> int:
-    """All elements of a matrix; more than one, so that it is not taken for an element-wise merge."""
-    return max(math.prod(matrix_of(layer)), 2)
-
-
-def merge(piece: Piece, parameters: CoreParameters, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
-    layer = Layer(piece.tensor, piece.shape)
-    rows, columns = matrix_of(layer)
-    solver = piece.solver or CPU
-    time = parameters.time if isinstance(parameters, CorePlusParameters) and is_matrix(layer) else 0.0
-
-    def function(base: Array, *agents: Array) -> Array:
-        result = np.empty_like(base)
-        for start in range(0, len(base), rows):
-            part = slice(start, start + rows)
-            taus = [one[part] - base[part] for one in agents]
-            result[part] = base[part] + scaled(taus, (1.0,) * len(taus), parameters.scale, merged, solver)
-        return result
-
-    def merged(taus: Sequence[Array]) -> Array:
-        return solve(piece.tensor, taus, parameters, time)
-
-    with np.errstate(over="ignore", invalid="ignore"):
-        return piece.compute_numbers(function, (-1, columns))
 
 
 def solve(tensor: str, taus: Sequence[Array], parameters: CoreParameters, time: float = 0.0) -> Array:
@@ -121,52 +94,83 @@ def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> 
     return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]
 
 
-def scratch(layer: Layer, parameters: CoreParameters, agents: int) -> int:
-    """Bytes for a matrix in addition to inputs and result."""
-    shape = matrix_of(layer)
-    numbers = (
-        kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]
-    )
-    return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + WIDENED
-
-
-def work(layer: Layer, parameters: CoreParameters, agents: int) -> Work:
-    """Operations of all matrices of a tensor."""
-    shape = matrix_of(layer)
-    matrices = -(-math.prod(layer.shape) // max(math.prod(shape), 1))
-    products, decompositions, _numbers = _flow(layer, parameters, agents)
-    products += kernel.cost(shape, agents, parameters.rank, parameters.iterations)[0]
-    return Work(matrices * products, matrices * decompositions)
-
-
 def _flow(layer: Layer, parameters: CoreParameters, agents: int) -> tuple[float, float, float]:
     if not isinstance(parameters, CorePlusParameters) or not is_matrix(layer):
         return 0.0, 0.0, 0.0
     return curvature.cost(layer.shape, agents, curvature.Filter(parameters.time, None), layer.shape[1])
 
 
-CORE = Method(
-    name="core",
-    family="spectral",
-    compared=True,
-    title="Core coefficients",
-    source="not published; docs/methods/core.md derives it",
-    formula="scale * sum_j w_j tau_j, with coefficients that keep what each agent does in its leading directions",
-    alone="the result is the agent itself",
-    parameters=CoreParameters,
-    unit=unit,
-    scratch=scratch,
-    work=work,
-    prepare=lambda parameters, _agents, _results: parameters,
-    merge=merge,
-)
-CORE_PLUS = replace(
-    CORE,
-    name="core+",
-    compared=False,
-    title="Core coefficients and a step of the flow",
-    source="not published; docs/methods/core.md derives it; the flow: SWUDI, arXiv 2606.07289",
-    formula="as core; in linear weights then WUDI's flow from there, for a short time",
-    alone="the result is nearly the agent itself",
-    parameters=CorePlusParameters,
-)
+CoreP = TypeVar("CoreP", bound=CoreParameters)
+
+
+class _CoreMethod(Method[CoreP, CoreParameters]):
+    """Core coefficients of every matrix, followed by the flow where parameters say for how long."""
+
+    family = "spectral"
+
+    def prepare(self, parameters: CoreP, agents: Agents, results: Results) -> CoreParameters:
+        return parameters
+
+    def unit(self, layer: Layer, parameters: CoreP) -> int:
+        """All elements of a matrix; more than one, so that it is not taken for an element-wise merge."""
+        return max(math.prod(matrix_of(layer)), 2)
+
+    def merge(
+        self, piece: Piece, prepared: CoreParameters, counts: Counts | None, allow_nonfinite: bool
+    ) -> PieceResult:
+        layer = Layer(piece.tensor, piece.shape)
+        rows, columns = matrix_of(layer)
+        solver = piece.solver or CPU
+        time = prepared.time if isinstance(prepared, CorePlusParameters) and is_matrix(layer) else 0.0
+
+        def function(base: Array, *agents: Array) -> Array:
+            result = np.empty_like(base)
+            for start in range(0, len(base), rows):
+                part = slice(start, start + rows)
+                taus = [one[part] - base[part] for one in agents]
+                result[part] = base[part] + scaled(taus, (1.0,) * len(taus), prepared.scale, merged, solver)
+            return result
+
+        def merged(taus: Sequence[Array]) -> Array:
+            return solve(piece.tensor, taus, prepared, time)
+
+        with np.errstate(over="ignore", invalid="ignore"):
+            return piece.compute_numbers(function, (-1, columns))
+
+    def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
+        """Bytes for a matrix in addition to inputs and result."""
+        shape = matrix_of(layer)
+        numbers = (
+            kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]
+        )
+        return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + WIDENED
+
+    def work(self, layer: Layer, parameters: CoreP, agents: int) -> Work:
+        """Operations of all matrices of a tensor."""
+        shape = matrix_of(layer)
+        matrices = -(-math.prod(layer.shape) // max(math.prod(shape), 1))
+        products, decompositions, _numbers = _flow(layer, parameters, agents)
+        products += kernel.cost(shape, agents, parameters.rank, parameters.iterations)[0]
+        return Work(matrices * products, matrices * decompositions)
+
+
+class Core(_CoreMethod[CoreParameters]):
+    name = "core"
+    compared = True
+    title = "Core coefficients"
+    source = "not published; docs/methods/core.md derives it"
+    formula = "scale * sum_j w_j tau_j, with coefficients that keep what each agent does in its leading directions"
+    alone = "the result is the agent itself"
+    parameters = CoreParameters
+
+
+class CorePlus(_CoreMethod[CorePlusParameters]):
+    name = "core+"
+    title = "Core coefficients and a step of the flow"
+    source = "not published; docs/methods/core.md derives it; the flow: SWUDI, arXiv 2606.07289"
+    formula = "as core; in linear weights then WUDI's flow from there, for a short time"
+    alone = "the result is nearly the agent itself"
+    parameters = CorePlusParameters
+
+
+CORE, CORE_PLUS = Core(), CorePlus()

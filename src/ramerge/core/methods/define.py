@@ -2,12 +2,12 @@
 
     @merge_method("my_method", source="arXiv 2401.00000", formula="scale * sum_t w_t tau_t")
     def my_method(
-        base: Any,
-        taus: Any,
+        base: float,
+        taus: tuple[float, ...],
         *,
         weights: Annotated[PerAgent, "factor of each agent"] = 1.0,
         scale: Annotated[float, Range(0, 10), "factor of the sum"] = 1.0,
-    ) -> Any:
+    ) -> float:
         # the docstring becomes the title
         total = ZERO
         for t in range(len(taus)):
@@ -28,11 +28,21 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import Annotated, Any, TypeAlias, get_args, get_origin, get_type_hints
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, SerializeAsAny, create_model, model_validator
 
-from ramerge.core.kernels.elementwise import Given, Inputs
-from ramerge.core.methods.base import IMPORTANCE, Agents, Method, Parameters, Results, agent_field, for_each, per_agent
-from ramerge.core.methods.formula import Formula, merge
+from ramerge.core.kernels.elementwise import Element, Given
+from ramerge.core.methods.base import (
+    IMPORTANCE,
+    Agents,
+    Method,
+    Parameters,
+    PerAgentNumber,
+    Results,
+    agent_field,
+    for_each,
+    per_agent,
+)
+from ramerge.core.methods.formula import ElementMethod
 
 Derived = Callable[[Any, Agents], Mapping[str, Given]]
 """From parameters and names of agents to further numbers of a formula, by name."""
@@ -77,7 +87,8 @@ class _FormulaParameter:
         if self.kind is _ChosenAgent:
             return str | None, agent_field(self.description)
         if self.kind is _PerAgent:
-            kind = per_agent(self.range.low, self.range.high, below=self.range.below)
+            metadata = per_agent(self.range.low, self.range.high, below=self.range.below)
+            kind = Annotated[(SerializeAsAny[PerAgentNumber], *metadata)]
             return kind, Field(self.default, description=self.description)
         if self.kind is bool:
             return bool, Field(self.default, description=self.description)
@@ -107,9 +118,10 @@ def merge_method(
     needs_base: bool = True,
     needs_importance: bool = False,
     interface: int | None = None,
-    **more: Any,
-) -> Callable[[Callable[..., Any]], Method]:
-    """Make a `Method` of a formula of one element; see the module's example.
+    kind: type[FormulaMethod] | None = None,
+    **more: object,
+) -> Callable[[Element], FormulaMethod]:
+    """Make an `ElementMethod` of a formula of one element; see the module's example.
 
     The formula takes the base's element (0 if the method needs no base), the tuple of the agents' task vectors (without
     a base: of their elements), the tuple of their importances if it needs these, and, by keyword, parameters and what
@@ -125,66 +137,72 @@ def merge_method(
         needs_base: whether the formula takes task vectors.
         needs_importance: whether it takes importances.
         interface: the version of this interface that a plug-in is written for (`ramerge.sdk.methods.INTERFACE`).
-        **more: further fields of `Method`, such as `differs` or `fewest`.
+        kind: a subclass of `FormulaMethod` that does more, such as merging more agents than a kernel takes.
+        **more: further attributes of `Method`, such as `differs` or `fewest`.
 
     Returns:
         A decorator that makes the method.
 
     Raises:
-        TypeError: a keyword of the formula has an annotation that no parameter can have, or no description.
+        TypeError: a keyword of the formula has an annotation that no parameter can have, or no description; or one of
+            `more` is not an attribute of methods.
     """
 
-    def decorate(function: Callable[..., Any]) -> Method:
-        keywords, stated = _keywords(function), _stated(function)
+    def decorate(function: Element) -> FormulaMethod:
         described = inspect.getdoc(function) or name
         shown = title or described.partition("\n")[0].rstrip(".")
-        plain = _positional(function)
-        plain.__qualname__ = f"{function.__qualname__}.prepare.element"  # where pickle finds it
-        return Method(
+        stated = _stated(function)
+        return (kind or FormulaMethod)(
+            function,
+            derived,
+            stated,
             name=name,
             title=shown,
             source=source,
             formula=formula or shown,
             parameters=_model(name, stated, check),
-            prepare=_Prepare(plain, keywords, tuple(stated), derived, needs_base, needs_importance),
             needs_base=needs_base,
             side=IMPORTANCE if needs_importance else None,
             interface=interface,
-            **{"merge": merge, **more},
+            **more,
         )
 
     return decorate
 
 
-@dataclass(frozen=True)
-class _Prepare:
-    element: Callable[..., Any]
-    keywords: tuple[str, ...]
-    stated: tuple[_FormulaParameter, ...]
-    derived: Derived | None
-    base: bool
-    importances: bool
+class FormulaMethod(ElementMethod[Any]):
+    """A method that `merge_method` makes; its parameters are made of the formula's keywords."""
 
-    def __call__(self, parameters: Any, agents: Agents, _results: Results) -> Formula:
-        values = {each.name: each.value(parameters, agents) for each in self.stated}
-        values |= self.derived(parameters, agents) if self.derived is not None else {}
-        given = tuple(values[keyword] for keyword in self.keywords)
-        return Formula(self.element, given, Inputs(len(agents), self.base, self.importances))
+    def __init__(
+        self, function: Element, derived: Derived | None, stated: Sequence[_FormulaParameter], **attributes: object
+    ) -> None:
+        self.element: Element = _positional(function)
+        self.element.__qualname__ = f"{function.__qualname__}.element"  # where pickle finds it
+        self._keywords, self._stated, self._derived = _keywords(function), stated, derived
+        for name, value in attributes.items():
+            if name not in Method.__annotations__:
+                raise TypeError(f"{function.__qualname__}: methods have no attribute {name!r}")
+            setattr(self, name, value)
+
+    def numbers(self, parameters: Any, agents: Agents, results: Results) -> tuple[Given, ...]:
+        values = {each.name: each.value(parameters, agents) for each in self._stated}
+        values |= self._derived(parameters, agents) if self._derived is not None else {}
+        return tuple(values[keyword] for keyword in self._keywords)
 
 
-def _keywords(function: Callable[..., Any]) -> tuple[str, ...]:
+def _keywords(function: Element) -> tuple[str, ...]:
     found = inspect.signature(function).parameters.values()
     return tuple(parameter.name for parameter in found if parameter.kind is parameter.KEYWORD_ONLY)
 
 
-def _stated(function: Callable[..., Any]) -> list[_FormulaParameter]:
+def _stated(function: Element) -> list[_FormulaParameter]:
     hints = get_type_hints(function, include_extras=True)
     signature = inspect.signature(function).parameters
     with_defaults = [name for name in _keywords(function) if signature[name].default is not inspect.Parameter.empty]
     return [_parameter(function, name, hints.get(name), signature[name].default) for name in with_defaults]
 
 
-def _parameter(function: Callable[..., Any], name: str, hint: Any, default: Any) -> _FormulaParameter:
+def _parameter(function: Element, name: str, hint: Any, default: Any) -> _FormulaParameter:
     kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     marked = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
     description = next((each for each in metadata if isinstance(each, str)), "")
@@ -213,7 +231,8 @@ def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any]
     )
 
 
-def _positional(function: Any) -> Callable[..., Any]:
+def _positional(function: Element) -> Element:
+    assert isinstance(function, FunctionType)
     code = function.__code__
     moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
     return FunctionType(moved, function.__globals__, function.__name__)

@@ -13,30 +13,28 @@ so that each tensor keeps its sum of magnitudes (`rescale: l1`, mergekit's), or 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.kernels.piece import Numbers, Piece
 from ramerge.core.kernels.sums import totals
 from ramerge.core.kernels.threefry import words
 from ramerge.core.methods.base import (
     FRACTIONS,
     Agents,
     Counts,
-    Method,
     Results,
-    Statistic,
     WeightedParameters,
     for_each,
     seed_field,
 )
 from ramerge.core.methods.breadcrumbs import ratios
 from ramerge.core.methods.drop_mask import key
-from ramerge.core.methods.gram import row_of, row_unit
+from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 
@@ -96,7 +94,7 @@ class Dropping:
     epsilons: tuple[float, ...]
     by_chance: bool
 
-    def groups(self, piece: Piece) -> Iterator[tuple[slice, NDArray[Any], list[NDArray[Any]], list[NDArray[Any]]]]:
+    def groups(self, piece: Piece) -> Iterator[tuple[slice, Numbers, list[Numbers], list[Numbers]]]:
         """For some whole rows after others: which, the base, task vectors, and what is kept of these."""
         width = row_of(piece.shape)
         base, *agents = piece.numbers((-1, width))
@@ -108,7 +106,7 @@ class Dropping:
                 kept = [self._kept(t, tau, piece, piece.start + first * width) for t, tau in enumerate(taus)]
             yield rows, base[rows], taus, kept
 
-    def _kept(self, t: int, tau: NDArray[Any], piece: Piece, start: int) -> NDArray[Any]:
+    def _kept(self, t: int, tau: Numbers, piece: Piece, start: int) -> Numbers:
         """Rows of a task vector, with 0 for what is dropped."""
         if self.densities[t] >= 1:
             return tau
@@ -131,7 +129,7 @@ def probabilities(n: int, density: float, epsilon: float) -> Floats:
     return made
 
 
-def ascending(rows: NDArray[Any]) -> NDArray[np.intp]:
+def ascending(rows: Numbers) -> NDArray[np.intp]:
     """For every row the columns of its entries from the smallest magnitude to the largest, equal ones in order."""
     if rows.dtype != np.float32:
         return np.asarray(np.argsort(np.abs(rows), axis=-1, kind="stable"), np.intp)
@@ -143,7 +141,7 @@ def ascending(rows: NDArray[Any]) -> NDArray[np.intp]:
     return order
 
 
-def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
+def _placed(by_rank: Numbers, order: NDArray[np.intp]) -> Numbers:
     """Values that belong to ranks, where the entries of these ranks are."""
     made = np.empty(order.shape, by_rank.dtype)
     np.put_along_axis(made, order, np.broadcast_to(by_rank, order.shape), -1)
@@ -151,7 +149,7 @@ def _placed(by_rank: NDArray[Any], order: NDArray[np.intp]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class RowMagnitudes(Sums):
+class RowMagnitudes(Sums[Floats]):
     """Sums of magnitudes of each agent, of all and of what is kept: float64, shape (2, agents)."""
 
     dropping: Dropping = field(kw_only=True)
@@ -191,33 +189,7 @@ def dropping(parameters: DellaLinearParameters, agents: Agents) -> Dropping:
     return Dropping(parameters.seed, agents, densities, epsilons, parameters.rescale == "probability")
 
 
-def statistics(parameters: DellaLinearParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """Norms, if they are restored."""
-    if parameters.rescale != "l1":
-        return ()
-    return (RowMagnitudes("tensor", dropping=dropping(parameters, agents)),)
-
-
-def prepare(parameters: DellaLinearParameters, agents: Agents, results: Results) -> PreparedDella:
-    factors = (1.0,) * len(agents)
-    for statistic in statistics(parameters, agents):
-        factors = ratios(*results[statistic])
-    return PreparedDella(dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
-
-
-def merge(piece: Piece, prepared: PreparedDella, _counts: Counts | None, _allow_nonfinite: bool) -> PieceResult:
-
-    def merged(base: NDArray[Any], *_agents: NDArray[Any]) -> NDArray[Any]:
-        result = np.empty_like(base)
-        for rows, b, _, kept in prepared.dropping.groups(piece):
-            with np.errstate(all="ignore"):
-                result[rows] = _sum(b, kept, prepared)
-        return result
-
-    return piece.compute_numbers(merged, (-1, row_of(piece.shape)))
-
-
-def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: PreparedDella) -> NDArray[Any]:
+def _sum(b: Numbers, kept: Sequence[Numbers], prepared: PreparedDella) -> Numbers:
     real, parameters = b.dtype.type, prepared.parameters
     pairs = zip(prepared.weights, prepared.factors, kept, strict=True)
     terms = [real(weight) * (real(factor) * tau) for weight, factor, tau in pairs]
@@ -231,34 +203,60 @@ def _sum(b: NDArray[Any], kept: Sequence[NDArray[Any]], prepared: PreparedDella)
     return np.where(total == 0, b, b + real(parameters.scale) * (total / below))
 
 
-def _added(terms: Sequence[NDArray[Any]]) -> Any:
-    total = np.zeros_like(terms[0])
+def _added(terms: Sequence[Numbers]) -> Numbers:
+    total: Numbers = np.zeros_like(terms[0])
     for term in terms:
         total = total + term
     return total
 
 
-_SOURCE = "DELLA-Merging: Reducing Interference by Magnitude-Based Sampling, arXiv 2406.11617"
+DellaP = TypeVar("DellaP", bound=DellaLinearParameters)
+
+
+class _RowDropping(RowMethod[DellaP, PreparedDella]):
+    """Task vectors from which elements are dropped by their rank in the row."""
+
+    family = "sparse"
+    source = "DELLA-Merging: Reducing Interference by Magnitude-Based Sampling, arXiv 2406.11617"
+
+    def statistics(self, parameters: DellaP, agents: Agents) -> tuple[RowMagnitudes, ...]:
+        """Norms, if they are restored."""
+        if parameters.rescale != "l1":
+            return ()
+        return (RowMagnitudes("tensor", dropping=dropping(parameters, agents)),)
+
+    def prepare(self, parameters: DellaP, agents: Agents, results: Results) -> PreparedDella:
+        factors = (1.0,) * len(agents)
+        for statistic in self.statistics(parameters, agents):
+            factors = ratios(*results[statistic])
+        return PreparedDella(dropping(parameters, agents), for_each(parameters.weights, agents), factors, parameters)
+
+    def rows(self, piece: Piece, prepared: PreparedDella, base: Numbers, *agents: Numbers) -> Numbers:
+        result = np.empty_like(base)
+        for rows, b, _, kept in prepared.dropping.groups(piece):
+            with np.errstate(all="ignore"):
+                result[rows] = _sum(b, kept, prepared)
+        return result
+
+
 _DIFFERS = "`{}` drops other elements in each run, and ranks tensors of three axes along the middle one"
 
-DELLA = Method(
-    name="della",
-    family="sparse",
-    title="DELLA with TIES's election",
-    source=_SOURCE,
-    formula="drop elements with probabilities by rank in their row; then the mean of those that agree in sign",
-    differs=_DIFFERS.format("della"),
-    parameters=DellaParameters,
-    statistics=statistics,
-    unit=row_unit,
-    prepare=prepare,
-    merge=merge,
-)
-DELLA_LINEAR = replace(
-    DELLA,
-    name="della_linear",
-    title="DELLA with Task Arithmetic",
-    formula="drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t",
-    differs=_DIFFERS.format("della_linear"),
-    parameters=DellaLinearParameters,
-)
+
+class Della(_RowDropping[DellaParameters]):
+    name = "della"
+    title = "DELLA with TIES's election"
+    formula = "drop elements with probabilities by rank in their row; then the mean of those that agree in sign"
+    differs = _DIFFERS.format("della")
+    parameters = DellaParameters
+
+
+class DellaLinear(_RowDropping[DellaLinearParameters]):
+    name = "della_linear"
+    title = "DELLA with Task Arithmetic"
+    formula = "drop elements with probabilities by rank in their row; then scale * sum_t w_t tau_t"
+    differs = _DIFFERS.format("della_linear")
+    parameters = DellaLinearParameters
+
+
+DELLA = Della()
+DELLA_LINEAR = DellaLinear()

@@ -6,7 +6,7 @@ the names and shapes of the model's; `ramerge calibrate --gather importance` est
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ramerge.core.kernels.elementwise import ZERO
 from ramerge.core.methods.define import PerAgent, Range, merge_method
@@ -22,13 +22,13 @@ from ramerge.core.methods.define import PerAgent, Range, merge_method
     needs_importance=True,
 )
 def fisher(
-    b: Any,
-    taus: Any,
-    importances: Any,
+    b: float,
+    taus: tuple[float, ...],
+    importances: tuple[float, ...],
     *,
     scale: Annotated[float, "factor of the merged task vector"] = 1.0,
     weights: Annotated[PerAgent, Range(0), "factor of each agent's importances"] = 1.0,
-) -> Any:
+) -> float:
     """The mean of the task vectors, weighted by importances."""
     total, mass = ZERO, ZERO
     for t in range(len(taus)):

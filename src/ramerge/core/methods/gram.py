@@ -8,6 +8,7 @@ task vectors, or of the agents themselves where there is no base. Products and s
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels.elementwise import ZERO, Inputs
 from ramerge.core.kernels.formats import uniform
-from ramerge.core.kernels.piece import Piece, PieceResult, arithmetic
+from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.sums import products, sums
-from ramerge.core.methods.base import FEW, Counts, Layer, Results, Statistic
+from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic
 from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.many import merge_many
+from ramerge.core.methods.rows import row_of, row_unit
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.trim import every
 
@@ -34,7 +36,7 @@ _LEAST_SQUARE = 2.0**-260
 
 
 @dataclass(frozen=True)
-class Gram(Sums):
+class Gram(Sums[Floats]):
     """The Gram matrix of a tensor: float64, shape (agents, agents)."""
 
     spoiled = True
@@ -77,49 +79,62 @@ class Combination:
     solve: Solve
 
 
-def statistics(per: Per = "tensor") -> tuple[Statistic, ...]:
-    """The Gram matrix of the tensor, unless rows or columns have their own."""
-    return (Gram("tensor"),) if per == "tensor" else ()
+class CombinationMethod(Method[P, Combination]):
+    """A linear combination with coefficients of Gram matrices."""
+
+    @abstractmethod
+    def coefficients(self, parameters: P, agents: Agents, gram: Floats) -> Floats:
+        """Coefficients of shape (..., N), from Gram matrices of shape (..., N, N)."""
+
+    def per(self, parameters: P) -> Per:
+        """The part of a tensor that has coefficients of its own."""
+        return "tensor"
+
+    def statistics(self, parameters: P, agents: Agents) -> tuple[Statistic, ...]:
+        return (Gram("tensor"),) if self.per(parameters) == "tensor" else ()
+
+    def prepare(self, parameters: P, agents: Agents, results: Results) -> Combination:
+        def solve(gram: Floats) -> Floats:
+            return self.coefficients(parameters, agents, gram)
+
+        per = self.per(parameters)
+        found = solve(results[Gram("tensor")]) if per == "tensor" else np.empty(0)
+        return Combination(len(agents), per, tuple(found.tolist()), solve)
+
+    def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        return _merge(piece, prepared)
 
 
-def unit(layer: Layer, per: Per) -> int:
-    """The elements that are needed at once: more than 1 of rows and columns, for which there is room to widen them."""
-    if per == "column":
-        return max(math.prod(layer.shape), 2)
-    return row_unit(layer, None) if per == "row" else 1
+class CombinationByPart(CombinationMethod[P]):
+    """A linear combination whose parameters say whether tensors, rows or columns have coefficients of their own."""
+
+    @abstractmethod
+    def per(self, parameters: P) -> Per: ...
+
+    def unit(self, layer: Layer, parameters: P) -> int:
+        """More than 1 for rows and columns, for which there is room to widen them."""
+        per = self.per(parameters)
+        if per == "column":
+            return max(math.prod(layer.shape), 2)
+        return row_unit(layer) if per == "row" else 1
+
+    def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
+        """Bytes for a whole tensor whose columns are turned to rows: the inputs, what is added up, and the result."""
+        return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 
-def row_unit(layer: Layer, _parameters: Any) -> int:
-    """Whole rows; more than one element, for which there is room to widen them."""
-    return max(row_of(layer.shape), 2)
-
-
-def scratch(layer: Layer, per: Per, agents: int) -> int:
-    """Bytes for a whole tensor whose columns are turned to rows: the inputs, what is added up, and the result."""
-    return math.prod(layer.shape) * 8 * (agents + 4) if per == "column" else 0
-
-
-def row_of(shape: tuple[int, ...]) -> int:
-    return max(shape[-1], 1) if shape else 1
-
-
-def prepare(agents: int, solve: Solve, results: Results, per: Per = "tensor") -> Combination:
-    coefficients = solve(results[Gram("tensor")]) if per == "tensor" else np.empty(0)
-    return Combination(agents, per, tuple(coefficients.tolist()), solve)
-
-
-def merge(piece: Piece, combination: Combination, _counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    based = len(piece.inputs) > combination.agents
+def _merge(piece: Piece, combination: Combination) -> PieceResult:
+    based = piece.which.base
     if combination.per == "tensor" and combination.agents > FEW:
         return _merge_many(piece, combination, based)
     if combination.per == "tensor":
-        return merge_formula(piece, _formula(combination, based), None, allow_nonfinite)
+        return merge_formula(piece, _formula(combination, based))
     if combination.per == "row":
         shape = (-1, row_of(piece.shape))
         return piece.compute_numbers(lambda *rows: _rows(rows, piece, combination, based), shape)
     shape = (piece.shape[0] if piece.shape else 1, -1)
 
-    def columns(*numbers: Any) -> Any:
+    def columns(*numbers: Numbers) -> Numbers:
         return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, combination, based).T
 
     return piece.compute_numbers(columns, shape)
@@ -131,7 +146,7 @@ def _merge_many(piece: Piece, combination: Combination, based: bool) -> PieceRes
     nearest = 0 if based else int(np.argmax(np.abs(coefficients)))
     start = 0.0 if based else math.fsum(coefficients) - 1
 
-    def finish(origin: NDArray[Any], total: NDArray[Any]) -> NDArray[Any]:
+    def finish(origin: Numbers, total: Numbers) -> Numbers:
         return np.where(total == 0, origin, origin + total)
 
     return merge_many(piece, coefficients, finish, origin=nearest, start=start)
@@ -147,7 +162,7 @@ def _formula(combination: Combination, based: bool) -> Formula:
     return Formula(agent_element, given, Inputs(combination.agents, base=False))
 
 
-def _rows(rows: Sequence[NDArray[Any]], piece: Piece, combination: Combination, based: bool) -> NDArray[Any]:
+def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based: bool) -> Numbers:
     agents, length = combination.agents, rows[0].shape[1]
     loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
     words = [row.reshape(-1).view(loop.out.word) for row in rows]
@@ -163,19 +178,21 @@ def _rows(rows: Sequence[NDArray[Any]], piece: Piece, combination: Combination, 
         return np.where(total == 0, origin, origin + total)
 
 
-def _nearest(rows: Sequence[NDArray[Any]], coefficients: Floats) -> NDArray[Any]:
-    found: NDArray[Any] = np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
+def _nearest(rows: Sequence[Numbers], coefficients: Floats) -> Numbers:
+    found: Numbers = np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
     return found
 
 
-def task_element(b: Any, taus: Any, coefficients: Any) -> Any:
+def task_element(b: float, taus: tuple[float, ...], coefficients: tuple[float, ...]) -> float:
     total = ZERO
     for t in range(len(taus)):
         total = total + coefficients[t] * taus[t]
     return b if total == ZERO else b + total
 
 
-def agent_element(_b: Any, values: Any, coefficients: Any, nearest: Any, excess: Any) -> Any:
+def agent_element(
+    _b: float, values: tuple[float, ...], coefficients: tuple[float, ...], nearest: tuple[float, ...], excess: float
+) -> float:
     """One element of a combination of agents, as differences from one of them: exact where agents are close.
 
     `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.

@@ -14,11 +14,7 @@ import numpy as np
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
-
-
-def solve(_tensor: str, taus: Sequence[Array], _parameters: WeightedParameters) -> Array:
-    return isotropic(spectral.total(taus))
+from ramerge.core.methods.matrices import Cost, ScaledP, Shape, SpectralMethod
 
 
 def isotropic(delta: Array) -> Array:
@@ -31,27 +27,34 @@ def isotropic(delta: Array) -> Array:
     return (spectral.scale_columns(u, sigma.sum() / len(delta) / sigma) @ u.T) @ delta
 
 
-def shortens_adapters(_parameters: WeightedParameters) -> str:
-    return "makes their update shorter, because its mean counts singular values that are 0; raise scale, or take knots"
+class Isotropic(SpectralMethod[ScaledP]):
+    """A method that makes all singular values equal."""
+
+    def harms_adapters(self, parameters: ScaledP) -> str:
+        return (
+            "makes their update shorter, because its mean counts singular values that are 0; raise scale, or take knots"
+        )
 
 
-def cost(shape: Shape, _agents: int, _parameters: WeightedParameters) -> Cost:
-    r, long = sorted(shape)
-    return Cost(
-        products=r * r * long + 2 * r**3 + 2 * r * r * long,
-        decompositions=r**3,
-        numbers=6 * r * r + 2 * r * long,
+class IsoC(Isotropic[WeightedParameters]):
+    name = "iso_c"
+    title = "Iso-C"
+    source = "No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959"
+    formula = (
+        "matrices: the singular values of sum_t w_t tau_t all become scale * their mean; others: scale * mean of tau_t"
     )
+    parameters = WeightedParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
+        return isotropic(spectral.total(taus))
+
+    def cost(self, shape: Shape, parameters: WeightedParameters, agents: int) -> Cost:
+        r, long = sorted(shape)
+        return Cost(
+            products=r * r * long + 2 * r**3 + 2 * r * r * long,
+            decompositions=r**3,
+            numbers=6 * r * r + 2 * r * long,
+        )
 
 
-ISO_C = spectral_method(
-    name="iso_c",
-    title="Iso-C",
-    source="No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959",
-    formula="matrices: the singular values of sum_t w_t tau_t all become scale * their mean; "
-    "others: scale * mean of tau_t",
-    parameters=WeightedParameters,
-    solve=solve,
-    cost=cost,
-    harms_adapters=shortens_adapters,
-)
+ISO_C = IsoC()

@@ -19,8 +19,8 @@ from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, wide
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.iso_c import shortens_adapters
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+from ramerge.core.methods.iso_c import Isotropic
+from ramerge.core.methods.matrices import Cost, Shape
 
 
 class IsoCtsParameters(WeightedParameters):
@@ -29,15 +29,6 @@ class IsoCtsParameters(WeightedParameters):
     common_space_fraction: float = Field(
         0.8, ge=0, le=1, description="share of the directions that are those of the sum"
     )
-
-
-def solve(_tensor: str, taus: Sequence[Array], parameters: IsoCtsParameters) -> Array:
-    r = min(taus[0].shape)
-    own = own_directions(r, len(taus), parameters.common_space_fraction)
-    common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))
-    found = [*[_outside(tau, common.u, own) for tau in taus if own], common]
-    sigma = sum(float(one.s.sum()) for one in found) / r
-    return spectral.aligned([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in found])
 
 
 def own_directions(r: int, agents: int, fraction: float) -> int:
@@ -51,25 +42,33 @@ def _outside(tau: Array, common: Array, k: int) -> Triples:
     return spectral.leading(left, lambda _squares: k, least=spectral.squares(tau))
 
 
-def cost(shape: Shape, agents: int, _parameters: IsoCtsParameters) -> Cost:
-    """An eigendecomposition for each agent, one for the sum, and one for each polar factor."""
-    r, long = sorted(shape)
-    each = r * r * long + 2 * r * r * long
-    return Cost(
-        products=(agents + 1) * each + agents * 4 * r * r * long + r * r * (4 * r + 3 * long),
-        decompositions=(agents + 3) * r**3,
-        numbers=3 * r * (r + long) + max(6 * r * r, 2 * r * long),
+class IsoCts(Isotropic[IsoCtsParameters]):
+    name = "iso_cts"
+    title = "Iso-CTS"
+    source = "No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959"
+    formula = (
+        "matrices: leading directions of the sum, and of each tau_t outside of these, made orthogonal, all of the "
+        "mean singular value; others: scale * mean of tau_t"
     )
+    parameters = IsoCtsParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: IsoCtsParameters) -> Array:
+        r = min(taus[0].shape)
+        own = own_directions(r, len(taus), parameters.common_space_fraction)
+        common = spectral.leading(spectral.total(taus), lambda _squares: r - own * len(taus))
+        found = [*[_outside(tau, common.u, own) for tau in taus if own], common]
+        sigma = sum(float(one.s.sum()) for one in found) / r
+        return spectral.aligned([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in found])
+
+    def cost(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> Cost:
+        """An eigendecomposition for each agent, one for the sum, and one for each polar factor."""
+        r, long = sorted(shape)
+        each = r * r * long + 2 * r * r * long
+        return Cost(
+            products=(agents + 1) * each + agents * 4 * r * r * long + r * r * (4 * r + 3 * long),
+            decompositions=(agents + 3) * r**3,
+            numbers=3 * r * (r + long) + max(6 * r * r, 2 * r * long),
+        )
 
 
-ISO_CTS = spectral_method(
-    name="iso_cts",
-    title="Iso-CTS",
-    source="No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959",
-    formula="matrices: leading directions of the sum, and of each tau_t outside of these, made orthogonal, all of the "
-    "mean singular value; others: scale * mean of tau_t",
-    parameters=IsoCtsParameters,
-    solve=solve,
-    cost=cost,
-    harms_adapters=shortens_adapters,
-)
+ISO_CTS = IsoCts()

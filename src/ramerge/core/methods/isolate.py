@@ -10,13 +10,13 @@ moved too. A scale of 1/N shows what averaging N agents does to them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ONE, ZERO, Inputs
-from ramerge.core.methods.base import Agents, Method, Results, ScaledParameters, agent_field, present
-from ramerge.core.methods.formula import Formula, merge
+from ramerge.core.kernels.elementwise import ONE, ZERO, Given
+from ramerge.core.methods.base import Agents, Column, Figure, Results, ScaledParameters, Statistic, agent_field, present
+from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.moved import (
     COLUMN,
     EPSILON,
@@ -42,50 +42,57 @@ class IsolateParameters(ScaledParameters):
     epsilon: EPSILON = epsilon_field()
 
 
-def size(parameters: IsolateParameters, _agents: Agents) -> RootMeanSquare | None:
-    return measured(parameters.epsilon)
+class Isolate(CountedMethod[IsolateParameters]):
+    name = "isolate"
+    family = "one model"
+    title = "One agent's region by itself"
+    source = f"{SOURCE}, section 3.2, figure 3"
+    formula = "base + scale * tau_a in the unique, shared or active region of agent a, else the base"
+    differs = "has no such method"
+    parameters = IsolateParameters
+    symmetric = False
+    columns: tuple[Column, ...] = (COLUMN,)
+
+    def statistics(self, parameters: IsolateParameters, agents: Agents) -> tuple[Statistic, ...]:
+        return present(self.reported(parameters, agents))
+
+    def reported(self, parameters: IsolateParameters, agents: Agents) -> RootMeanSquare | None:
+        return measured(parameters.epsilon)
+
+    def report(
+        self, parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], agents: Agents
+    ) -> list[dict[str, Figure]]:
+        """Each agent's threshold, if it has one of its own in all of the model."""
+        if len(parts) != 1:
+            return [{"epsilon": None} if parts else {} for _ in agents]
+        return [{"epsilon": threshold} for threshold in thresholds(factor(parameters.epsilon), parts[0])]
+
+    def beyond(self, parameters: IsolateParameters, results: Results) -> tuple[float, ...]:
+        return thresholds_of(parameters.epsilon, results)
+
+    def numbers(self, parameters: IsolateParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+        chosen, beyond = parameters.agent or agents[0], self.beyond(parameters, results)
+        mine = tuple(float(name == chosen) for name in agents)
+        return mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale
+
+    @staticmethod
+    def element(
+        b: float,
+        taus: tuple[float, ...],
+        mine: tuple[float, ...],
+        epsilons: tuple[float, ...],
+        region: float,
+        scale: float,
+    ) -> float:
+        tau, own, movers = ZERO, ZERO, ZERO
+        for t in range(len(taus)):
+            moved = abs(taus[t]) > epsilons[t]
+            movers = movers + (ONE if moved else ZERO)
+            own = own + (mine[t] if moved else ZERO)
+            tau = taus[t] if mine[t] > ZERO else tau
+        alone = movers == ONE
+        inside = own > ZERO and (region == ZERO or (region == ONE and alone) or (region > ONE and not alone))
+        return b + scale * tau if inside else b
 
 
-def report(parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], agents: Agents) -> list[dict[str, Any]]:
-    """Each agent's threshold, if it has one of its own in all of the model."""
-    if len(parts) != 1:
-        return [{"epsilon": None} if parts else {} for _ in agents]
-    return [{"epsilon": threshold} for threshold in thresholds(factor(parameters.epsilon), parts[0])]
-
-
-def prepare(parameters: IsolateParameters, agents: Agents, results: Results) -> Formula:
-    chosen = parameters.agent or agents[0]
-    mine = tuple(float(name == chosen) for name in agents)
-    beyond = thresholds_of(parameters.epsilon, results)
-    given = (mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale)
-    return Formula(element, given, Inputs(len(agents)), beyond=beyond)
-
-
-def element(b: Any, taus: Any, mine: Any, epsilons: Any, region: Any, scale: Any) -> Any:
-    tau, own, movers = ZERO, ZERO, ZERO
-    for t in range(len(taus)):
-        moved = abs(taus[t]) > epsilons[t]
-        movers = movers + (ONE if moved else ZERO)
-        own = own + (mine[t] if moved else ZERO)
-        tau = taus[t] if mine[t] > ZERO else tau
-    alone = movers == ONE
-    inside = own > ZERO and (region == ZERO or (region == ONE and alone) or (region > ONE and not alone))
-    return b + scale * tau if inside else b
-
-
-ISOLATE = Method(
-    name="isolate",
-    family="one model",
-    title="One agent's region by itself",
-    source=f"{SOURCE}, section 3.2, figure 3",
-    formula="base + scale * tau_a in the unique, shared or active region of agent a, else the base",
-    differs="has no such method",
-    parameters=IsolateParameters,
-    symmetric=False,
-    statistics=lambda parameters, agents: present(size(parameters, agents)),
-    reported=size,
-    report=report,
-    columns=(COLUMN,),
-    prepare=prepare,
-    merge=merge,
-)
+ISOLATE = Isolate()

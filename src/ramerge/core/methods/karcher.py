@@ -13,8 +13,8 @@ import numpy as np
 from pydantic import Field
 
 from ramerge.core.methods import gram
-from ramerge.core.methods.base import MANY, Agents, Method, Parameters, Results
-from ramerge.core.methods.gram import Combination
+from ramerge.core.methods.base import MANY, Agents, Parameters
+from ramerge.core.methods.gram import CombinationMethod
 from ramerge.core.methods.sums import Floats
 
 
@@ -60,29 +60,25 @@ def _length(coordinates: Floats, cosines: Floats) -> float:
     return math.sqrt(max(float(coordinates @ cosines @ coordinates), 0.0))
 
 
-def prepare(parameters: KarcherParameters, agents: Agents, results: Results) -> Combination:
+class Karcher(CombinationMethod[KarcherParameters]):
+    name = "karcher"
+    family = "spherical"
+    title = "Karcher mean of models"
+    source = "Riemannian center of mass, Karcher 1977, for each tensor"
+    formula = (
+        "mean_t |a_t| times the point of the unit sphere of the least sum of squared distances to all a_t / |a_t|; "
+        "needs no base"
+    )
+    alone = "the result is the agent itself"
+    differs = "measures small angles as arccos of float32 cosines, and leaves out tensors that are shorter than `tol`"
+    parameters = KarcherParameters
+    needs_base = False
+    limit = MANY
 
-    def solve(products: Floats) -> Floats:
-        if not np.isfinite(products).all():
+    def coefficients(self, parameters: KarcherParameters, agents: Agents, gram: Floats) -> Floats:
+        if not np.isfinite(gram).all():
             return np.full(len(agents), np.nan)
-        return mean(products, parameters.max_iter, parameters.tol)
-
-    return gram.prepare(len(agents), solve, results)
+        return mean(gram, parameters.max_iter, parameters.tol)
 
 
-KARCHER = Method(
-    name="karcher",
-    family="spherical",
-    title="Karcher mean of models",
-    source="Riemannian center of mass, Karcher 1977, for each tensor",
-    formula="mean_t |a_t| times the point of the unit sphere of the least sum of squared distances to all a_t / |a_t|; "
-    "needs no base",
-    alone="the result is the agent itself",
-    differs="measures small angles as arccos of float32 cosines, and leaves out tensors that are shorter than `tol`",
-    parameters=KarcherParameters,
-    needs_base=False,
-    limit=MANY,
-    statistics=lambda _parameters, _agents: gram.statistics(),
-    prepare=prepare,
-    merge=gram.merge,
-)
+KARCHER = Karcher()

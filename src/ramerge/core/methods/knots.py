@@ -16,7 +16,7 @@ from pydantic import Field
 from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array, wide
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
 
 
 class KnotsParameters(WeightedParameters):
@@ -26,11 +26,6 @@ class KnotsParameters(WeightedParameters):
     density: float = Field(
         1.0, ge=0, le=1, description="share of each agent's coordinates that is kept, of each matrix by itself"
     )
-
-
-def solve(_tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
-    basis = shared_basis(taus)
-    return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
 
 
 def shared_basis(taus: Sequence[Array]) -> Array:
@@ -70,24 +65,29 @@ def elected(values: Sequence[Array]) -> Array:
     return total / voices
 
 
-def cost(shape: Shape, agents: int, _parameters: KnotsParameters) -> Cost:
-    """One eigendecomposition of the side of the outputs."""
-    out, width = shape
-    side = min(out, agents * width)
-    return Cost(
-        products=agents * side * out * width + (2 * agents + 2) * side * out * width,
-        decompositions=side**3,
-        numbers=6 * side * side + (agents + 7) * side * width + out * side + (agents * out * width),
+class Knots(SpectralMethod[KnotsParameters]):
+    name = "knots"
+    title = "KnOTS with TIES"
+    source = "Model Merging with SVD to Tie the KnOTS, arXiv 2410.19735"
+    formula = (
+        "matrices: scale * U TIES(U^T tau_t) with the left singular vectors U of all tau_t side by side; "
+        "others: scale * mean of tau_t"
     )
+    parameters = KnotsParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: KnotsParameters) -> Array:
+        basis = shared_basis(taus)
+        return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
+
+    def cost(self, shape: Shape, parameters: KnotsParameters, agents: int) -> Cost:
+        """One eigendecomposition of the side of the outputs."""
+        out, width = shape
+        side = min(out, agents * width)
+        return Cost(
+            products=agents * side * out * width + (2 * agents + 2) * side * out * width,
+            decompositions=side**3,
+            numbers=6 * side * side + (agents + 7) * side * width + out * side + (agents * out * width),
+        )
 
 
-KNOTS = spectral_method(
-    name="knots",
-    title="KnOTS with TIES",
-    source="Model Merging with SVD to Tie the KnOTS, arXiv 2410.19735",
-    formula="matrices: scale * U TIES(U^T tau_t) with the left singular vectors U of all tau_t side by side; "
-    "others: scale * mean of tau_t",
-    parameters=KnotsParameters,
-    solve=solve,
-    cost=cost,
-)
+KNOTS = Knots()

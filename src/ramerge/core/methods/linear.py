@@ -8,11 +8,10 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from ramerge.core.kernels.elementwise import ZERO
-from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.methods.base import FEW, MANY, Agents, Counts, for_each, total_weight
-from ramerge.core.methods.define import PerAgent, merge_method
+from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
 from ramerge.core.methods.formula import Formula
-from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.many import merge_many
 
 
@@ -25,21 +24,23 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": sum(for_each(parameters.weights, agents)) if parameters.normalize else 1.0}
 
 
-def _factors(parameters: Any, agents: Agents) -> tuple[float, ...] | None:
-    weights = for_each(parameters.weights, agents)
-    return tuple(weight / sum(weights) for weight in weights) if parameters.normalize else None
+class _Linear(FormulaMethod):
+    """Linear merging of any number of agents."""
 
+    def factors(self, parameters: Any, agents: Agents) -> tuple[float, ...] | None:
+        weights = for_each(parameters.weights, agents)
+        return tuple(weight / sum(weights) for weight in weights) if parameters.normalize else None
 
-def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    if prepared.inputs.agents <= FEW:
-        return merge_formula(piece, prepared, counts, allow_nonfinite)
-    weights, normalize, divisor = prepared.given
+    def merge(self, piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        if prepared.inputs.agents <= FEW:
+            return super().merge(piece, prepared, counts, allow_nonfinite)
+        weights, normalize, divisor = prepared.given
 
-    def finish(_first: Any, total: Any) -> Any:
-        return total / total.dtype.type(divisor) if normalize else total
+        def finish(_first: Numbers, total: Numbers) -> Numbers:
+            return total / total.dtype.type(divisor) if normalize else total
 
-    assert isinstance(weights, tuple)
-    return merge_many(piece, weights, finish, origin=None)
+        assert isinstance(weights, tuple)
+        return merge_many(piece, weights, finish, origin=None)
 
 
 @merge_method(
@@ -52,18 +53,17 @@ def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfini
     derived=_derived,
     check=_is_a_mean,
     needs_base=False,
-    factors=_factors,
+    kind=_Linear,
     limit=MANY,
-    merge=_merge,
 )
 def linear(
-    _b: Any,
-    values: Any,
+    _b: float,
+    values: tuple[float, ...],
     *,
     weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
     normalize: Annotated[bool, "divide by the sum of the weights"] = True,
-    divisor: Any,
-) -> Any:
+    divisor: float,
+) -> float:
     """The weighted mean of the agents, or their weighted sum."""
     total = ZERO
     for t in range(len(values)):

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.formats import FORMATS
-from ramerge.core.kernels.piece import Piece, PieceResult, arithmetic
+from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.weighted import add_weighted
 from ramerge.core.methods.base import FEW
-
-Numbers = NDArray[Any]
 
 
 def merge_many(

@@ -7,17 +7,28 @@ from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ramerge.core.kernels.piece import Piece, PieceResult
+from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.linalg.devices import CPU, Solver
-from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, Work, for_each
+from ramerge.core.methods.base import (
+    Agents,
+    Counts,
+    Layer,
+    Method,
+    P,
+    Results,
+    ScaledParameters,
+    WeightedParameters,
+    Work,
+    for_each,
+)
 from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
@@ -27,7 +38,7 @@ _PASSES = 100  # operations of products in the time in which an element is widen
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
 
 Shape = tuple[int, ...]
-Numbers = NDArray[Any]
+ScaledP = TypeVar("ScaledP", bound=ScaledParameters)
 # tensor, task vectors of shape (out, in), where to solve if not here -> the merged one
 Solve = Callable[..., Numbers]
 
@@ -54,66 +65,96 @@ def is_matrix(layer: Layer) -> bool:
     return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
 
 
-def unit(layer: Layer, _parameters: Any) -> int:
-    """All of a linear weight; more than one element, so that it is not taken for an element-wise merge."""
-    return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
+class MatrixMethod(Method[P, PreparedMatrices]):
+    """A method that solves for linear weights as whole matrices."""
+
+    @abstractmethod
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: P) -> Array:
+        """The merged task vector of a linear weight, from task vectors of shape (out, in)."""
+
+    @abstractmethod
+    def memory(self, layer: Layer, parameters: P, agents: int) -> int:
+        """Bytes that solving for a linear weight takes, besides inputs and result."""
+
+    @abstractmethod
+    def others(self, parameters: P, agents: Agents) -> Formula:
+        """Formula of all other tensors."""
+
+    def merged(self, tensor: str, taus: list[Numbers], parameters: P, agents: Agents, solver: Solver = CPU) -> Numbers:
+        """The result of `solve`, computed by a solver; task vectors may be overwritten."""
+        return solver.solve(lambda ones: self.solve(tensor, ones, parameters), taus)
+
+    def prepare(self, parameters: P, agents: Agents, results: Results) -> PreparedMatrices:
+        def solve(tensor: str, taus: list[Numbers], solver: Solver = CPU) -> Numbers:
+            return self.merged(tensor, taus, parameters, agents, solver)
+
+        return PreparedMatrices(solve, self.others(parameters, agents))
+
+    def unit(self, layer: Layer, parameters: P) -> int:
+        """All of a linear weight; more than one element, so that it is not taken for an element-wise merge."""
+        return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
+
+    def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
+        return self.memory(layer, parameters, agents) if is_matrix(layer) else 0
+
+    def merge(
+        self, piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool
+    ) -> PieceResult:
+        """Merge a piece: a whole linear weight, or elements of another tensor."""
+        if not is_matrix(Layer(piece.tensor, piece.shape)):
+            return merge_formula(piece, prepared.formula)
+
+        def merged(base: Numbers, *agents: Numbers) -> Numbers:
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+                solver = piece.solver or CPU
+                tau = prepared.solve(piece.tensor, [agent - base for agent in agents], solver)
+                tau += base
+            return tau
+
+        return piece.compute_numbers(merged)
 
 
-def merge(piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    """Merge a piece: a whole linear weight, or elements of another tensor."""
-    if not is_matrix(Layer(piece.tensor, piece.shape)):
-        return merge_formula(piece, prepared.formula, counts, allow_nonfinite)
-
-    def merged(base: Array, *agents: Array) -> Array:
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-            solver = piece.solver or CPU
-            tau = prepared.solve(piece.tensor, [agent - base for agent in agents], solver)
-            tau += base
-        return tau
-
-    return piece.compute_numbers(merged)
-
-
-def spectral_method(
-    *, solve: Callable[[str, Sequence[Array], Any], Array], cost: Callable[[Shape, int, Any], Cost], **fields: Any
-) -> Method:
+class SpectralMethod(MatrixMethod[ScaledP]):
     """A method that takes matrices apart, and takes the mean of the weighted task vectors of other tensors.
 
-    Args:
-        solve: `solve(tensor, taus, parameters)` merges task vectors of shape (out, in), of which at least one is not
-            0, and the largest element lies between 1/2 and 1; the result is not scaled yet.
-        cost: `cost(shape, agents, parameters)`.
-        **fields: further fields of `Method`.
+    Of the task vectors that `solve` gets, which are weighted, at least one is not 0, and the largest element lies
+    between 1/2 and 1; its result is not scaled yet.
     """
 
-    def prepare(given: Any, agents: Agents, _results: Results) -> PreparedMatrices:
-        weights = for_each(getattr(given, "weights", 1.0), agents)
-        return PreparedMatrices(
-            lambda tensor, taus, solver=CPU: scaled(
-                taus, weights, given.scale, lambda ones: solve(tensor, ones, given), solver
-            ),
-            weighted_sum(weights, given.scale, float(len(agents))),
+    family = "spectral"
+    differs = "has no such method"
+
+    @abstractmethod
+    def cost(self, shape: Shape, parameters: ScaledP, agents: int) -> Cost:
+        """Cost of a matrix."""
+
+    def others(self, parameters: ScaledP, agents: Agents) -> Formula:
+        return weighted_sum(_weights(parameters, agents), parameters.scale, float(len(agents)))
+
+    def merged(
+        self, tensor: str, taus: list[Numbers], parameters: ScaledP, agents: Agents, solver: Solver = CPU
+    ) -> Numbers:
+        return scaled(
+            taus,
+            _weights(parameters, agents),
+            parameters.scale,
+            lambda ones: self.solve(tensor, ones, parameters),
+            solver,
         )
 
-    def scratch(layer: Layer, given: Any, agents: int) -> int:
-        if not is_matrix(layer):
-            return 0
+    def memory(self, layer: Layer, parameters: ScaledP, agents: int) -> int:
         held = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
-        return held + int(cost(layer.shape, agents, given).numbers) * 8 + WIDENED
+        return held + int(self.cost(layer.shape, parameters, agents).numbers) * 8 + WIDENED
 
-    def work(layer: Layer, given: Any, agents: int) -> Work:
+    def work(self, layer: Layer, parameters: ScaledP, agents: int) -> Work:
         if not is_matrix(layer):
             return Work()
-        taken = cost(layer.shape, agents, given)
-        return Work(taken.products + _PASSES * (agents + 2) * math.prod(layer.shape), taken.decompositions)
+        cost = self.cost(layer.shape, parameters, agents)
+        return Work(cost.products + _PASSES * (agents + 2) * math.prod(layer.shape), cost.decompositions)
 
-    made: dict[str, Any] = {
-        "family": "spectral",
-        "differs": "has no such method",
-        "unit": unit,
-        "merge": merge,
-    } | fields
-    return Method(prepare=prepare, scratch=scratch, work=work, **made)
+
+def _weights(parameters: ScaledParameters, agents: Agents) -> tuple[float, ...]:
+    return for_each(parameters.weights if isinstance(parameters, WeightedParameters) else 1.0, agents)
 
 
 def scaled(

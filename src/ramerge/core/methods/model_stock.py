@@ -6,15 +6,15 @@ tau = t * mean_t tau_t        t = N c / (1 + (N - 1) c)        c: the mean cosin
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
 from ramerge.core.methods import gram
-from ramerge.core.methods.base import MANY, Agents, Column, Method, Parameters, Results, Statistic
-from ramerge.core.methods.gram import Combination
+from ramerge.core.methods.base import MANY, Agents, Column, Figure, Figures, Parameters
+from ramerge.core.methods.gram import CombinationByPart, Gram, Per
 from ramerge.core.methods.sums import Floats
 
 
@@ -36,58 +36,21 @@ def ratio(products: Floats) -> Floats:
 _NOTHING = 1e-12
 
 
-def prepare(parameters: ModelStockParameters, agents: Agents, results: Results) -> Combination:
-    return gram.prepare(len(agents), ratio, results, parameters.per)
-
-
 _LITTLE = 0.2
 """Users are warned where less than this share of the agents' mean is left."""
 
 
-def reported(parameters: ModelStockParameters, _agents: Agents) -> Statistic | None:
-    """The Gram matrices of tensors; nothing of rows."""
-    return next(iter(gram.statistics(parameters.per)), None)
-
-
-def report(_parameters: Any, parts: Sequence[Floats], agents: Agents) -> list[dict[str, Any]]:
-    """The length of the merged task vector over that of the agents' mean, which is |t| of a single tensor."""
-    if not parts:
-        return [{} for _ in agents]
-    lengths = [float(products.sum()) for products in parts]
-    squares = [length * float(ratio(products).sum()) ** 2 for length, products in zip(lengths, parts, strict=True)]
-    total = math.fsum(lengths)
-    kept = math.sqrt(math.fsum(squares) / total) if total > 0 else None
-    return [{"ratio": kept} for _ in agents]
-
-
-def warning(figures: Sequence[Mapping[str, Any]]) -> str:
-    kept = figures[0].get("ratio")
-    if kept is None or kept >= _LITTLE:
-        return ""
-    return (
-        f"model_stock leaves {kept:.1%} of the agents' mean, so the merge is nearly the base: the agents' task vectors "
-        "are nearly orthogonal, as those of different tasks are; `--method ram+` keeps more"
-    )
-
-
-MODEL_STOCK = Method(
-    name="model_stock",
-    family="sums",
-    title="Model Stock",
-    source="Model Stock: All we need is just a few fine-tuned models, arXiv 2403.19522",
-    formula="t * mean_t tau_t, t = N c / (1 + (N - 1) c), c the mean cosine of two task vectors",
-    differs="takes products of lengths for 1e-6 at least, so small task vectors shrink; `filter_wise` is `per: row`",
-    parameters=ModelStockParameters,
-    fewest=2,
-    limit=MANY,
-    statistics=lambda parameters, _agents: gram.statistics(parameters.per),
-    unit=lambda layer, parameters: gram.unit(layer, parameters.per),
-    prepare=prepare,
-    merge=gram.merge,
-    reported=reported,
-    report=report,
-    warning=warning,
-    columns=(
+class ModelStock(CombinationByPart[ModelStockParameters]):
+    name = "model_stock"
+    family = "sums"
+    title = "Model Stock"
+    source = "Model Stock: All we need is just a few fine-tuned models, arXiv 2403.19522"
+    formula = "t * mean_t tau_t, t = N c / (1 + (N - 1) c), c the mean cosine of two task vectors"
+    differs = "takes products of lengths for 1e-6 at least, so small task vectors shrink; `filter_wise` is `per: row`"
+    parameters = ModelStockParameters
+    fewest = 2
+    limit = MANY
+    columns: tuple[Column, ...] = (
         Column(
             "ratio",
             "ratio",
@@ -96,5 +59,38 @@ MODEL_STOCK = Method(
             optional=True,  # rows have none
             none="-",
         ),
-    ),
-)
+    )
+
+    def per(self, parameters: ModelStockParameters) -> Per:
+        return parameters.per
+
+    def coefficients(self, parameters: ModelStockParameters, agents: Agents, gram: Floats) -> Floats:
+        return ratio(gram)
+
+    def reported(self, parameters: ModelStockParameters, agents: Agents) -> Gram | None:
+        """The Gram matrices of tensors; nothing of rows."""
+        return Gram("tensor") if parameters.per == "tensor" else None
+
+    def report(
+        self, parameters: ModelStockParameters, parts: Sequence[Floats], agents: Agents
+    ) -> list[dict[str, Figure]]:
+        """The length of the merged task vector over that of the agents' mean, which is |t| of a single tensor."""
+        if not parts:
+            return [{} for _ in agents]
+        lengths = [float(products.sum()) for products in parts]
+        squares = [length * float(ratio(products).sum()) ** 2 for length, products in zip(lengths, parts, strict=True)]
+        total = math.fsum(lengths)
+        kept = math.sqrt(math.fsum(squares) / total) if total > 0 else None
+        return [{"ratio": kept} for _ in agents]
+
+    def warning(self, figures: Sequence[Figures]) -> str:
+        kept = figures[0].get("ratio")
+        if kept is None or kept >= _LITTLE:
+            return ""
+        return (
+            f"model_stock leaves {kept:.1%} of the agents' mean, so the merge is nearly the base: the agents' task "
+            "vectors are nearly orthogonal, as those of different tasks are; `--method ram+` keeps more"
+        )
+
+
+MODEL_STOCK = ModelStock()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, WithJsonSchema
 
 from ramerge.core.kernels.elementwise import INFINITY, ZERO
 from ramerge.core.kernels.sums import squares
@@ -54,8 +54,10 @@ def _number(value: Any, kind: str) -> float:
     return float(value)
 
 
-EPSILON: Any = Annotated[
-    Any, PlainValidator(_epsilon), WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"})
+EPSILON: TypeAlias = Annotated[
+    SerializeAsAny[Epsilon],
+    PlainValidator(_epsilon),
+    WithJsonSchema({"range": "0 or more, or {relative: x} with x of 0 or more"}),
 ]
 
 
@@ -71,7 +73,7 @@ COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base|
 
 
 @dataclass(frozen=True)
-class RootMeanSquare(Sums):
+class RootMeanSquare(Sums[tuple[float, ...]]):
     """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
 
     What is not finite counts as 0. The result has a float64 for each agent.
@@ -90,7 +92,7 @@ class RootMeanSquare(Sums):
         return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
 
 
-def finite(t: Any, taus: Any) -> Any:
+def finite(t: int, taus: tuple[float, ...]) -> float:
     return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 

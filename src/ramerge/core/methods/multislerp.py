@@ -21,14 +21,12 @@ from ramerge.core.methods.base import (
     WEIGHTS,
     Agents,
     Counts,
-    Method,
     Parameters,
-    Results,
     for_each,
     total_weight,
     weights_field,
 )
-from ramerge.core.methods.gram import Combination
+from ramerge.core.methods.gram import Combination, CombinationMethod
 from ramerge.core.methods.sums import Floats
 
 # Shorter sums of unit vectors cannot be distinguished from 0 by dot products in float64.
@@ -66,40 +64,38 @@ def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> 
     return w if np.count_nonzero(lengths) <= 2 else np.full(len(weights), np.nan)
 
 
-def prepare(parameters: MultislerpParameters, agents: Agents, results: Results) -> Combination:
-    weights = for_each(parameters.weights, agents)
-    if parameters.normalize:
-        weights = tuple(weight / sum(weights) for weight in weights)
-    return gram.prepare(len(agents), lambda products: mean_direction(products, weights, parameters.eps), results)
+class Multislerp(CombinationMethod[MultislerpParameters]):
+    name = "multislerp"
+    family = "spherical"
+    title = "Mean direction at mean length"
+    source = "mergekit's method of this name, goddard.blog/posts/multislerp-wow-what-a-cool-idea"
+    formula = "(sum_t w_t |tau_t|) u / |u|, u = sum_t w_t tau_t / |tau_t|; without a base of the agents themselves"
+    alone = "the result is the agent itself"
+    differs = "adds `eps` to lengths, which shortens task vectors that are nearly 0"
+    parameters = MultislerpParameters
+    needs_base = False
+    takes_base = True
+    limit = MANY
+
+    def coefficients(self, parameters: MultislerpParameters, agents: Agents, gram: Floats) -> Floats:
+        weights = for_each(parameters.weights, agents)
+        if parameters.normalize:
+            weights = tuple(weight / sum(weights) for weight in weights)
+        return mean_direction(gram, weights, parameters.eps)
+
+    def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        """Merge a piece; see `Method.merge`.
+
+        Raises:
+            WeightsError: the agents' directions cancel out, or squares of their elements overflow.
+        """
+        if np.isnan(prepared.coefficients).any() and not allow_nonfinite:
+            raise WeightsError(
+                f"tensor {piece.tensor!r}: there is no mean direction, because the agents' weighted directions cancel "
+                "out, or because elements are so large that their squares overflow; give other weights, or another "
+                "method"
+            )
+        return super().merge(piece, prepared, counts, allow_nonfinite)
 
 
-def merge(piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    """Merge a piece; see `Method.merge`.
-
-    Raises:
-        WeightsError: the agents' directions cancel out, or squares of their elements overflow.
-    """
-    if np.isnan(prepared.coefficients).any() and not allow_nonfinite:
-        raise WeightsError(
-            f"tensor {piece.tensor!r}: there is no mean direction, because the agents' weighted directions cancel out, "
-            "or because elements are so large that their squares overflow; give other weights, or another method"
-        )
-    return gram.merge(piece, prepared, counts, allow_nonfinite)
-
-
-MULTISLERP = Method(
-    name="multislerp",
-    family="spherical",
-    title="Mean direction at mean length",
-    source="mergekit's method of this name, goddard.blog/posts/multislerp-wow-what-a-cool-idea",
-    formula="(sum_t w_t |tau_t|) u / |u|, u = sum_t w_t tau_t / |tau_t|; without a base of the agents themselves",
-    alone="the result is the agent itself",
-    differs="adds `eps` to lengths, which shortens task vectors that are nearly 0",
-    parameters=MultislerpParameters,
-    needs_base=False,
-    takes_base=True,
-    limit=MANY,
-    statistics=lambda _parameters, _agents: gram.statistics(),
-    prepare=prepare,
-    merge=merge,
-)
+MULTISLERP = Multislerp()

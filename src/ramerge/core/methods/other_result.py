@@ -111,7 +111,7 @@ class Start:
     def merge(self, piece: Piece, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         """Merge a piece into what is started from."""
         if self.method is None:
-            return merge_formula(piece, self._sum, counts, allow_nonfinite)
+            return merge_formula(piece, self._sum)
         if self.factor == 1:
             return self.method.merge(piece, self.prepared, counts, allow_nonfinite)
         tau = self.task_vector(piece, allow_nonfinite, (-1,))

@@ -5,7 +5,7 @@ merged = scale * a
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from ramerge.core.kernels.elementwise import ONE, ZERO
 from ramerge.core.methods.define import ChosenAgent, merge_method
@@ -23,12 +23,12 @@ from ramerge.core.methods.define import ChosenAgent, merge_method
     needs_base=False,
 )
 def passthrough(
-    _b: Any,
-    values: Any,
+    _b: float,
+    values: tuple[float, ...],
     *,
     agent: Annotated[ChosenAgent, "the model that is copied; by default the first agent"] = None,
     scale: Annotated[float, "factor of the weights"] = 1.0,
-) -> Any:
+) -> float:
     """One model as it is."""
     result = values[0]
     for t in range(len(values)):

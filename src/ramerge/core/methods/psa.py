@@ -18,7 +18,7 @@ from pydantic import Field
 from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
 
 
 class PsaParameters(WeightedParameters):
@@ -27,29 +27,6 @@ class PsaParameters(WeightedParameters):
     energy: float = Field(
         0.9, gt=0, le=1, description="share of a task vector's squared norm that the kept directions hold"
     )
-
-
-def solve(_tensor: str, taus: Sequence[Array], parameters: PsaParameters) -> Array:
-    if taus[0].shape[0] > taus[0].shape[1]:
-        return solve(_tensor, [tau.T for tau in taus], parameters).T
-    found = [spectral.leading(tau, lambda squares: holding(squares, parameters.energy), exact=False) for tau in taus]
-    lefts, rights = spectral.side_by_side(found)
-    lefts = spectral.polar(lefts)
-    if rights.shape[1] > len(rights):
-        rights, root = spectral.polar(rights), None
-    else:  # polar(V) is V root, but only what there is of it in each agent's part is needed
-        root = spectral.inverse_root(rights.T)
-    factors, start = [], 0
-    for one, tau in zip(found, taus, strict=True):
-        part = slice(start, start := start + one.s.size)
-        share = spectral.scale_columns(lefts[:, part], one.s)
-        within = _gram_of(rights[:, part]) if root is None else root.projected(part)
-        gained = spectral.squares(share) if within is None else spectral.inner(share, spectral.matmul(share, within))
-        factors.append(one.s * (math.sqrt(spectral.squares(tau) / gained) if gained > 0 else 0.0))
-    operator = spectral.scale_columns(lefts, np.concatenate(factors))
-    if root is not None:
-        operator = spectral.matmul(operator, root.root)
-    return spectral.matmul(operator, rights.T)
 
 
 def _gram_of(x: Array) -> Array:
@@ -62,32 +39,61 @@ def holding(squares: Array, energy: float) -> int:
     return int(np.count_nonzero(np.cumsum(squares) < energy * total)) + 1 if total > 0 else 0
 
 
-def cost(shape: Shape, agents: int, _parameters: PsaParameters) -> Cost:
-    """An eigendecomposition for each agent, and one for each polar factor, of two thirds of all directions."""
-    r, long = sorted(shape)
-    taken = 0.7 * agents * r
-    small, large = min(taken, r), min(taken, long)
-    half = 0.5 if r > arrays.SMALL else 1.0  # of operations in float32
-    return Cost(
-        products=half
-        * (
-            agents * r * r * long * 2.4
-            + 2 * taken * small * max(taken, r)
-            + taken * large * max(taken, long)
-            + 2 * r * taken * (large + long)
-        ),
-        decompositions=(0.5 + half / 4) * (agents * r**3 + small**3 + large**3),
-        numbers=int(3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)),
+class Psa(SpectralMethod[PsaParameters]):
+    name = "psa"
+    title = "PSA"
+    source = (
+        "Policy-Shift-Guided Spectral Alignment, github.com/minsik-choi126/PSA at 8b19ded, with column weights of 1"
     )
+    formula = (
+        "matrices: scale * sum of the shares of tau_t in polar(U) S polar(V)^T of all agents, each at ||tau_t||; "
+        "others: scale * mean of tau_t"
+    )
+    parameters = PsaParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: PsaParameters) -> Array:
+        if taus[0].shape[0] > taus[0].shape[1]:
+            return self.solve(tensor, [tau.T for tau in taus], parameters).T
+        found = [
+            spectral.leading(tau, lambda squares: holding(squares, parameters.energy), exact=False) for tau in taus
+        ]
+        lefts, rights = spectral.side_by_side(found)
+        lefts = spectral.polar(lefts)
+        if rights.shape[1] > len(rights):
+            rights, root = spectral.polar(rights), None
+        else:  # polar(V) is V root, but only what there is of it in each agent's part is needed
+            root = spectral.inverse_root(rights.T)
+        factors, start = [], 0
+        for one, tau in zip(found, taus, strict=True):
+            part = slice(start, start := start + one.s.size)
+            share = spectral.scale_columns(lefts[:, part], one.s)
+            within = _gram_of(rights[:, part]) if root is None else root.projected(part)
+            gained = (
+                spectral.squares(share) if within is None else spectral.inner(share, spectral.matmul(share, within))
+            )
+            factors.append(one.s * (math.sqrt(spectral.squares(tau) / gained) if gained > 0 else 0.0))
+        operator = spectral.scale_columns(lefts, np.concatenate(factors))
+        if root is not None:
+            operator = spectral.matmul(operator, root.root)
+        return spectral.matmul(operator, rights.T)
+
+    def cost(self, shape: Shape, parameters: PsaParameters, agents: int) -> Cost:
+        """An eigendecomposition for each agent, and one for each polar factor, of two thirds of all directions."""
+        r, long = sorted(shape)
+        taken = 0.7 * agents * r
+        small, large = min(taken, r), min(taken, long)
+        half = 0.5 if r > arrays.SMALL else 1.0  # of operations in float32
+        return Cost(
+            products=half
+            * (
+                agents * r * r * long * 2.4
+                + 2 * taken * small * max(taken, r)
+                + taken * large * max(taken, long)
+                + 2 * r * taken * (large + long)
+            ),
+            decompositions=(0.5 + half / 4) * (agents * r**3 + small**3 + large**3),
+            numbers=int(3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)),
+        )
 
 
-PSA = spectral_method(
-    name="psa",
-    title="PSA",
-    source="Policy-Shift-Guided Spectral Alignment, github.com/minsik-choi126/PSA at 8b19ded, with column weights of 1",
-    formula="matrices: scale * sum of the shares of tau_t in polar(U) S polar(V)^T of all agents, each at ||tau_t||; "
-    "others: scale * mean of tau_t",
-    parameters=PsaParameters,
-    solve=solve,
-    cost=cost,
-)
+PSA = Psa()

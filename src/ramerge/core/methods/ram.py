@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,19 @@ from pydantic import Field
 from ramerge.core.kernels import ram as kernel
 from ramerge.core.kernels.elementwise import ONE, ZERO, Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult
-from ramerge.core.methods.base import Agents, Column, Counts, Method, Parameters, Results, Statistic, only, present
+from ramerge.core.methods.base import (
+    Agents,
+    Column,
+    Counts,
+    Figure,
+    Method,
+    Parameters,
+    Presets,
+    Results,
+    Statistic,
+    only,
+    present,
+)
 from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.moved import (
@@ -138,7 +150,7 @@ class ClippedParameters(RescaledParameters):
 
 
 @dataclass(frozen=True)
-class Moved(Statistic):
+class Moved(Statistic[tuple[AgentCounts, ...]]):
     """Counts of what each agent moved, and what only it moved (equations 1 and 2); gives `AgentCounts` by agent.
 
     Attributes:
@@ -183,11 +195,6 @@ class PreparedRam:
     shared: str
 
 
-def moved(parameters: RamParameters, _agents: Agents) -> Moved:
-    """The counts that lambdas need, and that the record shows."""
-    return Moved(parameters.counted_over, measured(parameters.epsilon), epsilon=factor(parameters.epsilon))
-
-
 def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
     """The thresholds of `shared: ties`, if it is asked for and trims anything."""
     if parameters.shared != "ties":
@@ -195,36 +202,13 @@ def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
 
 
-def statistics(parameters: RamParameters, agents: Agents) -> tuple[Statistic, ...]:
-    """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes. RAM needs nothing."""
-    counts = moved(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
-    return present(measured(parameters.epsilon), counts, trimmed(parameters, agents))
-
-
-def prepare(parameters: RamParameters, agents: Agents, results: Results) -> PreparedRam | Formula:
-    epsilons, lambdas = thresholds_of(parameters.epsilon, results), None
-    if parameters.rescales:
-        lambdas = tuple(parameters.rescaling(counts) for counts in results[moved(parameters, agents)])
-    if parameters.shared != "ties":
-        return PreparedRam(epsilons, lambdas, parameters.shared)
-    n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
-    given = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
-    return Formula(element, given, Inputs(n), beyond=epsilons)
-
-
-def merge(piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    if isinstance(prepared, Formula):
-        return merge_formula(piece, prepared, None, allow_nonfinite)
-    epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared
-    return piece.compute(
-        lambda loop, inputs, out, rounding: kernel.merge(
-            loop, inputs, epsilons, lambdas, out, counts, allow_nonfinite, rounding, shared
-        ),
-        beyond=epsilons,
-    )
-
-
-def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilons: Any) -> Any:
+def element(
+    b: float,
+    taus: tuple[float, ...],
+    lambdas: tuple[float, ...],
+    thresholds: tuple[float, ...],
+    epsilons: tuple[float, ...],
+) -> float:
     """Equation 7 with TIES in the shared region, for one element."""
     total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
     for t in range(len(taus)):
@@ -246,85 +230,118 @@ def element(b: Any, taus: Any, lambdas: Any, thresholds: Any, epsilons: Any) -> 
     return b if unmoved else (alone if movers == ONE else together)
 
 
-def report(parameters: RamParameters, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents) -> list[dict[str, Any]]:
-    """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
-    rows = []
-    for t in range(len(agents)):
-        counts = sum((part[t] for part in parts[1:]), parts[0][t]) if parts else AgentCounts(0, 0, 0)
-        own = {"epsilon": counts.epsilon} if isinstance(parameters.epsilon, Relative) else {}
-        rows.append(
-            own
-            | {
-                "total": counts.total,
-                "active": counts.active,
-                "shared": counts.shared,
-                "unique": counts.unique,
-                "density": counts.density,
-                "unique_share": counts.unique / counts.active if counts.active else 0.0,
-                "rho": counts.rho,
-                "lambda": parameters.rescaling(counts) if len(parts) < 2 else None,
-            }
-        )
-    return rows
-
-
-_COLUMNS = (
-    COLUMN,
-    Column("density", "density", ".1%", "share of parameters moved"),
-    Column("unique_share", "unique", ".1%", "share of these that no other agent moved"),
-    Column("rho", "rho", ".3f", "shared / unique"),
-    Column("lambda", "lambda", ".4f", "factor of unique elements"),
-)
-_ALONE = (
-    "the result of RAM is the agent itself, rounded to the output's dtype, and the base where the agent moved by at "
-    "most epsilon; all that it moved is unique (100 %), rho is 0 and lambda is 1"
-)
+RamP = TypeVar("RamP", bound=RamParameters)
 _MEAN: dict[str, object] = {"epsilon": 1e-5, "shared": "mean"}
 
 
-RAM = Method(
-    name="ram",
-    family="RAM",
-    for_sparse=True,
-    title="Reinforced Agent Merging",
-    source=f"{SOURCE}, equation 7",
-    formula="unique elements kept, shared elements averaged",
-    alone=_ALONE,
-    differs="`ram` subtracts in the files' dtype, and ramerge in float32",
-    parameters=RamParameters,
-    presets={"paper": _MEAN},
-    statistics=statistics,
-    reported=moved,
-    report=report,
-    columns=_COLUMNS,
-    prepare=prepare,
-    merge=merge,
-)
-RAM_PLUS = replace(
-    RAM,
-    name="ram+",
-    compared=True,
-    title="Reinforced Agent Merging with clipped rescaling",
-    source=f"{SOURCE}, equations 6 and 7",
-    formula="unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged",
-    differs="`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements",
-    parameters=ClippedParameters,
-    presets={
+class _Reinforced(Method[RamP, PreparedRam | Formula]):
+    """Equation 7, with lambdas where the parameters rescale."""
+
+    family = "RAM"
+    for_sparse = True
+    alone = (
+        "the result of RAM is the agent itself, rounded to the output's dtype, and the base where the agent moved by "
+        "at most epsilon; all that it moved is unique (100 %), rho is 0 and lambda is 1"
+    )
+    columns: tuple[Column, ...] = (
+        COLUMN,
+        Column("density", "density", ".1%", "share of parameters moved"),
+        Column("unique_share", "unique", ".1%", "share of these that no other agent moved"),
+        Column("rho", "rho", ".3f", "shared / unique"),
+        Column("lambda", "lambda", ".4f", "factor of unique elements"),
+    )
+
+    def statistics(self, parameters: RamP, agents: Agents) -> tuple[Statistic, ...]:
+        """Lambdas need counts, `shared: ties` what is trimmed, relative thresholds the agents' sizes; RAM nothing."""
+        counts = self.reported(parameters, agents) if parameters.rescales or parameters.shared == "ties" else None
+        return present(measured(parameters.epsilon), counts, trimmed(parameters, agents))
+
+    def prepare(self, parameters: RamP, agents: Agents, results: Results) -> PreparedRam | Formula:
+        epsilons, lambdas = thresholds_of(parameters.epsilon, results), None
+        if parameters.rescales:
+            lambdas = tuple(parameters.rescaling(counts) for counts in results[self.reported(parameters, agents)])
+        if parameters.shared != "ties":
+            return PreparedRam(epsilons, lambdas, parameters.shared)
+        n, least = len(agents), least_kept(trimmed(parameters, agents), agents, results)
+        numbers = (lambdas or (1.0,) * n, least, epsilons * (n // len(epsilons)))
+        return Formula(element, numbers, Inputs(n), beyond=epsilons)
+
+    def merge(
+        self, piece: Piece, prepared: PreparedRam | Formula, counts: Counts | None, allow_nonfinite: bool
+    ) -> PieceResult:
+        if isinstance(prepared, Formula):
+            return merge_formula(piece, prepared)
+        epsilons, lambdas, shared = prepared.epsilons, prepared.lambdas, prepared.shared
+        return piece.compute(
+            lambda loop, inputs, out, rounding: kernel.merge(
+                loop, inputs, epsilons, lambdas, out, counts, allow_nonfinite, rounding, shared
+            ),
+            beyond=epsilons,
+        )
+
+    def reported(self, parameters: RamP, agents: Agents) -> Moved:
+        """The counts that lambdas need, and that the record shows."""
+        return Moved(parameters.counted_over, measured(parameters.epsilon), epsilon=factor(parameters.epsilon))
+
+    def report(
+        self, parameters: RamP, parts: Sequence[tuple[AgentCounts, ...]], agents: Agents
+    ) -> list[dict[str, Figure]]:
+        """Each agent's counts, density, rho, and where one is counted over all of it, lambda."""
+        rows: list[dict[str, Figure]] = []
+        for t in range(len(agents)):
+            counts = sum((part[t] for part in parts[1:]), parts[0][t]) if parts else AgentCounts(0, 0, 0)
+            own = {"epsilon": counts.epsilon} if isinstance(parameters.epsilon, Relative) else {}
+            rows.append(
+                own
+                | {
+                    "total": counts.total,
+                    "active": counts.active,
+                    "shared": counts.shared,
+                    "unique": counts.unique,
+                    "density": counts.density,
+                    "unique_share": counts.unique / counts.active if counts.active else 0.0,
+                    "rho": counts.rho,
+                    "lambda": parameters.rescaling(counts) if len(parts) < 2 else None,
+                }
+            )
+        return rows
+
+
+class Ram(_Reinforced[RamParameters]):
+    name = "ram"
+    title = "Reinforced Agent Merging"
+    source = f"{SOURCE}, equation 7"
+    formula = "unique elements kept, shared elements averaged"
+    differs = "`ram` subtracts in the files' dtype, and ramerge in float32"
+    parameters = RamParameters
+    presets: ClassVar[Presets] = {"paper": _MEAN}
+
+
+class RamPlus(_Reinforced[ClippedParameters]):
+    name = "ram+"
+    compared = True
+    title = "Reinforced Agent Merging with clipped rescaling"
+    source = f"{SOURCE}, equations 6 and 7"
+    formula = "unique elements times lambda = 1 + r * clip(rho, 0, alpha), shared elements averaged"
+    differs = "`ramplus_tl` counts tensor by tensor, clips rho at 0.2, takes shared / epsilon without unique elements"
+    parameters = ClippedParameters
+    presets: ClassVar[Presets] = {
         "paper": {**_MEAN, "r": 0.1, "alpha": 2.0, "scope": "model"},
         # the authors' script clips rho at 1 and multiplies by a factor of 1.2, which is r = 0.2
         "official": {**_MEAN, "r": 0.2, "alpha": 1.0, "scope": "model"},
-    },
-)
-RAM_PLUS_S = replace(
-    RAM,
-    name="ram+s",
-    title="Reinforced Agent Merging with saturated rescaling",
-    source=f"{SOURCE}, equations 7 and 8",
-    formula="unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged",
-    differs="",
-    parameters=RescaledParameters,
-    presets={"paper": {**_MEAN, "r": 0.1, "scope": "model"}},
-)
+    }
+
+
+class RamPlusS(_Reinforced[RescaledParameters]):
+    name = "ram+s"
+    title = "Reinforced Agent Merging with saturated rescaling"
+    source = f"{SOURCE}, equations 7 and 8"
+    formula = "unique elements times lambda = 1 + r * rho / (1 + rho), shared elements averaged"
+    parameters = RescaledParameters
+    presets: ClassVar[Presets] = {"paper": {**_MEAN, "r": 0.1, "scope": "model"}}
+
+
+RAM, RAM_PLUS, RAM_PLUS_S = Ram(), RamPlus(), RamPlusS()
 
 RESCALINGS: Mapping[str, RescaledParameters] = {
     "ram+": ClippedParameters(),

@@ -79,7 +79,7 @@ class Rank:
 
 
 @dataclass(frozen=True)
-class _CoarseRanks(Statistic):
+class _CoarseRanks(Statistic["tuple[tuple[tuple[_Bin, ...], ...], Any]"]):
     values: Values = field(kw_only=True)
 
     def blank(self, agents: int) -> Counts:
@@ -102,7 +102,7 @@ class _CoarseRanks(Statistic):
 
 
 @dataclass(frozen=True)
-class Ranked(Statistic):
+class Ranked(Statistic[tuple[tuple[Rank, ...], ...]]):
     """The values of ranks, `after` the bins that they lie in. The result has a `Rank` for each rank of each row."""
 
     after: _CoarseRanks

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -33,8 +33,10 @@ from ramerge.core.methods.base import (
     Layer,
     Method,
     Parameters,
+    Presets,
     RecordedRows,
     Results,
+    SideInput,
     Statistic,
     Work,
 )
@@ -121,29 +123,6 @@ class RowOperator:
         return (np.concatenate(differences, 1) @ self.inverse @ self.rows).astype(prior.dtype)
 
 
-def operator(layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters) -> Operator | None:
-    """Prepared form of the recorded inputs of a weight; None if they are all 0."""
-    weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
-    width = layer.width
-    power = sum(float(np.vdot(x, x)) for x in weighted)
-    if not power:
-        return None
-    share = sum(float(each.weights.sum()) for each in recorded) / len(recorded)
-    mu = max(parameters.ridge, _LEAST) * power / share / width
-    if _by_rows(layer, parameters):
-        rows = np.concatenate(weighted)
-        gram = rows @ rows.T
-        gram.flat[:: len(gram) + 1] += mu
-        return RowOperator(rows, layer.rows, np.linalg.inv(gram), layer.transposed)
-    moments = [_shrunk(x.T @ x, parameters.shrink) for x in weighted]
-    total = np.sum(moments, 0)
-    total.flat[:: width + 1] += mu
-    real = np.float32 if layer.itemsize == 4 else np.float64
-    inverse = np.linalg.inv(total)
-    maps = [(one @ inverse).astype(real) for one in moments]
-    return MomentOperator(maps, layer.transposed)
-
-
 def _by_rows(layer: Layer, parameters: RegMeanParameters) -> bool:
     """Whether the form for few rows takes fewer operations; in float32 a product counts half."""
     n, d = sum(layer.rows), layer.width
@@ -160,79 +139,94 @@ def _shrunk(moments: Array, factor: float) -> Array:
     return moments
 
 
-def prepare(parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
-    return start_of(parameters.towards, parameters.prior, parameters.share, agents, results)
+class RegMean(Method[RegMeanParameters, Start]):
+    name = "regmean"
+    family = "prompts"
+    title = "RegMean towards a prior"
+    source = (
+        "Dataless Knowledge Fusion by Merging Weights of Language Models, arXiv 2212.09849; towards a prior: not "
+        "published, docs/methods/regmean.md derives it"
+    )
+    formula = "linear weights: (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1; others: S, by default the sum of tau_t"
+    differs = "has no such method"
+    alone = "the result is the agent itself"
+    parameters = RegMeanParameters
+    presets: ClassVar[Presets] = {"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}}
+    side: SideInput | None = INPUTS
+
+    def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
+        return statistics_of(parameters.towards, parameters.prior, agents)
+
+    def operator(
+        self, layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters
+    ) -> Operator | None:
+        """Prepared form of the recorded inputs of a weight; None if they are all 0."""
+        weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
+        width = layer.width
+        power = sum(float(np.vdot(x, x)) for x in weighted)
+        if not power:
+            return None
+        share = sum(float(each.weights.sum()) for each in recorded) / len(recorded)
+        mu = max(parameters.ridge, _LEAST) * power / share / width
+        if _by_rows(layer, parameters):
+            rows = np.concatenate(weighted)
+            gram = rows @ rows.T
+            gram.flat[:: len(gram) + 1] += mu
+            return RowOperator(rows, layer.rows, np.linalg.inv(gram), layer.transposed)
+        moments = [_shrunk(x.T @ x, parameters.shrink) for x in weighted]
+        total = np.sum(moments, 0)
+        total.flat[:: width + 1] += mu
+        real = np.float32 if layer.itemsize == 4 else np.float64
+        inverse = np.linalg.inv(total)
+        maps = [(one @ inverse).astype(real) for one in moments]
+        return MomentOperator(maps, layer.transposed)
+
+    def prepare(self, parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
+        return start_of(parameters.towards, parameters.prior, parameters.share, agents, results)
+
+    def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        made: Operator | None = piece.operator
+        if made is None:
+            return prepared.merge(piece, counts, allow_nonfinite)
+        shape = (-1, piece.shape[1])
+        start = prepared.task_vector(piece, allow_nonfinite, shape)
+
+        def merged(base: Array, *agents: Array) -> Array:
+            if made.transposed:
+                base, agents = base.T, tuple(agent.T for agent in agents)
+            others = start.T if start is not None and made.transposed else start
+            result = np.empty_like(base)
+            for row in range(0, len(base), _GROUP):
+                part = slice(row, row + _GROUP)
+                taus = [agent[part] - base[part] for agent in agents]
+                towards = prepared(taus) if others is None else others[part]
+                result[part] = base[part] + (towards + made.correction(towards, taus))
+            return result.T if made.transposed else result
+
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+            return piece.compute_numbers(merged, shape)
+
+    def unit(self, layer: Layer, parameters: RegMeanParameters) -> int:
+        """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
+        prior = unit_of(parameters.towards, parameters.prior, parameters.share, layer)
+        if not layer.rows:
+            return prior
+        rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
+        whole = math.prod(layer.shape)
+        return whole if prior >= whole > 1 else max(math.lcm(rows * layer.shape[1], prior), 2)
+
+    def scratch(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
+        """Bytes of an operator, of what it is made of, and of a group of rows."""
+        prior = scratch_of(parameters.towards, parameters.prior, layer, agents)
+        if not layer.rows:
+            return prior
+        n, d = sum(layer.rows), layer.width
+        made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
+        result = math.prod(layer.shape) if layer.transposed else 0
+        return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
+
+    def work(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> Work:
+        return work_of(parameters.towards, parameters.prior, layer, agents)
 
 
-def merge(piece: Piece, prior: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    made: Operator | None = piece.operator
-    if made is None:
-        return prior.merge(piece, counts, allow_nonfinite)
-    shape = (-1, piece.shape[1])
-    start = prior.task_vector(piece, allow_nonfinite, shape)
-
-    def merged(base: Array, *agents: Array) -> Array:
-        if made.transposed:
-            base, agents = base.T, tuple(agent.T for agent in agents)
-        others = start.T if start is not None and made.transposed else start
-        result = np.empty_like(base)
-        for row in range(0, len(base), _GROUP):
-            part = slice(row, row + _GROUP)
-            taus = [agent[part] - base[part] for agent in agents]
-            towards = prior(taus) if others is None else others[part]
-            result[part] = base[part] + (towards + made.correction(towards, taus))
-        return result.T if made.transposed else result
-
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-        return piece.compute_numbers(merged, shape)
-
-
-def statistics(parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
-    return statistics_of(parameters.towards, parameters.prior, agents)
-
-
-def unit(layer: Layer, parameters: RegMeanParameters) -> int:
-    """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
-    prior = unit_of(parameters.towards, parameters.prior, parameters.share, layer)
-    if not layer.rows:
-        return prior
-    rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
-    whole = math.prod(layer.shape)
-    return whole if prior >= whole > 1 else max(math.lcm(rows * layer.shape[1], prior), 2)
-
-
-def scratch(layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
-    """Bytes of an operator, of what it is made of, and of a group of rows."""
-    prior = scratch_of(parameters.towards, parameters.prior, layer, agents)
-    if not layer.rows:
-        return prior
-    n, d = sum(layer.rows), layer.width
-    made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
-    result = math.prod(layer.shape) if layer.transposed else 0
-    return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
-
-
-def work(layer: Layer, parameters: RegMeanParameters, agents: int) -> Work:
-    return work_of(parameters.towards, parameters.prior, layer, agents)
-
-
-REGMEAN = Method(
-    name="regmean",
-    family="prompts",
-    title="RegMean towards a prior",
-    source="Dataless Knowledge Fusion by Merging Weights of Language Models, arXiv 2212.09849; towards a prior: not "
-    "published, docs/methods/regmean.md derives it",
-    formula="linear weights: (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1; others: S, by default the sum of tau_t",
-    differs="has no such method",
-    alone="the result is the agent itself",
-    parameters=RegMeanParameters,
-    presets={"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}},
-    side=INPUTS,
-    operator=operator,
-    statistics=statistics,
-    unit=unit,
-    scratch=scratch,
-    work=work,
-    prepare=prepare,
-    merge=merge,
-)
+REGMEAN = RegMean()

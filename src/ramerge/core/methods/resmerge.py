@@ -24,7 +24,7 @@ from pydantic import Field
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, wide
 from ramerge.core.methods.base import ScaledParameters
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
 
 _FAMILIES = re.compile(
     r"self_attn|\.attn\.|attention|q_proj|k_proj|v_proj|o_proj|mlp|ffn|feed_forward|gate_proj|up_proj|down_proj",
@@ -56,19 +56,6 @@ class _Split:
     residual: Array
     head_norm: float
     residual_norm: float
-
-
-def solve(tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) -> Array:
-    parts = [_split(tau, parameters.rank_topk) for tau in taus]
-    merged = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
-    heads = [one for one in parts if one.head_norm]
-    head = spectral.total(one.head for one in parts)
-    size = spectral.norm(head)
-    agreement = _agreement(heads)
-    if size > _EQUAL * max(one.head_norm for one in parts) and agreement:
-        head *= parameters.head_ratio_budget * agreement * spectral.norm(merged) / size
-        merged += head
-    return merged
 
 
 def _split(tau: Array, k: int) -> _Split:
@@ -111,26 +98,39 @@ def _agreement(heads: Sequence[_Split]) -> float:
     return sum(max(0.0, cosine) for cosine in cosines) / len(cosines)
 
 
-def cost(shape: Shape, agents: int, _parameters: ResmergeParameters) -> Cost:
-    """An eigendecomposition for each agent."""
-    r, long = sorted(shape)
-    return Cost(
-        products=agents * (r * r * long + 30 * r * long),
-        decompositions=agents * r**3,
-        numbers=(2 * agents + 3) * r * long + 6 * r * r,
+class Resmerge(SpectralMethod[ResmergeParameters]):
+    name = "resmerge"
+    title = "ResMerge"
+    source = "ResMerge, arXiv 2606.02252; sunyd0303-cpu/ResMerge-release at e990128"
+    formula = (
+        "matrices: leading singular parts and residuals of tau_t, each merged by agreement; "
+        "others: scale * mean of tau_t"
     )
+    parameters = ResmergeParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: ResmergeParameters) -> Array:
+        parts = [_split(tau, parameters.rank_topk) for tau in taus]
+        merged = _residual(parts, parameters, bool(_FAMILIES.search(tensor)))
+        heads = [one for one in parts if one.head_norm]
+        head = spectral.total(one.head for one in parts)
+        size = spectral.norm(head)
+        agreement = _agreement(heads)
+        if size > _EQUAL * max(one.head_norm for one in parts) and agreement:
+            head *= parameters.head_ratio_budget * agreement * spectral.norm(merged) / size
+            merged += head
+        return merged
+
+    def cost(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> Cost:
+        """An eigendecomposition for each agent."""
+        r, long = sorted(shape)
+        return Cost(
+            products=agents * (r * r * long + 30 * r * long),
+            decompositions=agents * r**3,
+            numbers=(2 * agents + 3) * r * long + 6 * r * r,
+        )
+
+    def harms_adapters(self, parameters: ResmergeParameters) -> str:
+        return "damps the leading direction of each, which may be most of it; take tsvm or knots"
 
 
-RESMERGE = spectral_method(
-    name="resmerge",
-    title="ResMerge",
-    source="ResMerge, arXiv 2606.02252; sunyd0303-cpu/ResMerge-release at e990128",
-    formula="matrices: leading singular parts and residuals of tau_t, each merged by agreement; "
-    "others: scale * mean of tau_t",
-    parameters=ResmergeParameters,
-    solve=solve,
-    cost=cost,
-    harms_adapters=lambda _parameters: (
-        "damps the leading direction of each, which may be most of it; take tsvm or knots"
-    ),
-)
+RESMERGE = Resmerge()

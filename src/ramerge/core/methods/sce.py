@@ -9,21 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import INFINITY, ZERO, Inputs, histogram
+from ramerge.core.kernels.elementwise import INFINITY, ZERO, Given, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import squares
-from ramerge.core.methods.base import Agents, Counts, Method, Parameters, Results
-from ramerge.core.methods.formula import Formula, merge
+from ramerge.core.methods.base import Agents, Counts, Parameters, Results
+from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.ranks import Values, ranked
 from ramerge.core.methods.sums import Floats, Summand, Sums
 
-LEAST_WEIGHT = np.float32(1e-6)
+LEAST_WEIGHT = cast(float, np.float32(1e-6))
 
 
 class SceParameters(Parameters):
@@ -52,7 +52,7 @@ class Variances(Values):
 
 
 @dataclass(frozen=True)
-class SquareMeans(Sums):
+class SquareMeans(Sums[tuple[Floats, float]]):
     """The sum of squares of each agent over what is selected, `after` its bound or of all: float64, shape (agents,)."""
 
     terms = staticmethod(squares)
@@ -69,7 +69,7 @@ def _bound(required: Any) -> float:
     return required[0][0].value if required is not None else 0.0
 
 
-def variance(taus: Any) -> Any:
+def variance(taus: tuple[float, ...]) -> np.float32:
     """The variance of an element over agents as float32.
 
     Many elements of 16-bit agents have the same variance. In float32 it would be rounded by the order of the agents,
@@ -83,12 +83,12 @@ def variance(taus: Any) -> Any:
     return np.float32(squares / (count * count * count))
 
 
-def counted_variance(_t: Any, taus: Any) -> Any:
+def counted_variance(_t: int, taus: tuple[float, ...]) -> float | np.float32:
     found = variance(taus)
     return found if found > ZERO else INFINITY
 
 
-def selected(own: Any, taus: Any, least: Any) -> Any:
+def selected(own: int, taus: tuple[float, ...], least: float) -> float:
     return taus[own] if variance(taus) >= least else ZERO
 
 
@@ -99,36 +99,39 @@ def sizes(parameters: SceParameters, agents: Agents) -> SquareMeans:
     return SquareMeans("tensor", before)
 
 
-def prepare(parameters: SceParameters, agents: Agents, results: Results) -> Formula:
-    found, least = results[sizes(parameters, agents)]
-    total = found.sum()
-    weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
-    return Formula(element, (tuple(weights.tolist()), least), Inputs(len(agents)))
+class Sce(CountedMethod[SceParameters]):
+    name = "sce"
+    family = "sparse"
+    title = "Select, calculate, erase"
+    source = "FuseChat: Knowledge Fusion of Chat Models, arXiv 2408.07990"
+    formula = (
+        "of the `select_topk` largest variances over agents: sum_t s_t tau_t / sum_t s_t of those that agree with "
+        "the sign of the sum, s_t the mean of tau_t^2"
+    )
+    differs = "weighs all agents alike where mean squares sum to less than 1e-6, as those of RL agents do"
+    parameters = SceParameters
+
+    def statistics(self, parameters: SceParameters, agents: Agents) -> tuple[SquareMeans]:
+        return (sizes(parameters, agents),)
+
+    def numbers(self, parameters: SceParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
+        found, least = results[sizes(parameters, agents)]
+        total = found.sum()
+        weights = found / total if total != 0 else np.full(len(agents), 1 / len(agents))
+        return tuple(weights.tolist()), least
+
+    @staticmethod
+    def element(b: float, taus: tuple[float, ...], weights: tuple[float, ...], least: float) -> float:
+        mass = ZERO
+        for t in range(len(taus)):
+            mass = mass + taus[t]
+        total, voices = ZERO, ZERO
+        for t in range(len(taus)):
+            agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
+            total = total + (weights[t] * taus[t] if agrees else ZERO)
+            voices = voices + (weights[t] if agrees else ZERO)
+        stays = total == ZERO or variance(taus) < least
+        return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
 
 
-def element(b: Any, taus: Any, weights: Any, least: Any) -> Any:
-    mass = ZERO
-    for t in range(len(taus)):
-        mass = mass + taus[t]
-    total, voices = ZERO, ZERO
-    for t in range(len(taus)):
-        agrees = taus[t] > ZERO if mass >= ZERO else taus[t] < ZERO
-        total = total + (weights[t] * taus[t] if agrees else ZERO)
-        voices = voices + (weights[t] if agrees else ZERO)
-    stays = total == ZERO or variance(taus) < least
-    return b if stays else b + total / (voices if voices > LEAST_WEIGHT else LEAST_WEIGHT)
-
-
-SCE = Method(
-    name="sce",
-    family="sparse",
-    title="Select, calculate, erase",
-    source="FuseChat: Knowledge Fusion of Chat Models, arXiv 2408.07990",
-    formula="of the `select_topk` largest variances over agents: sum_t s_t tau_t / sum_t s_t of those that agree with "
-    "the sign of the sum, s_t the mean of tau_t^2",
-    differs="weighs all agents alike where mean squares sum to less than 1e-6, as those of RL agents do",
-    parameters=SceParameters,
-    statistics=lambda parameters, agents: (sizes(parameters, agents),),
-    prepare=prepare,
-    merge=merge,
-)
+SCE = Sce()

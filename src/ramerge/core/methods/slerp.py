@@ -9,23 +9,22 @@ parallel, so it nearly always does. `nuslerp` is between task vectors if the rec
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ramerge.core.methods import gram
 from ramerge.core.methods.base import (
     WEIGHTS,
     Agents,
-    Method,
     Parameters,
-    Results,
     for_each,
     total_weight,
     weights_field,
 )
-from ramerge.core.methods.gram import Combination, Per
+from ramerge.core.methods.gram import CombinationByPart, CombinationMethod, Per
 from ramerge.core.methods.sums import Floats
 
 _PARALLEL = 0.9995
@@ -53,7 +52,8 @@ class NuslerpParameters(Parameters):
         return self
 
 
-def arc(products: Floats, t: float, parallel: Any) -> Floats:
+def arc(products: Floats, t: float, parallel: Callable[[Floats], NDArray[np.bool_]]) -> Floats:
+    """Coefficients of two vectors at `t` of the way; on the chord where their cosine is `parallel`."""
     cosine = gram.cosines(products)[..., 0, 1]
     theta = np.arccos(cosine)
     with np.errstate(all="ignore"):
@@ -62,54 +62,47 @@ def arc(products: Floats, t: float, parallel: Any) -> Floats:
     return np.where(parallel(cosine)[..., None], np.array([1 - t, t]), round_)
 
 
-def prepare_slerp(parameters: SlerpParameters, agents: Agents, results: Results) -> Combination:
-    def nearly_parallel(cosine: Floats) -> Any:
-        return np.abs(cosine) > _PARALLEL
+class Slerp(CombinationMethod[SlerpParameters]):
+    name = "slerp"
+    family = "spherical"
+    title = "Spherical interpolation of two models"
+    source = "Animating Rotation with Quaternion Curves, Shoemake 1985, for each tensor"
+    formula = "[sin((1 - t) theta) a_1 + sin(t theta) a_2] / sin(theta), linear if |cos(theta)| > 0.9995; needs no base"
+    differs = "there is no difference but rounding"
+    parameters = SlerpParameters
+    fewest = 2
+    most: int | None = 2
+    symmetric = False
+    needs_base = False
 
-    return gram.prepare(len(agents), lambda products: arc(products, parameters.t, nearly_parallel), results)
+    def coefficients(self, parameters: SlerpParameters, agents: Agents, gram: Floats) -> Floats:
+        return arc(gram, parameters.t, lambda cosine: np.abs(cosine) > _PARALLEL)
 
 
-def prepare_nuslerp(parameters: NuslerpParameters, agents: Agents, results: Results) -> Combination:
-    def parallel(cosine: Floats) -> Any:
-        return np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL
+class Nuslerp(CombinationByPart[NuslerpParameters]):
+    name = "nuslerp"
+    family = "spherical"
+    title = "Spherical interpolation of two task vectors"
+    source = "mergekit's method of this name; Shoemake 1985"
+    formula = "slerp of tau_1 and tau_2, or without a base of a_1 and a_2, at t = w_2 / (w_1 + w_2)"
+    differs = (
+        "there is no difference but rounding; `nuslerp_flatten: false` is `per: row`, or `column` with "
+        "`nuslerp_row_wise`"
+    )
+    parameters = NuslerpParameters
+    fewest = 2
+    most: int | None = 2
+    needs_base = False
+    takes_base = True
 
-    weights = for_each(parameters.weights, agents)
-    t = 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
-    return gram.prepare(len(agents), lambda products: arc(products, t, parallel), results, parameters.per)
+    def per(self, parameters: NuslerpParameters) -> Per:
+        return parameters.per
+
+    def coefficients(self, parameters: NuslerpParameters, agents: Agents, gram: Floats) -> Floats:
+        weights = for_each(parameters.weights, agents)
+        t = 0.5 if abs(sum(weights)) < _NO_WEIGHT else weights[1] / sum(weights)
+        return arc(gram, t, lambda cosine: np.sin(np.arccos(cosine)) < _SINE_OF_PARALLEL)
 
 
-SLERP = Method(
-    name="slerp",
-    family="spherical",
-    title="Spherical interpolation of two models",
-    source="Animating Rotation with Quaternion Curves, Shoemake 1985, for each tensor",
-    formula="[sin((1 - t) theta) a_1 + sin(t theta) a_2] / sin(theta), linear if |cos(theta)| > 0.9995; needs no base",
-    differs="there is no difference but rounding",
-    parameters=SlerpParameters,
-    fewest=2,
-    most=2,
-    symmetric=False,
-    needs_base=False,
-    statistics=lambda _parameters, _agents: gram.statistics(),
-    prepare=prepare_slerp,
-    merge=gram.merge,
-)
-NUSLERP = Method(
-    name="nuslerp",
-    family="spherical",
-    title="Spherical interpolation of two task vectors",
-    source="mergekit's method of this name; Shoemake 1985",
-    formula="slerp of tau_1 and tau_2, or without a base of a_1 and a_2, at t = w_2 / (w_1 + w_2)",
-    differs="there is no difference but rounding; `nuslerp_flatten: false` is `per: row`, or `column` with "
-    "`nuslerp_row_wise`",
-    parameters=NuslerpParameters,
-    fewest=2,
-    most=2,
-    needs_base=False,
-    takes_base=True,
-    statistics=lambda parameters, _agents: gram.statistics(parameters.per),
-    unit=lambda layer, parameters: gram.unit(layer, parameters.per),
-    scratch=lambda layer, parameters, agents: gram.scratch(layer, parameters.per, agents),
-    prepare=prepare_nuslerp,
-    merge=gram.merge,
-)
+SLERP = Slerp()
+NUSLERP = Nuslerp()

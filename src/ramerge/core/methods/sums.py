@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,14 +15,9 @@ from ramerge.core.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
 from ramerge.core.kernels.formats import Loop, Words
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import sums
-from ramerge.core.methods.base import Counts, Statistic
+from ramerge.core.methods.base import Counts, S, Statistic
 
 Floats = NDArray[np.float64]
-
-
-@cache
-def _number(terms: Callable[[int], Sequence[tuple[int, int]]], agents: int) -> int:
-    return len(terms(agents))
 
 
 _LARGEST = 2.0**300
@@ -39,7 +33,7 @@ class Summand:
 
 
 @dataclass(frozen=True)
-class Sums(Statistic):
+class Sums(Statistic[S]):
     """Sums over a part of the model: of `kernels.sums` over chunks, which are added as fixed-point integers.
 
     Their last row counts chunks whose sums are out of range.
@@ -64,11 +58,8 @@ class Sums(Statistic):
         return np.zeros((self.kinds * len(self.terms(agents)) + 1, WIDE_LIMBS), np.int64)
 
     def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
-        likely = len(piece.inputs), len(piece.inputs) - 1
-        agents = next(
-            n for n in (*likely, *range(1, likely[1])) if self.kinds * _number(self.terms, n) == len(counts) - 1
-        )
-        which, terms = Inputs(agents, base=len(piece.inputs) > agents), self.terms(agents)
+        agents = piece.which.agents
+        which, terms = Inputs(agents, piece.which.base), self.terms(agents)
 
         def kernel(loop: Loop, inputs: list[Words]) -> bool:
             found = [

@@ -80,76 +80,68 @@ def calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
     return spectral.scale_columns(u, factors) @ shares
 
 
-def merge(
-    piece: Piece, prepared: tuple[Start, SvcParameters], counts: Counts | None, allow_nonfinite: bool
-) -> PieceResult:
-    start, parameters = prepared
-    if not is_matrix(Layer(piece.tensor, piece.shape)):
-        return replace(start, factor=start.factor * parameters.scale).merge(piece, counts, allow_nonfinite)
-    other = start.task_vector(piece, allow_nonfinite, piece.shape)
+class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
+    name = "svc"
+    family = "spectral"
+    title = "Singular value calibration"
+    source = "arXiv 2602.05536"
+    formula = (
+        "matrices: scale * sum_r u_r u_r' tau N / sum_t max(alpha, s_rt), u_r: left singular vectors of the merged "
+        "tau; others: scale * tau"
+    )
+    differs = "has no such method"
+    parameters = SvcParameters
 
-    def merged(base: Array, *agents: Array) -> Array:
-        taus = [agent - base for agent in agents]
-        first = start(taus) if other is None else other
-        result = scaled(
-            [first, *taus],
-            (1.0,) * (1 + len(taus)),
-            parameters.scale,
-            lambda ones: calibrated(ones[0], ones[1:], parameters.alpha),
-            piece.solver or CPU,
-        )
-        return np.asarray(result + base)
+    def statistics(self, parameters: SvcParameters, agents: Agents) -> tuple[Statistic, ...]:
+        return statistics_of(parameters.start, parameters.start_parameters, agents)
 
-    with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
-        return piece.compute_numbers(merged)
+    def prepare(self, parameters: SvcParameters, agents: Agents, results: Results) -> tuple[Start, SvcParameters]:
+        return start_of(parameters.start, parameters.start_parameters, 1.0, agents, results), parameters
+
+    def merge(
+        self, piece: Piece, prepared: tuple[Start, SvcParameters], counts: Counts | None, allow_nonfinite: bool
+    ) -> PieceResult:
+        start, parameters = prepared
+        if not is_matrix(Layer(piece.tensor, piece.shape)):
+            return replace(start, factor=start.factor * parameters.scale).merge(piece, counts, allow_nonfinite)
+        other = start.task_vector(piece, allow_nonfinite, piece.shape)
+
+        def merged(base: Array, *agents: Array) -> Array:
+            taus = [agent - base for agent in agents]
+            first = start(taus) if other is None else other
+            result = scaled(
+                [first, *taus],
+                (1.0,) * (1 + len(taus)),
+                parameters.scale,
+                lambda ones: calibrated(ones[0], ones[1:], parameters.alpha),
+                piece.solver or CPU,
+            )
+            return np.asarray(result + base)
+
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
+            return piece.compute_numbers(merged)
+
+    def unit(self, layer: Layer, parameters: SvcParameters) -> int:
+        """All of a linear weight."""
+        if is_matrix(layer):
+            return max(math.prod(layer.shape), 2)
+        return unit_of(parameters.start, parameters.start_parameters, parameters.scale, layer)
+
+    def scratch(self, layer: Layer, parameters: SvcParameters, agents: int) -> int:
+        first = scratch_of(parameters.start, parameters.start_parameters, layer, agents)
+        if not is_matrix(layer):
+            return first
+        side, elements = min(layer.shape), math.prod(layer.shape)
+        return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2 + WIDENED
+
+    def work(self, layer: Layer, parameters: SvcParameters, agents: int) -> Work:
+        """The other method's work, an eigendecomposition, and a product for each agent."""
+        first = work_of(parameters.start, parameters.start_parameters, layer, agents)
+        if not is_matrix(layer):
+            return first
+        side, elements = min(layer.shape), math.prod(layer.shape)
+        products = (3 + 2 * agents) * side * elements
+        return Work(first.products + products, first.decompositions + side**3)
 
 
-def prepare(parameters: SvcParameters, agents: Agents, results: Results) -> tuple[Start, SvcParameters]:
-    return start_of(parameters.start, parameters.start_parameters, 1.0, agents, results), parameters
-
-
-def statistics(parameters: SvcParameters, agents: Agents) -> tuple[Statistic, ...]:
-    return statistics_of(parameters.start, parameters.start_parameters, agents)
-
-
-def unit(layer: Layer, parameters: SvcParameters) -> int:
-    """All of a linear weight."""
-    if is_matrix(layer):
-        return max(math.prod(layer.shape), 2)
-    return unit_of(parameters.start, parameters.start_parameters, parameters.scale, layer)
-
-
-def scratch(layer: Layer, parameters: SvcParameters, agents: int) -> int:
-    first = scratch_of(parameters.start, parameters.start_parameters, layer, agents)
-    if not is_matrix(layer):
-        return first
-    side, elements = min(layer.shape), math.prod(layer.shape)
-    return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2 + WIDENED
-
-
-def work(layer: Layer, parameters: SvcParameters, agents: int) -> Work:
-    """The other method's work, an eigendecomposition, and a product for each agent."""
-    first = work_of(parameters.start, parameters.start_parameters, layer, agents)
-    if not is_matrix(layer):
-        return first
-    side, elements = min(layer.shape), math.prod(layer.shape)
-    products = (3 + 2 * agents) * side * elements
-    return Work(first.products + products, first.decompositions + side**3)
-
-
-SVC = Method(
-    name="svc",
-    family="spectral",
-    title="Singular value calibration",
-    source="arXiv 2602.05536",
-    formula="matrices: scale * sum_r u_r u_r' tau N / sum_t max(alpha, s_rt), u_r: left singular vectors of the merged "
-    "tau; others: scale * tau",
-    differs="has no such method",
-    parameters=SvcParameters,
-    statistics=statistics,
-    unit=unit,
-    scratch=scratch,
-    work=work,
-    prepare=prepare,
-    merge=merge,
-)
+SVC = Svc()

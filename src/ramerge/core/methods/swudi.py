@@ -13,8 +13,8 @@ C is the number of agents that moved, so times and spectra mean the same for sma
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -23,7 +23,7 @@ from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import ScaledParameters, only
 from ramerge.core.methods.core import CoreParameters, core_coefficients
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
 
 _TIME = 1.0
 """A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
@@ -76,27 +76,10 @@ class AswudiParameters(FilteredParameters):
     rank_scale: float = Field(1.0, gt=0, le=1e6, description="factor of that number")
 
 
-def _harm(parameters: SwudiParameters) -> str:
-    if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
-        return ""
-    return f"{_AMPLIFIES} if it solves for so long; set exp_time to {_TIME:g}, its default for adapters"
-
-
-def _harm_adaptively(parameters: AswudiParameters) -> str:
-    if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:
-        return ""
-    return f"{_AMPLIFIES} if it solves in so many; set auto_rank_method to {_RULE}, its default for adapters"
-
-
 def _start(tensor: str, taus: Sequence[Array], parameters: FilteredParameters) -> Sequence[float]:
     if parameters.init_mode == "core":
         return core_coefficients(tensor, taus, CoreParameters())
     return [{"sum": 1.0, "mean": 1 / len(taus), "zero": 0.0}[parameters.init_mode]] * len(taus)
-
-
-def solve(tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
-    filter, _ = _filter(taus[0].shape, len(taus), parameters)
-    return curvature.solve(taus, _start(tensor, taus, parameters), filter)
 
 
 def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[curvature.Filter, int]:
@@ -104,16 +87,6 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
     k = max(1, math.ceil(shape[1] * parameters.truncate_rank_ratio - 1e-9))
     time = parameters.exp_time if parameters.filter_type == "exponential" else math.inf
     return curvature.Filter(time, (lambda _values: k) if k < min(shape[1], agents * shape[0]) else None), k
-
-
-def solve_adaptively(tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
-    shape: Shape = taus[0].shape
-
-    def choose(values: Array) -> int:
-        k = chosen_rank(parameters.auto_rank_method, values, shape)
-        return max(1, min(shape[1], round(k * parameters.rank_scale)))
-
-    return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
 
 
 def chosen_rank(method: str, values: Array, shape: Shape) -> int:
@@ -165,37 +138,59 @@ _RULES: dict[str, Callable[[Array, Shape], int]] = {
 }
 
 
-def cost(shape: Shape, agents: int, parameters: SwudiParameters) -> Cost:
-    return Cost(*curvature.cost(shape, agents, *_filter(shape, agents, parameters)))
-
-
-def cost_adaptively(shape: Shape, agents: int, _parameters: AswudiParameters) -> Cost:
-    return Cost(*curvature.cost(shape, agents, curvature.Filter(math.inf, len), shape[1]))
-
-
 _SOURCE = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
 _FORMULA = "matrices: scale * WUDI's minimum from theta_0 in the leading directions of its curvature{}; {}"
 _OTHERS = "others: scale * mean of tau_t"
 
-SWUDI = spectral_method(
-    name="swudi",
-    title="SWUDI",
-    source=_SOURCE,
-    formula=_FORMULA.format(", for a time", _OTHERS),
-    parameters=SwudiParameters,
-    solve=solve,
-    cost=cost,
-    for_adapters={"exp_time": _TIME},
-    harms_adapters=_harm,
-)
-ASWUDI = spectral_method(
-    name="aswudi",
-    title="ASWUDI",
-    source=_SOURCE,
-    formula=_FORMULA.format(", as many as its spectrum says", _OTHERS),
-    parameters=AswudiParameters,
-    solve=solve_adaptively,
-    cost=cost_adaptively,
-    for_adapters={"auto_rank_method": _RULE},
-    harms_adapters=_harm_adaptively,
-)
+
+class Swudi(SpectralMethod[SwudiParameters]):
+    name = "swudi"
+    title = "SWUDI"
+    source = _SOURCE
+    formula = _FORMULA.format(", for a time", _OTHERS)
+    parameters = SwudiParameters
+    for_adapters: ClassVar[Mapping[str, object]] = {"exp_time": _TIME}
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
+        filter, _ = _filter(taus[0].shape, len(taus), parameters)
+        return curvature.solve(taus, _start(tensor, taus, parameters), filter)
+
+    def cost(self, shape: Shape, parameters: SwudiParameters, agents: int) -> Cost:
+        return Cost(*curvature.cost(shape, agents, *_filter(shape, agents, parameters)))
+
+    def harms_adapters(self, parameters: SwudiParameters) -> str:
+        if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
+            return ""
+        return f"{_AMPLIFIES} if it solves for so long; set exp_time to {_TIME:g}, its default for adapters"
+
+
+SWUDI = Swudi()
+
+
+class Aswudi(SpectralMethod[AswudiParameters]):
+    name = "aswudi"
+    title = "ASWUDI"
+    source = _SOURCE
+    formula = _FORMULA.format(", as many as its spectrum says", _OTHERS)
+    parameters = AswudiParameters
+    for_adapters: ClassVar[Mapping[str, object]] = {"auto_rank_method": _RULE}
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: AswudiParameters) -> Array:
+        shape: Shape = taus[0].shape
+
+        def choose(values: Array) -> int:
+            k = chosen_rank(parameters.auto_rank_method, values, shape)
+            return max(1, min(shape[1], round(k * parameters.rank_scale)))
+
+        return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
+
+    def cost(self, shape: Shape, parameters: AswudiParameters, agents: int) -> Cost:
+        return Cost(*curvature.cost(shape, agents, curvature.Filter(math.inf, len), shape[1]))
+
+    def harms_adapters(self, parameters: AswudiParameters) -> str:
+        if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:
+            return ""
+        return f"{_AMPLIFIES} if it solves in so many; set auto_rank_method to {_RULE}, its default for adapters"
+
+
+ASWUDI = Aswudi()

@@ -9,11 +9,10 @@ from dataclasses import replace
 from typing import Annotated, Any
 
 from ramerge.core.kernels.elementwise import ZERO
-from ramerge.core.kernels.piece import Piece, PieceResult
-from ramerge.core.methods.base import FEW, MANY, Agents, Counts, for_each
-from ramerge.core.methods.define import PerAgent, merge_method
+from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
+from ramerge.core.methods.base import FEW, MANY, NO_RESULTS, Agents, Counts, for_each
+from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
 from ramerge.core.methods.formula import Formula
-from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.many import merge_many
 
 
@@ -27,23 +26,26 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
     return {"divisor": divisor_of(for_each(parameters.weights, agents))}
 
 
-def _factors(parameters: Any, agents: Agents) -> tuple[float, ...]:
-    weights = for_each(parameters.weights, agents)
-    divisor = divisor_of(weights) if parameters.normalize else 1.0
-    return tuple(parameters.scale * weight / divisor for weight in weights)
+class _TaskArithmetic(FormulaMethod):
+    """Task Arithmetic of any number of agents."""
 
+    def factors(self, parameters: Any, agents: Agents) -> tuple[float, ...]:
+        weights = for_each(parameters.weights, agents)
+        divisor = divisor_of(weights) if parameters.normalize else 1.0
+        return tuple(parameters.scale * weight / divisor for weight in weights)
 
-def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-    if prepared.inputs.agents <= FEW:
-        return merge_formula(piece, prepared, counts, allow_nonfinite)
-    scale, weights, normalize, divisor = prepared.given
+    def merge(self, piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
+        if prepared.inputs.agents <= FEW:
+            return super().merge(piece, prepared, counts, allow_nonfinite)
+        scale, weights, normalize, divisor = prepared.given
 
-    def finish(b: Any, total: Any) -> Any:
-        kind = total.dtype.type
-        return b + kind(scale) * (total / kind(divisor) if normalize else total)
+        def finish(b: Numbers, total: Numbers) -> Numbers:
+            kind = total.dtype.type
+            merged: Numbers = b + kind(scale) * (total / kind(divisor) if normalize else total)
+            return merged
 
-    assert isinstance(weights, tuple)
-    return merge_many(piece, weights, finish, origin=0)
+        assert isinstance(weights, tuple)
+        return merge_many(piece, weights, finish, origin=0)
 
 
 @merge_method(
@@ -55,19 +57,18 @@ def _merge(piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfini
     formula="scale * sum_t w_t tau_t",
     differs="computes in the files' dtype, and ramerge in float32; otherwise there is no difference",
     derived=_derived,
-    factors=_factors,
+    kind=_TaskArithmetic,
     limit=MANY,
-    merge=_merge,
 )
 def task_arithmetic(
-    b: Any,
-    taus: Any,
+    b: float,
+    taus: tuple[float, ...],
     *,
     scale: Annotated[float, "factor of the merged task vector"] = 1.0,
     weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
     normalize: Annotated[bool, "divide by the sum of the weights, unless that is 0"] = False,
-    divisor: Any,
-) -> Any:
+    divisor: float,
+) -> float:
     """The weighted sum of the task vectors, or their weighted mean."""
     total = ZERO
     for t in range(len(taus)):
@@ -78,5 +79,5 @@ def task_arithmetic(
 def weighted_sum(weights: tuple[float, ...], scale: float, divisor: float | None = None) -> Formula:
     """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): what other methods do to some tensors."""
     agents = tuple(map(str, range(len(weights))))
-    formula: Formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, {})
+    formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, NO_RESULTS)
     return replace(formula, given=(scale, weights, divisor is not None, divisor or 1.0))

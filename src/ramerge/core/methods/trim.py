@@ -69,11 +69,11 @@ def least_kept(statistic: Ranked | None, agents: Agents, results: Results) -> tu
     return tuple(rank.value for (rank,) in results[statistic])
 
 
-def every(t: Any, taus: Any) -> Any:
+def every(t: int, taus: tuple[float, ...]) -> float:
     return taus[t]
 
 
-def shared(t: Any, taus: Any, *epsilons: Any) -> Any:
+def shared(t: int, taus: tuple[float, ...], *epsilons: float) -> float:
     """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
     movers = ZERO
     for s in range(len(taus)):

@@ -13,35 +13,35 @@ from collections.abc import Sequence
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, spectral_method
+from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
 
 
-def solve(_tensor: str, taus: Sequence[Array], _parameters: WeightedParameters) -> Array:
-    """The mean where there are more agents than singular values."""
-    k = min(taus[0].shape) // len(taus)
-    if not k:
-        return spectral.total(taus) / len(taus)
-    return spectral.aligned([spectral.leading(tau, lambda _squares: k) for tau in taus])
-
-
-def cost(shape: Shape, agents: int, _parameters: WeightedParameters) -> Cost:
-    """An eigendecomposition for each agent and one for each polar factor."""
-    r, long = sorted(shape)
-    taken = r // agents * agents
-    return Cost(
-        products=agents * r * r * long + 4 * r * taken * long + taken**2 * (4 * r + long),
-        decompositions=(agents * r**3 + 2 * taken**3),
-        numbers=3 * taken * (r + long) + max(6 * r * r, r * long),
+class Tsvm(SpectralMethod[WeightedParameters]):
+    name = "tsvm"
+    title = "TSV-Merge"
+    source = "Task Singular Vectors: Reducing Task Interference in Model Merging, arXiv 2412.00081"
+    formula = (
+        "matrices: scale * polar(U) S polar(V)^T of the leading r / N singular triples of each tau_t; "
+        "others: scale * mean of tau_t"
     )
+    parameters = WeightedParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
+        """The mean where there are more agents than singular values."""
+        k = min(taus[0].shape) // len(taus)
+        if not k:
+            return spectral.total(taus) / len(taus)
+        return spectral.aligned([spectral.leading(tau, lambda _squares: k) for tau in taus])
+
+    def cost(self, shape: Shape, parameters: WeightedParameters, agents: int) -> Cost:
+        """An eigendecomposition for each agent and one for each polar factor."""
+        r, long = sorted(shape)
+        taken = r // agents * agents
+        return Cost(
+            products=agents * r * r * long + 4 * r * taken * long + taken**2 * (4 * r + long),
+            decompositions=(agents * r**3 + 2 * taken**3),
+            numbers=3 * taken * (r + long) + max(6 * r * r, r * long),
+        )
 
 
-TSVM = spectral_method(
-    name="tsvm",
-    title="TSV-Merge",
-    source="Task Singular Vectors: Reducing Task Interference in Model Merging, arXiv 2412.00081",
-    formula="matrices: scale * polar(U) S polar(V)^T of the leading r / N singular triples of each tau_t; "
-    "others: scale * mean of tau_t",
-    parameters=WeightedParameters,
-    solve=solve,
-    cost=cost,
-)
+TSVM = Tsvm()

@@ -14,17 +14,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.core.linalg import arrays
 from ramerge.core.linalg import wudi as kernel
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.devices import CPU, Solver
-from ramerge.core.methods.base import Agents, Layer, Method, Parameters, Results, Work
-from ramerge.core.methods.matrices import PreparedMatrices, is_matrix, merge, unit
+from ramerge.core.methods.base import Agents, Layer, Parameters, Work
+from ramerge.core.methods.formula import Formula
+from ramerge.core.methods.matrices import MatrixMethod, is_matrix
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
 
@@ -43,60 +41,45 @@ class WudiParameters(Parameters):
     )
 
 
-def scratch(layer: Layer, _parameters: WudiParameters, agents: int) -> int:
-    """Bytes for a linear weight: task vectors in the arithmetic's type, the result, and what the solver takes."""
-    if not is_matrix(layer):
-        return 0
-    out, width = layer.shape
-    held = (agents + 2) * out * width * 8
-    return held + kernel.scratch_bytes((out, width), agents)
+class Wudi(MatrixMethod[WudiParameters]):
+    name = "wudi"
+    family = "spectral"
+    title = "WUDI-Merging"
+    source = "Whoever Started the Interference Should End It, arXiv 2503.08099; RAM paper, appendix C.6"
+    formula = (
+        "linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t"
+    )
+    differs = "has no such method"
+    parameters = WudiParameters
+
+    def solve(self, tensor: str, taus: Sequence[Array], parameters: WudiParameters) -> Array:
+        """The merged task vector of a linear weight; not finite if one of them is not."""
+        if not all(map(arrays.all_finite, taus)):
+            return math.nan * taus[0]
+        return kernel.closed_form(taus, parameters.proximity)
+
+    def others(self, parameters: WudiParameters, agents: Agents) -> Formula:
+        return weighted_sum((1.0,) * len(agents), parameters.scale)
+
+    def memory(self, layer: Layer, parameters: WudiParameters, agents: int) -> int:
+        """Task vectors in the arithmetic's type, the result, and what the solver takes."""
+        out, width = layer.shape
+        held = (agents + 2) * out * width * 8
+        return held + kernel.scratch_bytes((out, width), agents)
+
+    def work(self, layer: Layer, parameters: WudiParameters, agents: int) -> Work:
+        """Operations for a linear weight: Gram matrices and products with them, an inverse, and two steps."""
+        if not is_matrix(layer):
+            return Work()
+        out, width = layer.shape
+        side, elements = min(width, agents * out), out * width
+        inverse = 2 * 8 / 3 * side**3 + 4 * out * side**2
+        if width < agents * out:
+            return Work(3 * agents * width * elements + inverse)
+        return Work(side**2 * width + 2 * side * elements + inverse)
+
+    def harms_adapters(self, parameters: WudiParameters) -> str:
+        return "goes to a minimum that amplifies directions that adapters have almost in common; take swudi"
 
 
-def work(layer: Layer, _parameters: WudiParameters, agents: int) -> Work:
-    """Operations for a linear weight: Gram matrices and products with them, an inverse, and two steps."""
-    if not is_matrix(layer):
-        return Work()
-    out, width = layer.shape
-    side, elements = min(width, agents * out), out * width
-    inverse = 2 * 8 / 3 * side**3 + 4 * out * side**2
-    if width < agents * out:
-        return Work(3 * agents * width * elements + inverse)
-    return Work(side**2 * width + 2 * side * elements + inverse)
-
-
-def prepare(parameters: WudiParameters, agents: Agents, _results: Results) -> PreparedMatrices:
-    """Task Arithmetic of the sum, for other tensors."""
-    others = weighted_sum((1.0,) * len(agents), parameters.scale)
-
-    def merged(_tensor: str, taus: list[NDArray[Any]], solver: Solver = CPU) -> NDArray[Any]:
-        return solver.solve(lambda ones: solve(ones, parameters), taus)
-
-    return PreparedMatrices(merged, others)
-
-
-def harms_adapters(_parameters: WudiParameters) -> str:
-    return "goes to a minimum that amplifies directions that adapters have almost in common; take swudi"
-
-
-def solve(taus: Sequence[Array], parameters: WudiParameters) -> Array:
-    """The merged task vector of a linear weight; not finite if one of them is not."""
-    if not all(map(arrays.all_finite, taus)):
-        return math.nan * taus[0]
-    return kernel.closed_form(taus, parameters.proximity)
-
-
-WUDI = Method(
-    name="wudi",
-    family="spectral",
-    title="WUDI-Merging",
-    source="Whoever Started the Interference Should End It, arXiv 2503.08099; RAM paper, appendix C.6",
-    formula="linear weights: tau of least sum_t ||(tau - tau_t) tau_t^T||^2 / ||tau_t||^2; others: scale * sum_t tau_t",
-    differs="has no such method",
-    parameters=WudiParameters,
-    unit=unit,
-    scratch=scratch,
-    work=work,
-    harms_adapters=harms_adapters,
-    prepare=prepare,
-    merge=merge,
-)
+WUDI = Wudi()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from ramerge.core.foundation.errors import CheckpointError
+from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.model import Soup
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -15,8 +16,8 @@ from ramerge.core.tensors.weighted import mean_of
 def weights_of(soup: Soup) -> tuple[float, ...]:
     """The weights of a soup's agents, in order, which add up to 1. The soup was checked."""
     method = METHODS[soup.method]
-    assert method.mean is not None
-    return method.mean(method.parameters(**soup.parameters), tuple(soup.agents))
+    assert isinstance(method, MeanMethod)
+    return method.weights(method.parameters(**soup.parameters), tuple(soup.agents))
 
 
 def soup_of(soup: Soup, opened: Mapping[str, Checkpoint]) -> Checkpoint:

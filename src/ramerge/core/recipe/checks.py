@@ -16,6 +16,7 @@ from ruamel.yaml import YAML
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import nearest
 from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_method
+from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, complete
 from ramerge.core.recipe.document import Document, Key
 from ramerge.core.recipe.model import Recipe, read_structure
@@ -129,8 +130,8 @@ def _soup_problems(document: Document, agents: Mapping[str, Any]) -> list[str]:
         inner = Document({"base": document.values.get("base"), "method": "uniform", **soup})
         found = [*_method_problems(inner), *_agent_problems(inner)]
         method = METHODS.get(str(inner.values["method"]))
-        if method is not None and method.mean is None:
-            means = [each.name for each in METHODS.usable().values() if each.mean is not None]
+        if method is not None and not isinstance(method, MeanMethod):
+            means = [each.name for each in METHODS.usable().values() if isinstance(each, MeanMethod)]
             found.append(f"method: {method.name} is no weighted mean; choose one of {', '.join(means)}")
         problems += [document.where(("agents", name, "soup"), text) for text in found]
     return problems

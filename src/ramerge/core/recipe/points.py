@@ -10,6 +10,7 @@ from typing import Any
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.methods.base import Method, Parameters, Statistic
+from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, all_parameters, complete
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document
@@ -45,8 +46,9 @@ class Point:
 
     def mean(self, rule: int) -> tuple[float, ...] | None:
         """The weights of the agents whose mean the tensors of a rule become; None if the method is no mean."""
-        mean = self.method.mean
-        return None if mean is None else mean(self.parameters[rule], tuple(self.recipe.agents))
+        if not isinstance(self.method, MeanMethod):
+            return None
+        return self.method.weights(self.parameters[rule], tuple(self.recipe.agents))
 
     @property
     def for_adapters(self) -> Point:
