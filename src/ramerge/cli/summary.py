@@ -1,4 +1,4 @@
-"""What a merge did, in a few lines for the terminal."""
+"""Summaries of merges, in a few lines for the terminal."""
 
 from __future__ import annotations
 
