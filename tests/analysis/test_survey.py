@@ -32,7 +32,7 @@ def counted(words: list[Words], cuts: list[int]) -> tuple[bool, list[np.ndarray]
     for begin, end in pairwise(cuts):
         *inputs, merged = (each[begin:end].view(np.uint32) for each in words)
         flagged |= statistics.survey(loop, inputs, merged, (1e-5,), EPSILONS, "BF16", found, beyond, counts, sums)
-    statistics.fold(found, counts)
+    statistics.fold(found, counts, 3)
     at = statistics.slices(LAYOUT.counts)
     for name in ("masks", "exponents", "ulps"):
         table = counts[at[name]].reshape(1 if name == "masks" else 3, -1)
@@ -92,7 +92,7 @@ def test_figures_of_an_analysis_do_not_leave_float32(size: float) -> None:
     sums, beyond = np.zeros(statistics.size_of(layout.sums)), np.zeros((1, 2, 2), np.int64)
     loop = uniform("F32", 3)
     assert not statistics.survey(loop, stack, stack[1], (0.0,), (0.0,), "F32", found, beyond, counts, sums)
-    statistics.fold(found, counts)
+    statistics.fold(found, counts, 2)
     taus = values[1:].astype(np.float32).astype(np.float64)
     at = statistics.slices(layout.sums)
     assert sums[at["dots"]].reshape(2, 2) == pytest.approx(taus @ taus.T, rel=1e-5)

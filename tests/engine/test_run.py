@@ -12,6 +12,7 @@ import pytest
 import ramerge
 from ramerge.core.engine.record import read_record
 from ramerge.core.foundation import files
+from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.output import write
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_simple
@@ -76,7 +77,7 @@ def test_allowed_non_finite_weights_spoil_no_others(method: str, tmp_path: Path)
         assert f"{method} computes each element of this tensor from others" in problem
         record = ramerge.merge({**merged, "rules": [{"match": name, "take": names[-1]}]}, tmp_path / "out")
     (said,) = [warning for warning in record.warnings if "NaN or Inf" in warning]
-    named = "the agents" if METHODS[method].mean else names[-1]
+    named = "the agents" if isinstance(METHODS[method], MeanMethod) else names[-1]
     assert f"{named}: 1 of 640 values are NaN or Inf in tensor {name!r}" in said
     assert record.non_finite == {named: 1}
     found = {name: tensor.numbers(np.float32).reshape(-1) for name, tensor in read_checkpoint(tmp_path / "out").items()}

@@ -314,7 +314,8 @@ class Worker:
         elements = block.stop - block.start
         formats = tuple(source.tensor.dtype for source in tensor.sources)
         importances = sum(source.is_importance for source in tensor.sources)
-        base = tensor.sources[0].owner == BASE
+        # an agent may be called like it where no base is read
+        base = tensor.sources[0].owner == BASE and any(point.uses_base for point in self._plan.points)
         which = Inputs(len(formats) - base - importances, base, importances > 0)
         parts = self._read(tensor, block)
         if tensor.dtype not in FLOATS:
