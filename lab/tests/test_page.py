@@ -308,7 +308,7 @@ def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
     real = smollm.read(kept)
     assert real is not None
     root = page.PAGE.parents[1]
-    for name in ("README.md", "docs/methods/index.md", "docs/methods/task-arithmetic.md"):
+    for name in ("docs/methods/index.md", "docs/methods/task-arithmetic.md"):
         text = " ".join((root / name).read_text(encoding="utf-8").split())
         assert summary.scores_of_real(real) in text, name
 

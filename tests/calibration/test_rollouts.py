@@ -159,6 +159,6 @@ def test_a_prompt_without_its_reply_is_asked_as_it_would_be_read_with_one() -> N
         ("Once upon", "decoded", "<s>Once upon"),
         (decoded(made, thinking), "decoded", thinking),
     ):
-        found = speaker(made).tasks(Prompt("p", text, state=state))
+        found = speaker(made).asked(Prompt("p", text, state=state))
         assert not isinstance(found, str)
         assert made.decode(found[0]) == expected
