@@ -21,6 +21,7 @@ torch = pytest.importorskip("torch")
 from ramerge.calibration import estimate  # noqa: E402
 from ramerge.calibration.calibrate import LiveBase, estimate_calibration  # noqa: E402
 from ramerge.calibration.live import LiveModel  # noqa: E402
+from ramerge.calibration.offload import Offloaded  # noqa: E402
 
 SETTINGS = ramerge.CalibrationSettings(count=4, max_new=8, rows=7, device="cpu", hold_out=True)
 MODELS = {"add": str(AGENTS / "add"), "sort": str(AGENTS / "sort")}
@@ -152,3 +153,18 @@ def test_from_the_command_line(recipe: dict[str, Any], tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
     wrong = command(*words, "--device-memory", "much", str(tmp_path / "out"))
     assert wrong.returncode == 2 and "device_memory: 'much' is not a size" in wrong.stderr
+
+
+@pytest.mark.parametrize(("budget", "away"), [(0, 4 * (6 + 8)), (24, 4 * 8), (1000, 0)])
+def test_weights_beyond_the_budget_are_copied_for_one_pass(budget: int, away: int) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3, bias=False), torch.nn.Linear(3, 2))
+    x, own = torch.ones(1, 2), [one.data_ptr() for one in model.parameters()]
+    expected = model(x)
+    offloaded = Offloaded(model, torch.device("cpu"), budget)
+    seen: list[int] = []
+    model[1].register_forward_pre_hook(lambda module, _: seen.append(offloaded.home(module.weight[1:]).data_ptr()))
+    with torch.inference_mode():
+        assert torch.equal(model(x), expected)
+    assert offloaded.bytes == away
+    assert seen == [model[1].weight[1:].data_ptr()]  # the copy is known by the weight that it is of
+    assert [one.data_ptr() for one in model.parameters()] == own

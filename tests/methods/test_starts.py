@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import ramerge
+from ramerge.core.methods.base import Layer
+from ramerge.core.methods.other_result import SUMS, OtherResult
 from ramerge.core.methods.registry import METHODS
 
 KEY = "model.layers.0.mlp.up_proj.weight"
@@ -95,3 +97,22 @@ def test_what_agents_do_not_share_is_not_scaled() -> None:
         agents[name] = {KEY: tau}
     found = dict(ramerge.merge_state_dicts(base, agents, "svc"))
     assert np.allclose(found[KEY], agents["one"][KEY] + agents["two"][KEY], atol=1e-6)
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_a_sum_needs_nothing(name: str) -> None:
+    other, layer = OtherResult(name, {}), Layer(KEY, (12, 8))
+    assert (other.statistics(("a", "b")), other.unit(0.5, layer), other.scratch(layer, 2)) == ((), 1, 0)
+    factor = {"sum": 0.5, "mean": 0.25, "zero": 0.0}[name]
+    assert other.start(0.5, ("a", "b"), {})([np.ones(3), 3 * np.ones(3)]).tolist() == [4 * factor] * 3
+
+
+def test_another_method_needs_what_it_needs_alone() -> None:
+    other, layer = OtherResult("swudi", {}), Layer(KEY, (12, 8))
+    alone = METHODS["swudi"]
+    parameters = alone.parameters()
+    assert other.unit(1.0, layer) == alone.unit(layer, parameters) == 12 * 8
+    assert other.scratch(layer, 3) > alone.scratch(layer, parameters, 3) > 0
+    assert OtherResult("ram+", {}).statistics(("a", "b")) == METHODS["ram+"].statistics(
+        METHODS["ram+"].parameters(), ("a", "b")
+    )

@@ -185,7 +185,7 @@ def exchanges_of(
     asked.sort(key=lambda each: len(each[1]))
     while asked:
         part = asked[:batch]
-        said = _said(speaker, part)
+        said = _replies_that_fit(speaker, part)
         if said is None:
             batch = len(part) // 2
             continue
@@ -199,7 +199,7 @@ def exchanges_of(
     return [replace(found[prompt.key], key=prompt.key) for prompt in prompts]
 
 
-def _said(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
+def _replies_that_fit(speaker: Speaker, part: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange] | None:
     """The replies to prompts; None if there is no memory for so many, and fewer may fit."""
     try:
         with naming_memory(f"{part[0][0].place}: a prompt of {len(part[0][1]):,} tokens", speaker.live.device, ADVICE):

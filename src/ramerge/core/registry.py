@@ -34,12 +34,12 @@ class Registry(Mapping[str, T], Generic[T]):
     object cannot be imported, is no `kind`, or is written for another version of the interface.
     """
 
-    def __init__(self, group: str, kind: type[T], *, versioned: bool = True) -> None:
+    def __init__(self, group: str, kind: type[Any], *, versioned: bool = True) -> None:
         """Make the registry of a group.
 
         Args:
             group: of entry points, such as `ramerge.methods`.
-            kind: what its objects are.
+            kind: the class of its objects, which may be abstract.
             versioned: whether objects of plug-ins name the version of the interface that they are written for.
         """
         self._group, self._kind, self._versioned = group, kind, versioned
@@ -90,7 +90,7 @@ class Registry(Mapping[str, T], Generic[T]):
             owners = " and ".join(_versioned(each) for each in (row, *others))
             raise PluginError(f"{what}: is defined by {owners}; uninstall one of them (pip uninstall)")
         try:
-            found = row.load()
+            found: Any = row.load()
         except Exception as error:  # whatever the plug-in's modules raise
             text = f"{type(error).__name__}: {error}"
             raise PluginError(f"{what} of {_versioned(row)}: cannot be imported: {text}") from error
@@ -99,7 +99,8 @@ class Registry(Mapping[str, T], Generic[T]):
             raise PluginError(f"{what} of {_versioned(row)}: {row.value} is a {type(found).__name__}, not a {kind}")
         if self._versioned and not row.value.startswith(_OWN):
             self._check_interface(what, row, getattr(found, "interface", None))
-        return found
+        loaded: T = found
+        return loaded
 
     def _check_interface(self, what: str, row: EntryPoint, version: Any) -> None:
         if version is None:

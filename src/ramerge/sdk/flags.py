@@ -8,6 +8,5 @@
 
 from ramerge.cli.flags.read import from_here, is_model, read_inputs, read_recipe, write_recipe
 from ramerge.cli.flags.write import limit_words, words_of
-from ramerge.cli.summary import summary
 
-__all__ = ["from_here", "is_model", "limit_words", "read_inputs", "read_recipe", "summary", "words_of", "write_recipe"]
+__all__ = ["from_here", "is_model", "limit_words", "read_inputs", "read_recipe", "words_of", "write_recipe"]

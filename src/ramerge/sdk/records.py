@@ -1,4 +1,4 @@
-"""Records of merges, read back and checked.
+"""Records of merges, read back and checked, and as lines for the terminal.
 
 >>> from ramerge.sdk.records import read_record
 >>> made = ramerge.merge("recipe.yaml", "merged")
@@ -6,8 +6,9 @@
 'ram+'
 """
 
+from ramerge.cli.summary import summary
 from ramerge.core.engine.record import read_record, read_sweep
 from ramerge.core.engine.recorded import digest_of
 from ramerge.core.foundation.typedjson import read_model, to_model
 
-__all__ = ["digest_of", "read_model", "read_record", "read_sweep", "to_model"]
+__all__ = ["digest_of", "read_model", "read_record", "read_sweep", "summary", "to_model"]

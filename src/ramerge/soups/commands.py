@@ -127,10 +127,11 @@ def soup(
     ramerge soup runs/code --base BASE --analyze
     """
     from ramerge import plan
-    from ramerge.sdk.flags import summary, write_recipe
+    from ramerge.sdk.flags import write_recipe
     from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import check
+    from ramerge.sdk.records import summary
     from ramerge.soups.recipe import GREEDY, read_request
     from ramerge.soups.run import is_missing
 

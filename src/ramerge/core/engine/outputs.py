@@ -81,7 +81,7 @@ class OutputKind(PlannedKind, ABC):
     """A kind of output: what a merge is written as.
 
     A subclass is a frozen dataclass; its fields are the settings of the kind, which the command line takes as options
-    where they have `sdk.options.about`. An instance with the default settings is found by its entry point in the group
+    where they have `options.about`. An instance with the default settings is found by its entry point in the group
     `ramerge.outputs`, whose name, such as `delta`, makes the flag `--as-delta`.
 
     Attributes:
@@ -112,7 +112,7 @@ class OutputKind(PlannedKind, ABC):
         """
 
 
-OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)  # type: ignore[type-abstract]
+OUTPUT_KINDS: Registry[OutputKind] = Registry("ramerge.outputs", OutputKind, versioned=False)
 """The kinds by name."""
 CHECKPOINT = "checkpoint"
 """The usual kind."""

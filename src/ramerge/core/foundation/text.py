@@ -18,7 +18,7 @@ MOST = 2000
 """The most characters of a message. The middle of a longer one is left out."""
 
 MOST_ALIKE = 10
-"""Of problems that are alike, as those of records in one file, so many are shown."""
+"""The number of problems shown of those that are alike, such as those of records in one file."""
 
 NOT_UTF8 = "the path holds bytes that are not UTF-8; rename the folder"
 """About a path that recipes and records, which are UTF-8, cannot name."""

@@ -122,35 +122,47 @@ class Start:
         return weighted_sum((1.0,) * self.agents, self.factor)
 
 
-def start_of(name: str, given: Mapping[str, Any], share: float, agents: Agents, results: Results) -> Start:
-    """Start of a method, for `prepare`."""
-    if (other := method_of(name, given)) is None:
-        return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[name] * share)
-    method, parameters = other
-    return Start(len(agents), share, method, method.prepare(parameters, agents, results))
+@dataclass(frozen=True)
+class OtherResult:
+    """A choice of `SUMS` or of another method, as parameters name it.
 
+    Attributes:
+        name: one of `SUMS`, or the other method's.
+        parameters: the other method's, as in recipes.
+    """
 
-def statistics_of(name: str, given: Mapping[str, Any], agents: Agents) -> tuple[Statistic, ...]:
-    """Statistics that must be counted first, for `statistics`."""
-    other = method_of(name, given)
-    return other[0].statistics(other[1], agents) if other is not None else ()
+    name: str
+    parameters: Mapping[str, Any]
 
+    @property
+    def _method(self) -> tuple[Method, Any] | None:
+        return method_of(self.name, self.parameters)
 
-def unit_of(name: str, given: Mapping[str, Any], share: float, layer: Layer) -> int:
-    """How many elements the other method needs at once, for `unit`; more than one where its result is scaled."""
-    other = method_of(name, given)
-    return max(other[0].unit(layer, other[1]), 1 if share == 1 else 2) if other is not None else 1
+    def start(self, share: float, agents: Agents, results: Results) -> Start:
+        """What a method starts from, `share` times, for `prepare`."""
+        if (other := self._method) is None:
+            return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[self.name] * share)
+        method, parameters = other
+        return Start(len(agents), share, method, method.prepare(parameters, agents, results))
 
+    def statistics(self, agents: Agents) -> tuple[Statistic, ...]:
+        """Statistics that must be counted first."""
+        other = self._method
+        return other[0].statistics(other[1], agents) if other is not None else ()
 
-def scratch_of(name: str, given: Mapping[str, Any], layer: Layer, agents: int) -> int:
-    """Bytes that the other method takes, for `scratch`."""
-    if (other := method_of(name, given)) is None:
-        return 0
-    own = other[0].scratch(layer, other[1], agents)
-    return own + (_COPIES * int(np.prod(layer.shape)) if other[0].unit(layer, other[1]) > 1 else 0)
+    def unit(self, share: float, layer: Layer) -> int:
+        """How many elements the other method needs at once; more than one where its result is scaled."""
+        other = self._method
+        return max(other[0].unit(layer, other[1]), 1 if share == 1 else 2) if other is not None else 1
 
+    def scratch(self, layer: Layer, agents: int) -> int:
+        """Bytes that the other method takes."""
+        if (other := self._method) is None:
+            return 0
+        own = other[0].scratch(layer, other[1], agents)
+        return own + (_COPIES * int(np.prod(layer.shape)) if other[0].unit(layer, other[1]) > 1 else 0)
 
-def work_of(name: str, given: Mapping[str, Any], layer: Layer, agents: int) -> Work:
-    """Cost of the other method's solving, for `work`."""
-    other = method_of(name, given)
-    return other[0].work(layer, other[1], agents) if other is not None else Work()
+    def work(self, layer: Layer, agents: int) -> Work:
+        """Cost of the other method's solving."""
+        other = self._method
+        return other[0].work(layer, other[1], agents) if other is not None else Work()

@@ -8,7 +8,7 @@ from typing import Any
 from ramerge.core.methods.base import Method, conditions
 from ramerge.core.registry import Registry
 
-METHODS: Registry[Method] = Registry("ramerge.methods", Method)  # type: ignore[type-abstract]
+METHODS: Registry[Method] = Registry("ramerge.methods", Method)
 """All methods by name. A method's module is imported when it is asked for: all of them take a tenth of a second."""
 
 FAMILIES = ("RAM", "sums", "soups", "sparse", "spherical", "spectral", "one model")

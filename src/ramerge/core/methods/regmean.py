@@ -42,16 +42,12 @@ from ramerge.core.methods.base import (
 )
 from ramerge.core.methods.matrices import WIDENED
 from ramerge.core.methods.other_result import (
+    OtherResult,
     Start,
     checked_name,
     checked_parameters,
     name_field,
     parameters_field,
-    scratch_of,
-    start_of,
-    statistics_of,
-    unit_of,
-    work_of,
 )
 
 _GROUP = 128
@@ -79,6 +75,11 @@ class RegMeanParameters(Parameters):
     @classmethod
     def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         return checked_parameters(given, info, "towards")
+
+    @property
+    def other(self) -> OtherResult:
+        """The prior."""
+        return OtherResult(self.towards, self.prior)
 
 
 class Operator(Protocol):
@@ -155,7 +156,7 @@ class RegMean(Method[RegMeanParameters, Start]):
     side: SideInput | None = INPUTS
 
     def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
-        return statistics_of(parameters.towards, parameters.prior, agents)
+        return parameters.other.statistics(agents)
 
     def operator(
         self, layer: Layer, recorded: Sequence[RecordedRows], parameters: RegMeanParameters
@@ -182,7 +183,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return MomentOperator(maps, layer.transposed)
 
     def prepare(self, parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
-        return start_of(parameters.towards, parameters.prior, parameters.share, agents, results)
+        return parameters.other.start(parameters.share, agents, results)
 
     def merge(self, piece: Piece, prepared: Start, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         made: Operator | None = piece.operator
@@ -208,7 +209,7 @@ class RegMean(Method[RegMeanParameters, Start]):
 
     def unit(self, layer: Layer, parameters: RegMeanParameters) -> int:
         """Whole groups of rows where inputs were recorded; more than one element, which would be merged by itself."""
-        prior = unit_of(parameters.towards, parameters.prior, parameters.share, layer)
+        prior = parameters.other.unit(parameters.share, layer)
         if not layer.rows:
             return prior
         rows = layer.shape[0] if layer.transposed else min(_GROUP, layer.shape[0])
@@ -217,7 +218,7 @@ class RegMean(Method[RegMeanParameters, Start]):
 
     def scratch(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> int:
         """Bytes of an operator, of what it is made of, and of a group of rows."""
-        prior = scratch_of(parameters.towards, parameters.prior, layer, agents)
+        prior = parameters.other.scratch(layer, agents)
         if not layer.rows:
             return prior
         n, d = sum(layer.rows), layer.width
@@ -226,7 +227,7 @@ class RegMean(Method[RegMeanParameters, Start]):
         return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
 
     def work(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> Work:
-        return work_of(parameters.towards, parameters.prior, layer, agents)
+        return parameters.other.work(layer, agents)
 
 
 REGMEAN = RegMean()

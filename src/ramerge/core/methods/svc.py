@@ -26,16 +26,12 @@ from ramerge.core.linalg.devices import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic, Work
 from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
 from ramerge.core.methods.other_result import (
+    OtherResult,
     Start,
     checked_name,
     checked_parameters,
     name_field,
     parameters_field,
-    scratch_of,
-    start_of,
-    statistics_of,
-    unit_of,
-    work_of,
 )
 
 _NULL = 1e-12
@@ -57,6 +53,11 @@ class SvcParameters(ScaledParameters):
     @classmethod
     def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
         return checked_parameters(given, info, "start")
+
+    @property
+    def other(self) -> OtherResult:
+        """The merge that is calibrated."""
+        return OtherResult(self.start, self.start_parameters)
 
 
 def calibrated(merged: Array, taus: Sequence[Array], alpha: float) -> Array:
@@ -93,10 +94,10 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
     parameters = SvcParameters
 
     def statistics(self, parameters: SvcParameters, agents: Agents) -> tuple[Statistic, ...]:
-        return statistics_of(parameters.start, parameters.start_parameters, agents)
+        return parameters.other.statistics(agents)
 
     def prepare(self, parameters: SvcParameters, agents: Agents, results: Results) -> tuple[Start, SvcParameters]:
-        return start_of(parameters.start, parameters.start_parameters, 1.0, agents, results), parameters
+        return parameters.other.start(1.0, agents, results), parameters
 
     def merge(
         self, piece: Piece, prepared: tuple[Start, SvcParameters], counts: Counts | None, allow_nonfinite: bool
@@ -125,10 +126,10 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         """All of a linear weight."""
         if is_matrix(layer):
             return max(math.prod(layer.shape), 2)
-        return unit_of(parameters.start, parameters.start_parameters, parameters.scale, layer)
+        return parameters.other.unit(parameters.scale, layer)
 
     def scratch(self, layer: Layer, parameters: SvcParameters, agents: int) -> int:
-        first = scratch_of(parameters.start, parameters.start_parameters, layer, agents)
+        first = parameters.other.scratch(layer, agents)
         if not is_matrix(layer):
             return first
         side, elements = min(layer.shape), math.prod(layer.shape)
@@ -136,7 +137,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
 
     def work(self, layer: Layer, parameters: SvcParameters, agents: int) -> Work:
         """The other method's work, an eigendecomposition, and a product for each agent."""
-        first = work_of(parameters.start, parameters.start_parameters, layer, agents)
+        first = parameters.other.work(layer, agents)
         if not is_matrix(layer):
             return first
         side, elements = min(layer.shape), math.prod(layer.shape)
