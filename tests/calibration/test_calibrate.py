@@ -315,6 +315,17 @@ def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: P
     assert not (tmp_path / "merged").exists()
 
 
+def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tmp_path: Path) -> None:
+    """Not all of the agent is read then, so its digest is not known."""
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
+    agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
+    kept = {"match": "*.mlp.*", "keep": "base"}
+    ramerge.merge({"method": "regmean", "base": BASE, "agents": agents, "rules": [kept]}, tmp_path / "merged")
+    merged, base = read_checkpoint(tmp_path / "merged"), read_checkpoint(Path(BASE))
+    equal = {name for name, one in merged.items() if one.bits.tobytes() == base[name].bits.tobytes()}
+    assert equal >= {name for name in base if ".mlp." in name} and equal != base.keys()
+
+
 @pytest.mark.parametrize(
     ("change", "problem"),
     [
