@@ -13,6 +13,7 @@ import pytest
 import ramerge
 from ramerge.demo.run import AGENTS
 from ramerge.demo.tasks import TASKS, prompts
+from tests.checkpoints import read_checkpoint
 
 pytestmark = [
     pytest.mark.full,  # torch
