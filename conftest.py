@@ -1,4 +1,4 @@
-"""What every test finds: a home folder of its own, and compiled kernels that all workers and runs share.
+"""The environment of every test: a home folder of its own, and compiled kernels that all workers and runs share.
 
 `make test` runs tests without the marker `full`, `make test-all` the others, too. A module of the full tier says so
 itself: `pytestmark = pytest.mark.full`.

@@ -1,4 +1,4 @@
-"""What the tab Look shows while an analysis counts, from the events that a process prints."""
+"""The tab Look while an analysis counts, from the events that a process prints."""
 
 from __future__ import annotations
 

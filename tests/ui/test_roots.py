@@ -1,4 +1,4 @@
-"""What the page may read: nothing outside of the roots, whatever names and links say."""
+"""Files that the page may read: nothing outside of the roots, whatever names and links say."""
 
 from __future__ import annotations
 

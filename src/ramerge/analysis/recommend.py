@@ -239,7 +239,7 @@ def by_prompts(
     ranking = ramerge.rank(recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
     prompts = sum(each.prompts for each in ranking.agreements[best].values())
-    against = " and ".join(f"{other:.3f}{_apart(ranking.behind[name])} for `{name}`" for name, other in others)
+    against = " and ".join(f"{other:.3f}{_interval(ranking.behind[name])} for `{name}`" for name, other in others)
     level = [name for name, apart in ranking.behind.items() if apart is None or apart[0] <= 0]
     named = enumerated([f"`{name}`" for name in level])
     unsure = f"; {named} cannot be told apart from it, and more prompts tell more" if level else ""
@@ -261,7 +261,7 @@ def by_prompts(
     )
 
 
-def _apart(apart: tuple[float, float] | None) -> str:
+def _interval(apart: tuple[float, float] | None) -> str:
     """The 95 % interval of a difference to the best."""
     return "" if apart is None else f" ({apart[0]:+.3f} to {apart[1]:+.3f} apart, 95 %)"
 

@@ -25,7 +25,7 @@ IMPORTANCES = "importance"
 """The folder of importances within that of an agent."""
 
 
-class Place(NamedTuple):
+class InputPlace(NamedTuple):
     """Where the recorded inputs of a weight are.
 
     Attributes:
@@ -50,7 +50,7 @@ def expert_of(name: str) -> tuple[str, int] | None:
     return (found[1], int(found[2])) if found else None
 
 
-def read_places(folder: Location) -> dict[str, Place]:
+def read_places(folder: Location) -> dict[str, InputPlace]:
     """For each weight where its recorded inputs are.
 
     Raises:
@@ -69,7 +69,7 @@ def read_places(folder: Location) -> dict[str, Place]:
         raise CheckpointError(f"{path}: transposed must list names of weights; run `ramerge calibrate` again")
     stored = frozenset(transposed)
     return {
-        weight: Place(rows, weights, (expert_of(weight) or (weight,))[0] in stored)
+        weight: InputPlace(rows, weights, (expert_of(weight) or (weight,))[0] in stored)
         for weight, (rows, weights) in places.items()
     }
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from ramerge.core.formats.files import UNGATHERED
-from ramerge.core.formats.recorded import Place, expert_of, read_places
+from ramerge.core.formats.recorded import InputPlace, expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.planning.findings import Findings, listed
 from ramerge.core.planning.model import Recorded, Tie
@@ -116,7 +116,7 @@ def match_inputs(
     return found
 
 
-def _fits(shape: Sequence[int], expert: int | None, inputs: Tensor, weights: Tensor, place: Place) -> bool:
+def _fits(shape: Sequence[int], expert: int | None, inputs: Tensor, weights: Tensor, place: InputPlace) -> bool:
     """Whether recorded inputs have the width of a matrix, or of that of an expert."""
     if expert is not None:
         if len(shape) != 3 or expert >= shape[0]:
