@@ -196,6 +196,12 @@ def test_no_file_of_data_is_one_long_line() -> None:
     assert [name for name in data if max(map(len, (ROOT / name).read_text().splitlines())) > 20_000] == []
 
 
+def test_every_experiment_has_a_page_of_the_site() -> None:
+    pages = {path.name: path.read_text() for path in (ROOT / "docs/experiments").iterdir()}
+    assert pages.keys() == {path.name for path in (ROOT / "lab/experiments").glob("*.md")}
+    assert all(f"lab/experiments/{name}" in text for name, text in pages.items())
+
+
 def test_placeholders_are_explained() -> None:
     page = (ROOT / PLACEHOLDERS).read_text()
     for word in ("OWNER/REPOSITORY", "SITE", "@OWNER/MAINTAINERS", "CONTACT"):
