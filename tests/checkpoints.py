@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from ramerge.core.engine.recorded import digest_of
+from ramerge.core.engine.gathered_from import digests_of
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from tests.reference import BITS, NUMBERS, Stored
@@ -85,9 +85,9 @@ def write_inputs(
     places = {name: [f"{name}.rows", f"{name}.counts"] for name in inputs}
     opened = open_checkpoint(model)
     with Files(opened.files) as files:
-        digest = digest_of([*opened.tensors.values()], Reader(files))
-    about = {"inputs": places, "transposed": list(transposed), "model": digest}
-    (folder / "inputs.json").write_text(json.dumps(about))
+        digests = digests_of(opened.tensors, Reader(files))
+    (folder / "inputs.json").write_text(json.dumps({"inputs": places, "transposed": list(transposed)}))
+    (folder / "model.json").write_text(json.dumps({"digests": digests}))
     return folder
 
 

@@ -310,14 +310,14 @@ def test_inputs_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: P
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"sort": {"model": MODELS["sort"], "inputs": str(tmp_path / "out/add")}}
     agents |= {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(ramerge.WeightsError, match="recorded of another model than sort or the base") as caught:
+    with pytest.raises(ramerge.WeightsError, match="gathered from another model than sort or the base") as caught:
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
     assert len(caught.value.problems) == 1
     assert not (tmp_path / "merged").exists()
 
 
 def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tmp_path: Path) -> None:
-    """Not all of the agent is read then, so its digest is not known."""
+    """What is read of the agent is compared."""
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
     kept = {"match": "*.mlp.*", "keep": "base"}
@@ -325,6 +325,21 @@ def test_rules_may_keep_tensors_of_agents_with_inputs(tasks: dict[str, Path], tm
     merged, base = read_checkpoint(tmp_path / "merged"), read_checkpoint(Path(BASE))
     equal = {name for name, one in merged.items() if one.bits.tobytes() == base[name].bits.tobytes()}
     assert equal >= {name for name in base if ".mlp." in name} and equal != base.keys()
+    agents["add"]["model"] = MODELS["sort"]
+    with pytest.raises(ramerge.WeightsError, match="gathered from another model than add or the base"):
+        ramerge.merge({"method": "regmean", "base": BASE, "agents": agents, "rules": [kept]}, tmp_path / "other")
+
+
+def test_importances_of_another_model_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
+    settings = replace(SETTINGS, gather="importance")
+    calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=settings)
+    agents = {"sort": {"model": MODELS["sort"], "importance": str(tmp_path / "out/add/importance")}}
+    agents |= {"add": {"model": MODELS["add"], "importance": str(tmp_path / "out/add/importance")}}
+    with pytest.raises(ramerge.WeightsError, match="gathered from another model than sort or the base") as caught:
+        ramerge.merge({"method": "fisher", "base": BASE, "agents": agents}, tmp_path / "merged")
+    assert len(caught.value.problems) == 1
+    del agents["sort"]
+    ramerge.merge({"method": "fisher", "base": BASE, "agents": agents}, tmp_path / "merged")
 
 
 @pytest.mark.parametrize(
@@ -365,10 +380,11 @@ def test_damaged_files_of_inputs_are_refused_by_the_plan(
 
 def test_inputs_that_do_not_say_of_which_model_they_are_are_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
     calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
-    places = json.loads((tmp_path / "out/add/inputs.json").read_text())
-    (tmp_path / "out/add/inputs.json").write_text(json.dumps({"inputs": places["inputs"]}))
+    (tmp_path / "out/add/model.json").unlink()
     agents = {"add": {"model": MODELS["add"], "inputs": str(tmp_path / "out/add")}}
-    with pytest.raises(ramerge.WeightsError, match="does not say of which model the inputs were recorded"):
+    with pytest.raises(
+        ramerge.WeightsError, match=r"has no model\.json, which says from which model the inputs were recorded"
+    ):
         ramerge.merge({"method": "regmean", "base": BASE, "agents": agents}, tmp_path / "merged")
 
 
@@ -523,24 +539,24 @@ def test_a_journal_that_ends_in_a_line_is_continued_and_whole_again(tasks: dict[
 def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> None:
     from safetensors.torch import load_file, save_file
 
-    from ramerge.core.engine.recorded import digest_of
+    from ramerge.core.engine.gathered_from import digests_of
     from ramerge.core.formats.open import open_checkpoint
     from ramerge.core.tensors.reader import Files, Reader
 
-    def digest() -> str:
+    def digests() -> dict[str, str]:
         opened = open_checkpoint(tmp_path / "add")
         with Files(opened.files) as files:
-            return digest_of(list(opened.tensors.values()), Reader(files))
+            return digests_of(opened.tensors, Reader(files))
 
     shutil.copytree(AGENTS / "add", tmp_path / "add")
-    found = {digest()}
+    before = digests()
     tensors = load_file(tmp_path / "add/model.safetensors")
     for name in tensors:
         changed = {**tensors, name: tensors[name].clone()}
         changed[name].view(-1)[-1] += 1
         save_file(changed, tmp_path / "add/model.safetensors")
-        found.add(digest())
-    assert len(found) == 1 + len(tensors)
+        after = digests()
+        assert [one for one in before if after[one] != before[one]] == [name]
 
 
 def test_a_reward_that_is_not_a_number_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:

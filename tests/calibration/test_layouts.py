@@ -19,7 +19,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs  # noqa: E402
 from ramerge.calibration.live import LiveModel  # noqa: E402
-from ramerge.core.engine.recorded import digest_of  # noqa: E402
+from ramerge.core.engine.gathered_from import digests_of  # noqa: E402
 from ramerge.core.tensors.reader import Files, Reader  # noqa: E402
 
 SIZES = {"vocab_size": 32, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -212,12 +212,11 @@ def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path) 
         }  # fmt: skip
         plan = ramerge.plan(recipe).details
         with Files(plan.files) as files:
-            digest = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
-        places = json.loads((inputs / "inputs.json").read_text())
-        (inputs / "inputs.json").write_text(json.dumps(places | {"model": digest}))
+            digests = digests_of({each.parts[0].name: each.sources[0].tensor for each in plan.tensors}, Reader(files))
+        (inputs / "model.json").write_text(json.dumps({"digests": digests}))
         agents[name] = {"model": str(tmp_path / name), "inputs": str(inputs)}
     recipe = {"method": "regmean", "base": str(tmp_path / "base"), "agents": agents}
     ramerge.merge(recipe, tmp_path / "merged")
     agents["code"]["inputs"] = agents["tool"]["inputs"]
-    with pytest.raises(ramerge.WeightsError, match="recorded of another model than code or the base"):
+    with pytest.raises(ramerge.WeightsError, match="gathered from another model than code or the base"):
         ramerge.merge(recipe, tmp_path / "other")

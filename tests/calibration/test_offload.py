@@ -107,7 +107,7 @@ def test_what_it_takes_is_said_before_anything_is_loaded(
     monkeypatch.setattr(LiveModel, "__init__", lambda *_: pytest.fail("loads a model"))
     found = estimate_calibration(recipe, settings=SETTINGS)
     assert (found.model_bytes, found.device_bytes, found.importance_bytes) == (4 * 372_576, 4 * 372_576, 0)
-    assert record.rows == 7 and found.rows_bytes == 7 * found.row_bytes
+    assert record.rows == 7 and found.rows_bytes == 7 * 3840
     assert 0 < rows - found.rows_bytes < 5000  # the header, and how much rows count
     assert found.prompts == {"add": 4, "sort": 4}
     assert record.tokens <= found.tokens["add"] <= record.tokens + 4 * 8
@@ -139,7 +139,23 @@ def test_inputs_of_models_of_half_a_billion_and_of_seven(
         SimpleNamespace(name=name, base=SimpleNamespace(is_float=True, shape=shape)) for name, shape in shapes.items()
     ]
     plan: Any = SimpleNamespace(tensors=tensors)
-    assert estimate.row_bytes(plan) / 1e6 == pytest.approx(megabytes, abs=0.005)
+    assert estimate.rows_bytes(plan, 1) / 1e6 == pytest.approx(megabytes, abs=0.005)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_experts_share_a_budget(*, stacked: bool) -> None:
+    """Of a model of 30B, whose experts see most tokens eight times."""
+    down, up = ((128, 2048, 768), (128, 1536, 2048)) if stacked else ((2048, 768), (768, 2048))
+    names = [""] if stacked else [f".{expert}" for expert in range(128)]
+    shapes = {f"model.layers.{n}.mlp.experts{each}.down_proj": down for n in range(48) for each in names}
+    shapes |= {f"model.layers.{n}.mlp.experts{each}.gate_up_proj": up for n in range(48) for each in names}
+    tensors = [
+        SimpleNamespace(name=name, base=SimpleNamespace(is_float=True, shape=shape)) for name, shape in shapes.items()
+    ]
+    plan: Any = SimpleNamespace(tensors=tensors)
+    width = 2048 + (2048 if stacked else 768)  # which side of a stack is that of the inputs is not known
+    assert estimate.rows_bytes(plan, 256) == 48 * 128 * 32 * width * 2
+    assert estimate.rows_bytes(plan, 256) < 3e9
 
 
 def test_from_the_command_line(recipe: dict[str, Any], tmp_path: Path) -> None:
@@ -149,7 +165,7 @@ def test_from_the_command_line(recipe: dict[str, Any], tmp_path: Path) -> None:
     done = command(*words, str(tmp_path / "out"))
     assert done.returncode == 0, done.stderr
     assert "model       1.5 MB" in done.stdout and done.stdout.endswith("nothing was loaded (--dry-run)\n")
-    assert json.loads(command(*words, "--json", str(tmp_path / "out")).stdout)["row_bytes"] == 3840
+    assert json.loads(command(*words, "--json", str(tmp_path / "out")).stdout)["rows_bytes"] == 256 * 3840
     assert not (tmp_path / "out").exists()
     wrong = command(*words, "--device-memory", "much", str(tmp_path / "out"))
     assert wrong.returncode == 2 and "device_memory: 'much' is not a size" in wrong.stderr

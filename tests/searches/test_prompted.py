@@ -196,7 +196,9 @@ def test_what_is_gathered_belongs_to_its_models_and_prompts(asked: dict[str, str
     assert ramerge.gather(recipe)["code"] not in (first, second)
 
 
-@pytest.mark.parametrize("name", ["inputs.safetensors", "inputs.json", "replies.jsonl", "calibration.json"])
+@pytest.mark.parametrize(
+    "name", ["inputs.safetensors", "inputs.json", "model.json", "replies.jsonl", "calibration.json"]
+)
 def test_damage_in_the_cache_is_repaired(name: str, asked: dict[str, str], own_cache: Path) -> None:
     recipe = {"base": "base", "agents": {"code": "coder"}, "prompts": {"code": asked["code"]}}
     file = ramerge.gather(recipe)["code"] / name

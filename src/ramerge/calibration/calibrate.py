@@ -36,13 +36,13 @@ from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock
-from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
+from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
 from ramerge.sdk.machine import called, choose_device, install, missing, read_limits
 from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
-from ramerge.sdk.records import digest_of
+from ramerge.sdk.records import digests_of
 from ramerge.sdk.tensors import Files, Reader, Tensor
 from ramerge.sdk.text import RECORD, dumped, quoted, unknown
 from ramerge.sdk.text import read as read_json
@@ -358,10 +358,11 @@ class _Gathering:
         """Gather an agent, unless its folder is there and fits."""
         plan = self.base.plan_of(model, name)
         with Files(plan.files) as files:
-            weights = digest_of([tensor.sources[0].tensor for tensor in plan.tensors], Reader(files))
-            is_base = self.settings.source == "base"
-            recorded_of = digest_of([tensor.base for tensor in plan.tensors], Reader(files)) if is_base else weights
-        fingerprint = self._fingerprint(weights + recorded_of, prompts)
+            own = {tensor.parts[0].name: tensor.sources[0].tensor for tensor in plan.tensors}
+            base = {tensor.parts[0].name: tensor.base for tensor in plan.tensors}
+            weights = digests_of(own, Reader(files))
+            of_base = digests_of(base, Reader(files)) if self.settings.source == "base" else {}
+        fingerprint = self._fingerprint([weights, of_base], prompts)
         folder = self.out / name
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
             advance(self._passes * len(prompts))
@@ -388,10 +389,10 @@ class _Gathering:
         advance((len(replies) - len(seen)) * (self._passes - 1))
         notes = self._notes(speaker, prompts, replies)
         seconds = time.monotonic() - began
-        record = self._record(name, weights, fingerprint, replies, recorded, importances, notes, seconds)
-        record = _write(folder, weights, record, replies, recorded, overwrite=self.options.overwrite)
+        record = self._record(name, fingerprint, replies, recorded, importances, notes, seconds)
+        record = _write(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
-            _write_importances(folder / IMPORTANCES, [tensor.base for tensor in plan.tensors], importances)
+            _write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
         self._journal(name).unlink(missing_ok=True)
         return record
 
@@ -449,13 +450,13 @@ class _Gathering:
     def _journal(self, name: str) -> Path:
         return self.out / f".{name}.{REPLIES}"
 
-    def _fingerprint(self, weights: str, prompts: Sequence[Prompt]) -> str:
+    def _fingerprint(self, weights: Sequence[Mapping[str, str]], prompts: Sequence[Prompt]) -> str:
         said = [(prompt.key, [asdict(reply) for reply in prompt.replies]) for prompt in prompts]
         settings = {**asdict(self.settings), "device": "", "device_memory": "", "batch": 0, "right_at": None}
         settings["reward"] = (
             digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
         )
-        return hashlib.sha256(repr((3, weights, said, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((4, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _notes(self, speaker: Speaker, prompts: Sequence[Prompt], replies: Sequence[Exchange]) -> list[str]:
         """Remarks for the user on an agent's prompts and replies."""
@@ -477,7 +478,6 @@ class _Gathering:
     def _record(
         self,
         name: str,
-        digest: str,
         fingerprint: str,
         replies: Sequence[Exchange],
         recorded: RecordedInputs | None,
@@ -488,7 +488,6 @@ class _Gathering:
         return CalibrationRecord(
             ramerge_version=__version__,
             agent=name,
-            model=digest,
             fingerprint=fingerprint,
             prompts=len(replies),
             held_out=sum(each.held_out for each in replies),
@@ -580,7 +579,7 @@ def _digest_of(path: Path) -> str:
 
 def _write(
     folder: Path,
-    digest: str,
+    model: Mapping[str, str],
     record: CalibrationRecord,
     replies: Sequence[Exchange],
     recorded: RecordedInputs | None,
@@ -590,16 +589,16 @@ def _write(
     """Write the folder of an agent but for its importances; the record with the files' digests."""
     with build_output(folder, overwrite=overwrite) as staging:
         if recorded is not None:
-            _write_inputs(staging, digest, recorded)
+            _write_inputs(staging, model, recorded)
         staging.write(REPLIES, to_lines(replies))
-        names = [REPLIES, *([_INPUTS_FILE, PLACES] if recorded is not None else [])]
+        names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if recorded is not None else [])]
         digests = {name: _digest_of(staging.folder / name) for name in names}
         record = replace(record, digests=digests)
         staging.write(CALIBRATION, record.to_json())
     return record
 
 
-def _write_inputs(staging: StagingDir, digest: str, recorded: RecordedInputs) -> None:
+def _write_inputs(staging: StagingDir, model: Mapping[str, str], recorded: RecordedInputs) -> None:
     tensors: dict[str, Any] = {
         **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
         **recorded.weights,
@@ -611,11 +610,13 @@ def _write_inputs(staging: StagingDir, digest: str, recorded: RecordedInputs) ->
             if each.size:
                 writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
         writer.finish()
-    places = {"model": digest, "inputs": dict(recorded.places), "transposed": list(recorded.transposed)}
-    staging.write(PLACES, dumped(places))
+    staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
+    staging.write(MODEL, dumped({"digests": dict(model)}))
 
 
-def _write_importances(folder: Path, tensors: Sequence[Tensor], importances: Mapping[str, Any]) -> None:
+def _write_importances(
+    folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
+) -> None:
     """Write float32 numbers for each floating-point tensor of a model; 0 for what no training moves."""
     floats = [tensor for tensor in tensors if tensor.is_float]
     shards = shards_of(floats)
@@ -628,5 +629,6 @@ def _write_importances(folder: Path, tensors: Sequence[Tensor], importances: Map
                         writer.write(shard.name, start, values.reshape(-1).view("uint8"))
             writer.finish()
         write_index(staging, shards, floats)
-        digests = {shard.name: _digest_of(staging.folder / shard.name) for shard in shards}
+        staging.write(MODEL, dumped({"digests": dict(model)}))
+        digests = {name: _digest_of(staging.folder / name) for name in (MODEL, *(shard.name for shard in shards))}
         staging.write(_DIGESTS, dumped(digests))

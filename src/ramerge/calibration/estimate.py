@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ramerge import PlanError
+from ramerge.calibration.experts import number_of, rows_of_each
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.formats import read_json
+from ramerge.sdk.formats import name_of, read_json
 from ramerge.sdk.machine import called, machine, parse_size
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.tensors import EMBEDDINGS, HEADS, text_configs
@@ -36,7 +37,6 @@ class CalibrationEstimate:
         model_bytes: of the weights.
         device_bytes: of the weights that stay on the device; the others stay in main memory.
         importance_bytes: of the importances while they are summed; 0 if none are asked for.
-        row_bytes: of the recorded inputs of one token.
         rows_bytes: of the recorded inputs of one agent.
         prompts: by agent, how many are drawn.
         tokens: by agent, how many prompts and replies have at most, without what a chat template adds.
@@ -47,7 +47,6 @@ class CalibrationEstimate:
     model_bytes: int
     device_bytes: int
     importance_bytes: int
-    row_bytes: int
     rows_bytes: int
     prompts: Mapping[str, int]
     tokens: Mapping[str, int]
@@ -61,11 +60,7 @@ class CalibrationEstimate:
             ("device", f"{self.device}, {self.dtype}"),
             ("model", decimal(self.model_bytes) + (f", of which {decimal(away)} stay in main memory" if away else "")),
             *([("importances", decimal(self.importance_bytes))] if self.importance_bytes else []),
-            *(
-                [("inputs", f"at most {decimal(self.rows_bytes)} an agent, {decimal(self.row_bytes)} a token")]
-                if self.rows_bytes
-                else []
-            ),
+            *([("inputs", f"at most {decimal(self.rows_bytes)} an agent")] if self.rows_bytes else []),
             *(
                 (f"agent {name}", f"{count:,} prompts, at most {self.tokens[name]:,} tokens with their replies")
                 for name, count in self.prompts.items()
@@ -97,7 +92,6 @@ def estimate(
     size = model_bytes(plan, dtype)
     importances = importance_bytes(plan, settings)
     budget = budget_of(size, importances, settings, device)
-    row = row_bytes(plan) if settings.gathers("inputs") else 0
     most = positions(plan)
     return CalibrationEstimate(
         device=called(device),
@@ -105,8 +99,7 @@ def estimate(
         model_bytes=size,
         device_bytes=size if budget is None else min(size, budget),
         importance_bytes=importances,
-        row_bytes=row,
-        rows_bytes=row * settings.rows,
+        rows_bytes=rows_bytes(plan, settings.rows) if settings.gathers("inputs") else 0,
         prompts={name: len(each) for name, each in prompts.items()},
         tokens={name: sum(_tokens(one, settings.max_new, most) for one in each) for name, each in prompts.items()},
     )
@@ -122,17 +115,24 @@ def importance_bytes(plan: MergePlan, settings: CalibrationSettings) -> int:
     return _IMPORTANCE_BYTES * plan.parameters_count if settings.gathers("importance") else 0
 
 
-def row_bytes(plan: MergePlan) -> int:
-    """Bytes of the recorded inputs of one token at most; layers that are known to see the same share them.
+def rows_bytes(plan: MergePlan, rows: int) -> int:
+    """Bytes of the recorded inputs of so many tokens at most; layers that are known to see the same share them.
 
-    Of experts, each counts: how many of them see a token is not known.
+    Of a tensor that stacks experts, the longer side of each counts: which is that of its inputs is not known.
     """
-    widths = {
-        _SHARED.sub(".shared.", tensor.name): tensor.base.shape[-1]
-        for tensor in plan.tensors
-        if tensor.base.is_float and len(tensor.base.shape) == 2 and not tensor.name.endswith((*EMBEDDINGS, *HEADS))
-    }
-    return _ROW_ITEM_BYTES * sum(widths.values())
+    shapes: dict[str, tuple[int, ...]] = {}
+    for tensor in plan.tensors:
+        shape, name = tensor.base.shape, _SHARED.sub(".shared.", tensor.name)
+        if not tensor.base.is_float or tensor.name.endswith((*EMBEDDINGS, *HEADS)):
+            continue
+        if len(shape) == 2:
+            shapes[name] = shape[-1:]
+        elif len(shape) == 3:
+            shapes |= {name_of(name, expert): shape[1:] for expert in range(shape[0])}
+    few = rows_of_each(rows, shapes)
+    return _ROW_ITEM_BYTES * sum(
+        max(shape) * (rows if number_of(name) is None else few) for name, shape in shapes.items()
+    )
 
 
 def positions(plan: MergePlan) -> int | None:

@@ -8,7 +8,6 @@ memory that it shares with what the checkpoint's names stand for, and whether it
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,10 +19,10 @@ from torch.overrides import TorchFunctionMode
 from typing_extensions import override
 
 from ramerge import WeightsError
+from ramerge.calibration.experts import number_of, rows_of_each
 from ramerge.calibration.live import LiveModel
 from ramerge.sdk.formats import expert_of, name_of
 
-_EXPERT = re.compile(r"\.experts\.|\]$")
 _PRODUCTS = {
     torch.matmul: (0, 1),
     torch.Tensor.matmul: (0, 1),
@@ -70,7 +69,7 @@ class _Site:
 
     @property
     def is_expert(self) -> bool:
-        return _EXPERT.search(self.names[0]) is not None
+        return number_of(self.names[0]) is not None
 
     @property
     def rows(self) -> int:
@@ -85,14 +84,13 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
     Args:
         live: the model.
         names: of the tensors that the checkpoint has; transformers knows most under several names.
-        most: rows of an expert.
+        most: rows that are recorded.
         seed: of the choice.
     """
 
     def __init__(self, live: LiveModel, names: Container[str], most: int, seed: int) -> None:
         super().__init__()
         self._offloaded = live.offloaded
-        self._most = most
         self._seed = seed
         self._stored: dict[int, list[_Stored]] = {}
         self._transposed: set[str] = set()
@@ -105,6 +103,7 @@ class InputRecorder(TorchFunctionMode):  # type: ignore[misc]  # torch is not ty
             memory = target.untyped_storage().data_ptr()
             if name in names and memory not in excluded:
                 self._stored.setdefault(memory, []).extend(_matrices(name, target))
+        self._most = rows_of_each(most, (each.name for stored in self._stored.values() for each in stored))
         self._sites: dict[tuple[int, int, int], _Site] = {}
         self._last: tuple[torch.Tensor, _Site] | None = None
         self._positions = torch.empty(0, dtype=torch.long)

@@ -185,7 +185,6 @@ class CalibrationRecord:
 
     Attributes:
         agent: its name.
-        model: a digest of samples of its weights, by which a merge knows it again.
         fingerprint: of model, prompts and settings.
         prompts: how many there are.
         held_out: prompts that no statistic has seen.
@@ -209,7 +208,6 @@ class CalibrationRecord:
 
     ramerge_version: str
     agent: str
-    model: str
     fingerprint: str
     prompts: int
     held_out: int

@@ -12,7 +12,7 @@ from ramerge.core.formats.files import check_files, check_index, opened_each, re
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.open import open_checkpoint, open_stacked
 from ramerge.core.formats.peft import CONFIG
-from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, PLACES, expert_of, name_of
+from ramerge.core.formats.recorded import CALIBRATION, IMPORTANCES, MODEL, PLACES, expert_of, name_of
 from ramerge.core.formats.registry import by_priority
 from ramerge.core.formats.safetensors import INDEX, ONE_FILE
 from ramerge.core.formats.sidecars import companion_files, companions_of
@@ -23,6 +23,7 @@ __all__ = [
     "CONFIG",
     "IMPORTANCES",
     "INDEX",
+    "MODEL",
     "ONE_FILE",
     "PLACES",
     "PREFIX",

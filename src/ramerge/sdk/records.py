@@ -7,8 +7,8 @@
 """
 
 from ramerge.cli.summary import summary
+from ramerge.core.engine.gathered_from import digests_of
 from ramerge.core.engine.record import read_record, read_sweep
-from ramerge.core.engine.recorded import digest_of
 from ramerge.core.foundation.typedjson import read_model, to_model
 
-__all__ = ["digest_of", "read_model", "read_record", "read_sweep", "summary", "to_model"]
+__all__ = ["digests_of", "read_model", "read_record", "read_sweep", "summary", "to_model"]

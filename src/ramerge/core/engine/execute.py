@@ -7,10 +7,10 @@ from collections.abc import Callable
 from contextlib import closing
 
 from ramerge.core.engine.executors.executor import Executor
+from ramerge.core.engine.gathered_from import refuse_other_models
 from ramerge.core.engine.outputs import OutputKind, open_output
 from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import Record
-from ramerge.core.engine.recorded import refuse_other_models
 from ramerge.core.engine.sidecars import records_of
 from ramerge.core.engine.sinks import InMemorySink, MergedTensor
 from ramerge.core.engine.warn import inspect, refuse_wrong_models

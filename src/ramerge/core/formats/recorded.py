@@ -1,11 +1,13 @@
-"""Recorded inputs of linear layers: a folder of safetensors files, and `inputs.json`, which says whose inputs they are.
+"""What `ramerge calibrate` gathers of a model: recorded inputs of linear layers, importances, and of which model.
+
+Recorded inputs are a folder of safetensors files, and `inputs.json`, which says whose inputs they are:
 
     {"inputs": {"model.layers.0.self_attn.q_proj.weight": ["rows.0", "weights"], ...}, "transposed": [...], ...}
 
 Each weight is mapped to a tensor of rows, shape (tokens, width), and to one of how much each row counts, shape
 (tokens,). Weights that see the same inputs, as q, k and v do, share their rows. Expert 3 of a tensor that stacks those
 of all experts is `NAME[3]`. `transposed` lists the weights that are stored as (in, out): `NAME` for all experts of a
-tensor. `ramerge calibrate` writes them.
+tensor. `model.json` maps each tensor of the model to a digest (`engine.gathered_from`).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.storage.location import Location
 
 PLACES = "inputs.json"
+MODEL = "model.json"
 _EXPERT = re.compile(r"(.+)\[(0|[1-9]\d{0,8})\]")
 CALIBRATION = "calibration.json"
 """The record of what `ramerge calibrate` has gathered of an agent, in its folder."""
@@ -74,15 +77,19 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
     }
 
 
-def read_model(folder: Location) -> str | None:
-    """The digest of the model that inputs were recorded of (`engine.recorded`); None if the folder does not state it.
+def read_digests(folder: Location) -> dict[str, str] | None:
+    """A digest for each tensor of the model that inputs or importances come from; None if the folder has none.
 
     Raises:
-        CheckpointError: as for `read_places`.
+        CheckpointError: the file is wrong.
     """
-    path = folder / PLACES
-    model = read_json(path).get("model") if path.exists() else None
-    return model if isinstance(model, str) else None
+    path = folder / MODEL
+    if not path.exists():
+        return None
+    digests = read_json(path).get("digests")
+    if not isinstance(digests, dict) or not all(isinstance(each, str) for each in digests.values()):
+        raise CheckpointError(f"{path}: digests must map each tensor to a text; run `ramerge calibrate` again")
+    return digests
 
 
 def _is_pair(value: object) -> bool:

@@ -1,0 +1,36 @@
+"""How many rows of inputs are kept of an expert: all experts of a layer share a budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from ramerge.sdk.formats import expert_of
+
+_NUMBERED = re.compile(r"\.experts\.(\d+)\.")
+_LAYERS = 16
+"""All experts of a layer keep at most so many times the rows of a layer that every token passes."""
+
+
+def number_of(name: str) -> int | None:
+    """An expert's number in its layer, from the name of one of its weights; None for other weights."""
+    if (stacked := expert_of(name)) is not None:
+        return stacked[1]
+    found = _NUMBERED.search(name)
+    return int(found[1]) if found else None
+
+
+def rows_of_each(rows: int, names: Iterable[str]) -> int:
+    """Rows of an expert at most, at least one.
+
+    Args:
+        rows: of a layer that every token passes.
+        names: of a model's weights.
+
+    Example:
+        >>> from ramerge.calibration.experts import rows_of_each
+        >>> rows_of_each(256, [f"model.layers.0.mlp.experts.{number}.up_proj.weight" for number in range(128)])
+        32
+    """
+    experts = 1 + max((number for name in names if (number := number_of(name)) is not None), default=0)
+    return min(rows, max(_LAYERS * rows // experts, 1))

@@ -1,0 +1,86 @@
+"""Whether recorded inputs and importances come from the models that are merged: digests of samples of the weights."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from ramerge.core.formats.recorded import MODEL, PLACES, read_digests
+from ramerge.core.foundation.dtypes import itemsize
+from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.planning.findings import key_of
+from ramerge.core.planning.model import MergePlan
+from ramerge.core.tensors.reader import Files, Reader
+from ramerge.core.tensors.tensor import Tensor
+
+_TENSORS = 4096
+"""At most so many tensors of a model are compared, evenly spread."""
+_PIECES, _ELEMENTS = 4, 128
+"""Of each, so many pieces of so many elements are sampled, evenly spread."""
+
+
+def digests_of(tensors: Mapping[str, Tensor], reader: Reader) -> dict[str, str]:
+    """A digest of shape, dtype and samples of each floating-point tensor of a model.
+
+    Args:
+        tensors: of the model, by the base's names.
+        reader: reads them.
+
+    Raises:
+        CheckpointError: a file cannot be read.
+    """
+    return {name: _digest(one, reader) for name, one in sorted(tensors.items()) if one.is_float and one.elements}
+
+
+def _digest(tensor: Tensor, reader: Reader) -> str:
+    digest = hashlib.sha256(repr((tensor.shape, tensor.usual_dtype)).encode())
+    count = min(tensor.elements, _ELEMENTS)
+    for piece in range(_PIECES):
+        # two elements of a 16-bit format share a word
+        start = (tensor.elements - count) * piece // (_PIECES - 1) // 2 * 2
+        sample = np.zeros(count * itemsize(tensor.dtype), np.uint8)
+        reader.read(tensor, start, start + count, sample)
+        digest.update(sample.tobytes())
+    return digest.hexdigest()[:32]
+
+
+def refuse_other_models(plan: MergePlan) -> None:
+    """Refuse recorded inputs and importances that were gathered from other weights than those that are merged.
+
+    What was given in memory has no file that could say it, and importances from elsewhere need none.
+
+    Raises:
+        WeightsError: some were; all are listed.
+        CheckpointError: a file cannot be read.
+    """
+    with Files(plan.files) as files:
+        if problems := list(_problems(plan, Reader(files))):
+            raise WeightsError(problems)
+
+
+def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
+    stored = {name: side for name, side in plan.sides.items() if side.written not in plan.recipe.document.models}
+    if not stored:
+        return
+    own: Mapping[str, dict[str, Tensor]] = defaultdict(dict)
+    for tensor in plan.tensors:
+        for source in tensor.originals or tensor.sources:
+            if not source.is_importance:
+                own[source.owner].setdefault(tensor.parts[0].name, source.tensor)
+    for name, side in stored.items():
+        digests = read_digests(side.folder)
+        if digests is not None:
+            shared = sorted(digests.keys() & own[name].keys() & own["base"].keys())
+            compared = shared[:: -(-len(shared) // _TENSORS) or 1]
+            if all(digests[one] in (_digest(own[owner][one], reader) for owner in (name, "base")) for one in compared):
+                continue
+            text = f"was gathered from another model than {name} or the base (was it trained on since?);"
+        elif (side.folder / PLACES).exists():
+            text = f"has no {MODEL}, which says from which model the inputs were recorded;"
+        else:
+            continue
+        text = f"{side.folder}: {text} run `ramerge calibrate` again"
+        yield plan.recipe.document.where(key_of(name), text)
