@@ -18,9 +18,10 @@ import ramerge
 from ramerge.core.foundation.errors import EvaluationError, PlanError, RecipeError
 from ramerge.core.recipe.document import Document
 from ramerge.demo.run import AGENTS
+from ramerge.report.extra import missing_libraries
 from ramerge.searches import run
 from ramerge.searches.folder import Folder
-from ramerge.searches.report.write import can_render, render
+from ramerge.searches.page import render
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import SearchRequest, search
 from ramerge.searches.scores import Objective, ScoreFailedError, Split
@@ -310,10 +311,10 @@ def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: 
 
 
 def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
-    """`selection.report.charts`: a figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
-    if not can_render():
+    """A figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
+    if missing_libraries():
         unavailable("the page's libraries are not here")
-    from ramerge.searches.report.charts import figures_of
+    from ramerge.searches.charts import figures_of
 
     def returns(model: Path, _: Split) -> Any:
         r = fingerprint(model)["parameters"].get("r", 0.2)
@@ -331,7 +332,7 @@ def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_points_findings_and_recipe(tmp_path: Path) -> None:
-    if not can_render():
+    if missing_libraries():
         unavailable("the page's libraries are not here")
 
     def returns(model: Path, split: Split) -> Any:

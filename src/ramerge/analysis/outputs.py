@@ -12,9 +12,10 @@ import click
 
 from ramerge import Options, RecipeError
 from ramerge.analysis.recommend import Recommendation, recommend, summary
-from ramerge.analysis.report.write import figure_files, render, require_extra
+from ramerge.analysis.report.write import figure_files, render
 from ramerge.analysis.results import Analysis
 from ramerge.analysis.tables import csv_files
+from ramerge.report.extra import require_extra
 from ramerge.sdk.commands import say
 from ramerge.sdk.files import STANDARD_OUTPUT, check_beside, check_file, write_texts
 from ramerge.sdk.flags import is_model, words_of

@@ -14,7 +14,6 @@ from ramerge.core.foundation.extras import frame, install, missing
 from ramerge.core.foundation.limits import ResourceLimits, parse_size, read_limits
 from ramerge.core.foundation.machine import peak_memory, processors
 from ramerge.core.foundation.pool import map_in_threads
-from ramerge.core.foundation.styles import page_styles
 
 __all__ = [
     "ResourceLimits",
@@ -26,7 +25,6 @@ __all__ = [
     "map_in_threads",
     "missing",
     "one_blas_thread",
-    "page_styles",
     "parse_size",
     "peak_memory",
     "processors",

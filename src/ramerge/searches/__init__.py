@@ -9,5 +9,5 @@ functions, child       a score that is a Python function, in a process of its ow
 served                 a score that is suites of `ramerge eval`, asked on a server that is kept running
 study                  Optuna: samplers, and the journal from which a search resumes
 folder, results        the folder OUT; what `search.json` holds
-text, report/          a table for the terminal; the page
+text, page, charts      a table for the terminal; the page and its figures
 """

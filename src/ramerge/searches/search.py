@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramerge import EvaluationError, Options, Progress, RecipeError
+from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
 from ramerge.sdk.machine import install
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method
@@ -17,8 +18,8 @@ from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, open_recipe
 from ramerge.searches import run
 from ramerge.searches.arguments import check_arguments
 from ramerge.searches.functions import CallableScorer, FunctionScorer
+from ramerge.searches.page import render
 from ramerge.searches.prompted import LOWER, AgreementScorer, Prompted, prompted, usual_branches, usual_space
-from ramerge.searches.report.write import can_render, render
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Branches, Listener, MakeScorer, SearchProgress, SearchRequest
 from ramerge.searches.scores import WORST, Objective
@@ -219,7 +220,7 @@ def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> Ma
 
 def _with_page(result: SearchResult, folder: Path) -> SearchResult:
     """The result, after its page is written; with a note where that cannot be."""
-    if not can_render():
+    if missing_libraries():
         note = f"a page, search.html, needs libraries that are not here: {install('report')}"
         return replace(result, notes=(*result.notes, note))
     write_file(folder / "search.html", render(result, (folder / "recipe.yaml").read_text(encoding="utf-8")))

@@ -193,7 +193,7 @@ def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, q
     elif not quiet and page != STANDARD_OUTPUT:
         say(lines_of(found))
     if page is not None:
-        from ramerge.soups.report.write import render
+        from ramerge.soups.page import render
 
         write_texts([(page, render(found))])
 

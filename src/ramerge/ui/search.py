@@ -12,7 +12,7 @@ from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.recipes import models_of
-from ramerge.searches.report.charts import figures_of
+from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views

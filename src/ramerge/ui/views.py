@@ -12,9 +12,9 @@ from importlib.resources import files
 from markupsafe import Markup, escape
 from rich.filesize import decimal
 
-from ramerge.analysis.report.charts import Figure
-from ramerge.analysis.report.page import table as table
-from ramerge.sdk.machine import page_styles
+from ramerge.report.figures import Figure
+from ramerge.report.page import table as table
+from ramerge.report.styles import page_styles
 from ramerge.sdk.plans import ModelHeader
 from ramerge.sdk.text import one_line
 from ramerge.ui.jobs import DONE, FAILED, RUNNING, Job, command_line

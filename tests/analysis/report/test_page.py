@@ -286,6 +286,6 @@ def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [report.render, lambda values: report.figure_files(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "find_spec", lambda name: None if name == "vl_convert" else object())
+    monkeypatch.setattr("ramerge.report.extra.find_spec", lambda name: None if name == "vl_convert" else object())
     with pytest.raises(RecipeError, match=re.escape(f"(vl-convert): {install('report')}")):
         write(shipped())

@@ -2,82 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-import vl_convert
 
 from ramerge.analysis.cells import OUTSIDE
 from ramerge.analysis.report import rows
-from ramerge.analysis.report.rows import Row, Values
+from ramerge.analysis.report.rows import Values
 from ramerge.analysis.roles import ROLES
-from ramerge.sdk.text import enumerated, visible
+from ramerge.report.figures import AGENT_COLORS, BLUE, GREEN, INK, SKY, VERMILION, Figure
+from ramerge.sdk.text import enumerated
 
-VEGA_LITE = ".".join(alt.SCHEMA_VERSION.lstrip("v").split(".")[:2])
-"""The version of Vega-Lite that the charts are written in."""
-
-# Okabe and Ito's colors for all kinds of sight, black left out because charts stand on black paper too.
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, YELLOW = [
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#F0E442",
-]
-GRAY = "#999999"
-AGENT_COLORS = [BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GRAY, YELLOW]
-
-# A column of a two-column paper, 3.33 inches, in CSS pixels; PNG at four times that, 384 dots an inch.
-_COLUMN, _SCALE = 320, 4
-_INK = "currentColor"
 _DASHES = [[1, 0], [8, 4], [4, 4], [2, 3], [12, 6], [8, 3, 2, 3], [6, 8], [1, 4]]
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A chart over the rows that are named `rows` in it.
-
-    Attributes:
-        name: of files, and the id in the page.
-        title: a few words.
-        caption: what is shown, and how to read it.
-        text: the same figure as a sentence, for those who cannot see it.
-    """
-
-    name: str
-    title: str
-    caption: str
-    text: str
-    chart: alt.Chart | alt.LayerChart | alt.FacetChart
-    rows: Sequence[Row]
-
-    def spec(self, font: int, **sizes: Any) -> dict[str, Any]:
-        """Vega-Lite, with `font` as the size of text in pixels."""
-        fit = alt.AutoSizeParams(type="fit-x", contains="padding")
-        spec: dict[str, Any] = self.chart.properties(description=self.text, autosize=fit, **sizes).to_dict()
-        spec["datasets"] = {**spec.get("datasets", {}), "rows": list(self.rows)}
-        shown: dict[str, Any] = visible(spec | {"config": _config(font)})
-        return shown
-
-    def svg(self, font: int = 11, width: int = 340) -> str:
-        """The figure as SVG, in the color of the text around it."""
-        spec = json.dumps(self.spec(font, width=width))
-        return str(vl_convert.vegalite_to_svg(spec, vl_version=VEGA_LITE))
-
-    def files(self, folder: Path) -> Iterator[tuple[Path, bytes]]:
-        """PNG and SVG, one column wide."""
-        spec = self.spec(9, width=_COLUMN)
-        spec["background"] = "white"
-        text = json.dumps(spec)
-        yield folder / f"{self.name}.png", vl_convert.vegalite_to_png(text, vl_version=VEGA_LITE, scale=_SCALE)
-        yield folder / f"{self.name}.svg", vl_convert.vegalite_to_svg(text, vl_version=VEGA_LITE).encode()
 
 
 def page_figures(analysis: Values) -> list[Figure]:
@@ -105,32 +43,6 @@ def paper_figures(analysis: Values) -> list[Figure]:
 
 def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent"
-
-
-def _config(font: int) -> dict[str, Any]:
-    """Ink is the color of the text around: light or dark on the page, black in a file."""
-    ink = {"labelColor": _INK, "titleColor": _INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
-    lines = {"domainColor": _INK, "tickColor": _INK, "gridColor": _INK, "gridOpacity": 0.12, "domainOpacity": 0.5}
-    return {
-        "font": "system-ui, 'Liberation Sans', Arial, sans-serif",
-        "background": None,
-        "view": {"stroke": None},
-        "axis": {**ink, **lines, "tickOpacity": 0.5, "labelLimit": 7 * font, "titlePadding": font / 2},
-        "axisX": {"labelOverlap": "parity", "labelFlush": False, "labelSeparation": font / 2},
-        "legend": {
-            **ink,
-            "orient": "top",
-            "offset": 6,
-            "title": None,
-            "labelLimit": 8 * font,
-            "symbolType": "square",
-            "rowPadding": 4,
-        },
-        "text": {"color": _INK, "fontSize": font},
-        "rule": {"color": _INK},
-        "line": {"strokeWidth": 2},
-        "point": {"filled": True, "size": 40},
-    }
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -262,7 +174,7 @@ def update_sizes(analysis: Values) -> Figure:
     )
     boundary = alt.Chart(alt.InlineData(values=[{"middle": -1, "from": first, "words": "half a unit"}]))
     chart = alt.layer(
-        boundary.mark_rect(opacity=0.08, color=_INK).encode(x=alt.X("from:Q"), x2="middle"),
+        boundary.mark_rect(opacity=0.08, color=INK).encode(x=alt.X("from:Q"), x2="middle"),
         boundary.mark_rule(strokeDash=[4, 3]).encode(x="middle:Q"),
         boundary.mark_text(align="left", dx=4, baseline="top").encode(x="middle:Q", y=alt.value(2), text="words:N"),
         lines.mark_line(interpolate="step").encode(strokeDash=_dashes(names)),
@@ -396,7 +308,7 @@ def core_lines(analysis: Values) -> Figure:
     lines = _on("rows").encode(
         x=alt.X("layer:O", title="layer", sort=None, axis=alt.Axis(labelAngle=0)),
         y=alt.Y("coefficient:Q", title="coefficient", scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
-        color=_colors("agent", names, [*AGENT_COLORS[: len(names) - 1], _INK], "stroke"),
+        color=_colors("agent", names, [*AGENT_COLORS[: len(names) - 1], INK], "stroke"),
         tooltip=_tips("agent:N", "layer:O", "coefficient:Q"),
     )
     drawn = lines.mark_line().encode(strokeDash=_dashes(names))

@@ -8,15 +8,12 @@ as JSON data or through Jinja2's escaping, never as markup or code.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from ramerge import Progress, RecipeError
-from ramerge.sdk.machine import install
+from ramerge import Progress
+from ramerge.report.extra import require_extra
 from ramerge.sdk.progress import Listener, silence
-
-_LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
 
 def render(
@@ -66,16 +63,3 @@ def figure_files(analysis: Mapping[str, Any], folder: Path, listen: Listener = s
         files += figure.files(folder)
     listen(Progress("drawing", len(figures), len(figures), "figures"))
     return files
-
-
-def require_extra() -> None:
-    """Raise RecipeError if a library is missing."""
-    if missing := missing_libraries():
-        raise RecipeError(
-            f"the report needs libraries that are not installed ({', '.join(missing)}): {install('report')}"
-        )
-
-
-def missing_libraries() -> list[str]:
-    """Those of the extra `report` that are not installed."""
-    return [name.replace("_", "-") for name in _LIBRARIES if find_spec(name) is None]

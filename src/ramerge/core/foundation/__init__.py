@@ -4,7 +4,6 @@ errors                        all errors that ramerge raises on purpose
 text, jsontext, typedjson     untrusted text: checked against limits, and made safe to show
 files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
 progress                      events of long work
-styles                        the styles of all pages
 extras                        packages that not every user installs
 pool                          blocks side by side in threads, with their results in order
 machine                       processors, memory, and limits under which libraries fail

@@ -13,7 +13,7 @@ import pandas as pd
 from ramerge import EvaluationError
 from ramerge.evaluation.tables.layouts import RETENTION, TableColumn
 from ramerge.evaluation.tables.scores import Table
-from ramerge.sdk.machine import page_styles
+from ramerge.report.styles import page_styles
 from ramerge.sdk.text import csv_cell, markdown, one_line
 
 NOTHING = "–"

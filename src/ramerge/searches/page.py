@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge.searches.results import SearchResult
 from ramerge.searches.space import spelled
 from ramerge.searches.text import findings, ranking_rows
-
-_LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
-
-
-def can_render() -> bool:
-    """Whether the libraries of the page are here."""
-    return all(find_spec(name) is not None for name in _LIBRARIES)
 
 
 def render(result: SearchResult, recipe: str) -> str:
@@ -25,8 +17,8 @@ def render(result: SearchResult, recipe: str) -> str:
         recipe: the YAML of the best point's recipe.
     """
     from ramerge import __version__
-    from ramerge.analysis.report.page import plain_page
-    from ramerge.searches.report.charts import figures_of
+    from ramerge.report.page import plain_page
+    from ramerge.searches.charts import figures_of
 
     head, rows = ranking_rows(result)
     apart = f"Validation and test: {result.apart}." if result.apart else "Validation and test items are the same."

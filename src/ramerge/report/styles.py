@@ -9,4 +9,4 @@ from importlib.resources import files
 @cache
 def page_styles() -> str:
     """CSS, for light and dark, for screens of all widths, and for paper."""
-    return files("ramerge.core.foundation").joinpath("page.css").read_text(encoding="utf-8")
+    return files("ramerge.report").joinpath("page.css").read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from ramerge.analysis.report.charts import AGENT_COLORS, GRAY, Figure
+from ramerge.report.figures import AGENT_COLORS, GRAY, Figure
 from ramerge.searches.results import SearchResult, TriedPoint
 from ramerge.searches.space import label, spelled
 

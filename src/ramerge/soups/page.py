@@ -7,8 +7,8 @@ from pathlib import Path
 import altair as alt
 
 from ramerge import __version__
-from ramerge.analysis.report.charts import BLUE, GRAY, VERMILION, Figure
-from ramerge.analysis.report.page import plain_page
+from ramerge.report.figures import BLUE, GRAY, VERMILION, Figure
+from ramerge.report.page import plain_page
 from ramerge.soups.straightness import RunStraightness, judged, rows_of
 
 

@@ -1,0 +1,126 @@
+"""A page: a template, its data, and the libraries that show them, in one file."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import vl_convert
+from markupsafe import Markup
+from rich.filesize import decimal
+
+from ramerge.report.figures import VEGA_LITE, Figure
+from ramerge.report.styles import page_styles
+from ramerge.sdk.text import one_line
+
+_HERE = Path(__file__).parent
+_FONT = 12
+
+
+def plain_page(template: Path, figures: Sequence[Figure], **values: Any) -> str:
+    """A page of figures, and of tables that need no script.
+
+    Args:
+        template: extends `frame.html`.
+        figures: the template includes `figures.html`.
+        values: of the template.
+    """
+    script = 'document.documentElement.dataset.ready = "";\n'
+    return scripted_page(environment(template.parent), template.name, figures, script, **values)
+
+
+def scripted_page(
+    templates: jinja2.Environment,
+    name: str,
+    figures: Sequence[Figure],
+    script: str,
+    styles: str = "",
+    libraries: Mapping[str, str] | None = None,
+    data: Mapping[str, Any] | None = None,
+    **values: Any,
+) -> str:
+    """A page as one file. Its policy allows this script only.
+
+    Args:
+        templates: `environment` of the folder of the page's template.
+        name: of the template.
+        figures: the template includes `figures.html`.
+        script: runs after the figures are drawn.
+        styles: besides those of all pages.
+        libraries: JavaScript modules, by the names under which the script imports them.
+        data: what the script reads.
+        values: of the template.
+    """
+    script = (_HERE / "figures.js").read_text(encoding="utf-8") + script
+    specs = {figure.name: figure.spec(_FONT, width="container") for figure in figures}
+    return templates.get_template(name).render(
+        figures=figures,
+        data={"figures": specs, **(data or {})},
+        libraries=_chart_libraries() | dict(libraries or {}),
+        styles=Markup(styles + page_styles()),
+        script=Markup(script),
+        digest=b64encode(sha256(script.encode()).digest()).decode(),
+        **values,
+    )
+
+
+def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table for another page with the same styles; cells are texts, or markup."""
+    module: Any = environment(_HERE).get_template("table.html").module
+    return str(module.table(label, head, rows))
+
+
+@cache
+def _chart_libraries() -> dict[str, str]:
+    """The scripts that draw the charts."""
+    return {"charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)}
+
+
+@cache
+def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...] = ()) -> jinja2.Environment:
+    """Templates of a folder and of this one; filters besides those that all have, by name."""
+    found = jinja2.Environment(
+        loader=jinja2.FileSystemLoader([folder, _HERE]),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        finalize=_shown,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    found.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan": False}
+    found.filters.update(FILTERS | dict(filters))
+    return found
+
+
+def _shown(value: Any) -> Any:
+    """Convert what the template puts out: texts to lines that show as they are. Our own markup is not a text."""
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    return "\n".join(map(one_line, value.split("\n")))
+
+
+def _number(value: float | None) -> str:
+    return "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} = {item}" for key, item in value.items()) or "none"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    return ", ".join(map(str, value))
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "number": _number,
+    "plain": _plain_text,
+    "bytes": decimal,
+    "count": lambda value: f"{value:,}",
+    "seconds": lambda value: f"{value:.1f} s",
+}
+"""Forms of figures."""

@@ -1,1 +1,0 @@
-"""The page of a search: `write` makes it, `charts` holds the figures."""

@@ -1,1 +1,0 @@
-"""How straight a run is, as a page."""
