@@ -25,7 +25,7 @@ _CHUNK = 1 << 21
 _BLOCK = 128
 _SEED = 2601_13572
 # Raise it when the generator changes, so that files of an older one are not taken for the new one's.
-_VERSION = 1
+_VERSION = 2
 # A step where one bf16 unit in the last place is smaller: still larger than RAM's epsilon, 1e-5, after rounding.
 _SMALLEST_STEP = np.float32(2.0**-15)
 
@@ -353,16 +353,16 @@ def tensors_of(shape: Shape) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def _companions(shape: Shape) -> dict[str, Any]:
-    """Configuration, and the smallest tokenizer there can be, which mergekit copies like any other."""
-    words = {"[UNK]": 0, "one": 1, "two": 2}
+    """Configuration, and a tokenizer of two letters, which mergekit copies like any other."""
     return {
         "config.json": _config(shape),
         "tokenizer.json": {
             "version": "1.0",
-            "pre_tokenizer": {"type": "Whitespace"},
-            "model": {"type": "WordLevel", "vocab": words, "unk_token": "[UNK]"},
+            "added_tokens": [],
+            "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+            "model": {"type": "BPE", "vocab": {"!": 0, "a": 1, "b": 2}, "merges": []},
         },
-        "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]"},
+        "tokenizer_config.json": {"tokenizer_class": "Qwen2Tokenizer"},
     }
 
 
