@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -87,6 +88,31 @@ def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit,
     values = [float(cell.split()[0]) for cell in table.locator("td").all_inner_texts()[:3]]
     assert float(worst.inner_text().split()[0]) == min(values) > 90
     opened.wait("pre", has_text="ramerge demo --score base=")
+    scores = opened.wait("table.plain", has_text="Base and task models")
+    rows = [row.inner_text().split()[0] for row in scores.locator("tbody th[scope=row]").all()]
+    assert rows == ["base", "add", "reverse", "sort", "of-the-demo"]
+
+
+def test_each_tab_says_what_comes_next(opened: Visit) -> None:
+    page = opened.page
+    opened.click(DEMO)
+    opened.click("Next: Look: what RL changed in them")
+    opened.click("Analyze")
+    recommended = page.get_by_role("button", name=re.compile("Choose what is recommended"))
+    recommended.wait_for(timeout=120_000)
+    method = recommended.inner_text().split()[-1]
+    recommended.click()
+    opened.click("Next: Choose: a method and its parameters")
+    opened.wait("p", has_text="Plan: ready to merge")
+    assert f"method: {method}" in opened.editor()
+    opened.click("Next: Run: the merge")
+    opened.wait("p", has_text=f"Merges add, reverse and sort by {method} into merged.")
+    opened.wait("pre", has_text=f"ramerge merge --method {method}")
+    for name in ("Stop", "Resume", "Run the list", "Clear the list"):
+        assert not page.get_by_role("button", name=name, exact=True).locator("visible=true").count()
+    opened.click("Next: Compare: the merge with base and agents")
+    opened.click("Next: Share: card, report and upload")
+    assert page.get_by_role("tab", name="Share").get_attribute("aria-selected") == "true"
 
 
 def test_every_tab_is_reached_by_keyboard(opened: Visit) -> None:

@@ -38,9 +38,14 @@ def test_the_worst_task_of_each_merge_is_red() -> None:
         model("<b>sum</b>", code=0.8, tool=0.1),
     ]
     given = GivenRoles("base", {"code": "coder", "tool": "user"}, ["ram", "<b>sum</b>"])
-    html = compare.retention_table(merging.retention(models, given))
+    html = compare.scores_view(models, given)
     assert re.findall(r'class="worst[^"]*">([\d.]+) \[', html) == ["50.0", "20.0"]
     assert "&lt;b&gt;sum&lt;/b&gt;" in html and "<b>" not in html
+    scores = html[html.index("All tasks") :]
+    found = re.findall(r'<th scope="row">(.*?)</th>.*?data-label="code exact"[^>]*>\D*([\d.]+)', scores)
+    assert dict(found) == {
+        "base": "20.00", "coder": "80.00", "user": "20.00", "ram": "40.00", "&lt;b&gt;sum&lt;/b&gt;": "80.00"
+    }  # fmt: skip
 
 
 def test_rewards_of_the_demo_become_retentions() -> None:
@@ -48,7 +53,7 @@ def test_rewards_of_the_demo_become_retentions() -> None:
         name: {task: [float(name == task or name == "merged")] * 9 + [0.0] for task in ("add", "reverse", "sort")}
         for name in ("base", "add", "reverse", "sort", "merged")
     }
-    table = compare._demo_table(rewards, ["merged"])
+    table = merging.retention(*compare._of_demo(rewards, ["merged"]))
     assert table.cells.value[:3].tolist() == [100.0] * 3
     assert "Specialists: add (add), reverse (reverse), sort (sort)." in table.notes
 

@@ -52,6 +52,15 @@ def problems_of(name: str, agents: dict[str, Any], parameters: dict[str, Any]) -
     return ""
 
 
+def test_a_slider_ends_where_values_are_still_usual() -> None:
+    with gr.Blocks(analytics_enabled=False):
+        [usual] = [each.component for each in controls_of(METHODS["ram+"], values_of("ram+"), []) if each.name == "r"]
+        far = {**values_of("ram+"), "r": 4.0}
+        [other] = [each.component for each in controls_of(METHODS["ram+"], far, []) if each.name == "r"]
+    assert (usual.maximum, other.maximum) == (1.0, 4.0)
+    assert usual.info.endswith("; the recipe takes up to 10")
+
+
 def test_parameters_have_the_kind_of_control_that_fits() -> None:
     with gr.Blocks(analytics_enabled=False):
         kinds = {

@@ -78,7 +78,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
         found = [*made.problems, *made.warnings, *made.forecast]
         return (
             views.block(views.listing(found, "warnings")),
-            views.copyable("Plan", made.explain()),
+            views.copyable("Plan" if made.problems else "Plan: ready to merge", made.explain()),
             desk.command(words),
         )
 

@@ -1,4 +1,4 @@
-"""The tab Compare: what merges have kept of each agent's skill."""
+"""The tab Compare: what merges have kept of each agent's skill, and the scores of all models."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.commands import pairs
 from ramerge.evaluation.samples import Model, Samples
 from ramerge.evaluation.tables import merging
+from ramerge.evaluation.tables.build import build as build_table
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
-from ramerge.evaluation.tables.scores import Table
 from ramerge.sdk.machine import install, missing
 from ramerge.searches.serving import SERVERS
 from ramerge.ui import ask, views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
 from ramerge.ui.draft import agents_in
 from ramerge.ui.jobs import DONE, Job
 from ramerge.ui.run import finished, models_of
@@ -33,9 +33,9 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
         score = gr.Button("Score on the demo's tasks", variant="primary")
-        stop = gr.Button("Stop")
+        stop = gr.Button("Stop", visible=False)
     state = html("Progress")
-    table = html("What merges have kept")
+    table = html("Scores")
     command = text_place("Command line")
     job = gr.State(None)
     outputs = [state, table, command, job]
@@ -48,11 +48,11 @@ def build(desk: Desk, recipe: gr.Code) -> None:
             yield views.progress(work), gr.skip(), views.command(work.words), work
         if work.state == DONE:
             merges = list(finished(desk, request))
-            kept = _demo_table(json.loads(work.output), merges)
-            yield views.progress(work), retention_table(kept), views.command(work.words), None
+            kept = scores_view(*_of_demo(json.loads(work.output), merges))
+            yield views.progress(work), kept, views.command(work.words), None
 
     score.click(told(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
-    stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
+    while_running(job, stop)
     if not desk.public:
         with gr.Row():
             info = "for benchmarks and prompts; --serve starts a server"
@@ -67,12 +67,14 @@ def build(desk: Desk, recipe: gr.Code) -> None:
 # --- retention --------------------------------------------------------------------------------------------------------
 
 
-def _demo_table(rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]) -> Table:
-    """Retention of merges on the demo's tasks. The specialist of a task is the agent that is best at it."""
+def _of_demo(
+    rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]
+) -> tuple[list[Model], GivenRoles]:
+    """Scores on the demo's tasks. The specialist of a task is the agent that is best at it."""
     models = [_scored(name, tasks) for name, tasks in rewards.items()]
     agents = [name for name in rewards if name != "base" and name not in merges]
     best = {task.name: max(agents, key=lambda name: sum(rewards[name][task.name])) for task in TASKS}
-    return merging.retention(models, GivenRoles("base" if "base" in rewards else None, best, merges))
+    return models, GivenRoles("base" if "base" in rewards else None, best, merges)
 
 
 def _scored(name: str, tasks: Mapping[str, Sequence[float]]) -> Model:
@@ -84,9 +86,12 @@ def _scored(name: str, tasks: Mapping[str, Sequence[float]]) -> Model:
     return Model(name, None, None, found)
 
 
-def retention_table(kept: Table) -> str:
-    """A table of retentions, each merge's worst task in red."""
-    return views.block(f"<h3>{views.safe(kept.title)}</h3>", table_html(kept, intervals=True))
+def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
+    """Tables of what merges have kept, each one's worst task in red, and of the scores of all models."""
+    tables = merging.retention(models, given), build_table(models, given=given)
+    return "".join(
+        views.block(f"<h3>{views.safe(each.title)}</h3>", table_html(each, intervals=True)) for each in tables
+    )
 
 
 def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox, outputs: Sequence[Any]) -> None:
@@ -151,4 +156,4 @@ def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, lis
     chosen = [word for each in specialists or [] for word in ("--specialist", each)]
     words = ["table", desk.roots.output(folder), "--table", "merging", "--intervals", *chosen]
     given = GivenRoles(specialists=pairs("--specialist", tuple(specialists or [])))
-    return retention_table(merging.retention(read(desk.roots.path(folder)), given)), words
+    return scores_view(read(desk.roots.path(folder)), given), words

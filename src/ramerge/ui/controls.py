@@ -16,6 +16,8 @@ _WIDEST = 1000
 """A range that is wider than this is a field for a number, not a slider."""
 
 _STEP = 0.01
+_REACH = 10
+"""A slider ends at so many times the default, so that what is usual is not at its very beginning."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,9 @@ def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[st
     step = 1 if whole else _STEP
     first = low + step if "exclusiveMinimum" in field else low
     last = high - step if "exclusiveMaximum" in field else high
+    if field["default"] and last > (reach := max(_REACH * abs(field["default"]), value)):
+        about = {**about, "info": f"{about['info']}; the recipe takes up to {last:g}"}
+        last = reach
     return Control(name, gr.Slider(min(first, value), last, value=value, step=step, **about), kind)
 
 

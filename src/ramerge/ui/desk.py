@@ -102,6 +102,12 @@ class Desk:
         shutil.rmtree(self.roots.home / own, ignore_errors=True)
 
 
+def while_running(job: gr.State, stop: gr.Button) -> None:
+    """Show a button that stops a command as long as it runs."""
+    job.change(lambda work: gr.update(visible=work is not None), job, stop, **PRIVATE)
+    stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
+
+
 def told(action: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     """An action of the page, which gives one result or several; its errors are shown as text."""
 

@@ -17,8 +17,8 @@ from ramerge.analysis.results import Analysis, analysis_of
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.recipes import Document
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
-from ramerge.ui.draft import checked_draft, portable_draft
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
+from ramerge.ui.draft import checked_draft, portable_draft, with_keys
 from ramerge.ui.jobs import DONE
 
 _MOST_TENSORS = 12
@@ -29,9 +29,10 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     """The tab's components and events."""
     with gr.Row():
         start = gr.Button("Analyze", variant="primary")
-        stop = gr.Button("Stop")
+        stop = gr.Button("Stop", visible=False)
         info = "--cores: coefficients by layer and role, and the best factor of the sum; takes as long as a merge"
         cores = gr.Checkbox(False, label="Forecast the sum", info=info)
+    choose = gr.Button("Choose what is recommended", visible=False)
     state = html("Progress")
     command = text_place("Command line")
     said = html("Findings")
@@ -46,12 +47,14 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     histogram = html("Histogram")
     tensors = html("Tensors", js_on_load=views.PICK)
     found = gr.State(None)
+    advised = gr.State(None)
     job = gr.State(None)
 
-    outputs = [state, command, said, drawn, heat, agent, found, tensors, job]
+    outputs = [state, command, said, drawn, heat, agent, found, tensors, advised, choose, job]
     analyze = told(partial(_analyze, desk))
     start.click(analyze, [recipe, agent, measure, cores], outputs, concurrency_limit=None, **PRIVATE)
-    stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
+    while_running(job, stop)
+    choose.click(told(lambda text, keys: with_keys(text, keys, desk.roots)), [recipe, advised], recipe, **PRIVATE)
     for control in (agent, measure):
         control.input(told(_heat), [found, agent, measure], heat, **PRIVATE)
     heat.click(_pick_cell, None, search, **PRIVATE)
@@ -74,14 +77,26 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool
         if work.figures and work.figures is not live:
             live = work.figures
             shown = _figures(_so_far(live), [], chosen, measure)
-        yield views.progress(work), views.command(work.words), *shown, choices, gr.skip(), gr.skip(), work
+        yield views.progress(work), views.command(work.words), *shown, choices, *[gr.skip()] * 4, work
     if work.state != DONE:
-        yield views.progress(work), *[gr.skip()] * 7, None
+        yield views.progress(work), *[gr.skip()] * 9, None
         return
     analysis = analysis_of(work.output)
     values = analysis.to_dict()
-    shown = _figures(values, _advice(analysis, document, desk), chosen, measure)
-    yield views.progress(work), views.command(work.words), *shown, choices, values, _tensors(values, ""), None
+    advice, keys = _advice(analysis, document, desk)
+    shown = _figures(values, advice, chosen, measure)
+    choose = gr.update(visible=bool(keys), value=f"Choose what is recommended: {keys.get('method')}")
+    yield (
+        views.progress(work),
+        views.command(work.words),
+        *shown,
+        choices,
+        values,
+        _tensors(values, ""),
+        keys,
+        choose,
+        None,
+    )
 
 
 def _pick_cell(event: gr.EventData) -> str:
@@ -114,11 +129,14 @@ def _heat(values: Values | None, agent: str | None, measure: str) -> str:
     return views.block(views.figure(charts.heat_map(values, names.index(agent), "heat", measure)))
 
 
-def _advice(analysis: Analysis, document: Document, desk: Desk) -> list[str]:
+def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, Any]]:
+    """What to try first, as lines, and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
-        return []
+        return [], {}
+    found = recommend(analysis)
     words = words_of(document, method=False, start=desk.roots.home)
-    return summary(recommend(analysis), words, document.values["agents"], evidence=True)
+    keys = {"method": found.method, "parameters": found.parameters, "preset": None, "rounding": found.rounding}
+    return summary(found, words, document.values["agents"], evidence=True), keys
 
 
 def _tensors(values: Values | None, words: str) -> str:

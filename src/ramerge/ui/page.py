@@ -20,25 +20,38 @@ def build_page(desk: Desk) -> gr.Blocks:
         gr.HTML(f"<h1>ramerge</h1><p>Merge RL-trained agents of one base model into one model. {__version__}</p>")
         size = {"lines": 12, "max_lines": 60, "wrap_lines": True}
         recipe = gr.Code(desk.start, language="yaml", label="Recipe", interactive=True, render=False, **size)
-        with gr.Tabs():
+        with gr.Tabs() as tabs:
             with gr.Tab("Agents", id="agents"):
                 models = agents.build(desk, page, recipe)
+                _next(tabs, "look", "Look: what RL changed in them")
+                if not desk.public:
+                    _next(tabs, "search", "Search: the best merge, from a few prompts of each agent's task")
             with gr.Tab("Look", id="look"):
                 look.build(desk, recipe)
+                _next(tabs, "choose", "Choose: a method and its parameters")
             if not desk.public:
                 with gr.Tab("Search", id="search"):
                     search.build(desk, recipe)
+                    _next(tabs, "choose", "Choose: what the best is made of")
             with gr.Tab("Choose", id="choose"):
                 choose.build(desk, page, recipe, models)
+                _next(tabs, "run", "Run: the merge")
             with gr.Tab("Run", id="run"):
                 run.build(desk, page, recipe)
+                _next(tabs, "compare", "Compare: the merge with base and agents")
             with gr.Tab("Compare", id="compare"):
                 compare.build(desk, recipe)
+                _next(tabs, "share", "Share: card, report and upload")
             with gr.Tab("Share", id="share"):
                 share.build(desk)
         page.load(_stay, None, None, concurrency_limit=None, **PRIVATE)
         page.unload(desk.forget)
     return page.queue(default_concurrency_limit=4, max_size=64, api_open=False)
+
+
+def _next(tabs: gr.Tabs, tab: str, text: str) -> None:
+    """A button at the end of a tab that opens another one."""
+    gr.Button(f"Next: {text}", size="sm").click(lambda: gr.Tabs(selected=tab), None, tabs, **PRIVATE)
 
 
 async def _stay() -> AsyncIterator[None]:

@@ -8,10 +8,11 @@ from typing import Any
 
 import gradio as gr
 
-from ramerge import RecipeError
+from ramerge import RamergeError, Recipe, RecipeError
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.outputs import CHECKPOINT
 from ramerge.sdk.storage import is_remote
+from ramerge.sdk.text import enumerated
 from ramerge.ui import views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
 from ramerge.ui.draft import checked_draft, portable_draft
@@ -29,9 +30,16 @@ def merge_job(desk: Desk, text: str, place: str, kind: str, *, overwrite: bool =
     recipe = checked_draft(text, desk.roots)
     remote = is_remote(place)
     desk.planned(recipe, out=place if remote else None, public=public, kind=DELTA if kind == DELTA else CHECKPOINT)
-    words = ["merge", *words_of(portable_draft(recipe), prompts=True, start=desk.roots.home)]
-    words += ["--as-delta"] * (kind == DELTA) + ["--overwrite"] * overwrite + ["--public"] * public + [place]
+    words = merge_words(desk, recipe, place, kind, overwrite=overwrite, public=public)
     return desk.job(place, words, out=None if remote else desk.roots.home / place)
+
+
+def merge_words(
+    desk: Desk, recipe: Recipe, place: str, kind: str, *, overwrite: bool = False, public: bool = False
+) -> list[str]:
+    """The command that merges a recipe."""
+    words = ["merge", *words_of(portable_draft(recipe), prompts=True, start=desk.roots.home)]
+    return [*words, *["--as-delta"] * (kind == DELTA), *["--overwrite"] * overwrite, *["--public"] * public, place]
 
 
 def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
@@ -40,33 +48,47 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         out = gr.Textbox("merged", label="Output", info="the name of a new folder", max_lines=1)
         kind = gr.Radio([MODEL, DELTA], value=MODEL, label="As", info="a delta holds only what changes of the base")
         overwrite = gr.Checkbox(False, label="Replace what is there", info="--overwrite")
+    coming = html("What is merged")
     with gr.Row():
         merge = gr.Button("Merge", variant="primary")
         add = gr.Button("Add to the list")
-        start = gr.Button("Run the list")
-        stop = gr.Button("Stop")
-        resume = gr.Button("Resume")
-        clear = gr.Button("Clear the list")
+        start = gr.Button("Run the list", visible=False)
+        stop = gr.Button("Stop", visible=False)
+        resume = gr.Button("Resume", visible=False)
+        clear = gr.Button("Clear the list", visible=False)
     state = html("Progress")
     listed = html("Merges")
     command = text_place("Command line")
-    inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command]
+    inputs, outputs = [recipe, out, kind, overwrite], [state, listed, command, start, stop, resume, clear]
     runs = _Runs(desk)
+
+    def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
+        """What a click on Merge would do, and the command line that does the same."""
+        try:
+            checked = checked_draft(text, desk.roots)
+            words = merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
+        except RamergeError:
+            return "", ""  # the tab Choose says what is wrong
+        said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
+        return views.block(f"<p>{views.safe(said)}</p>"), desk.command(words)
+
     many: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
     merge.click(told(runs.merge), inputs, outputs, **many)
     add.click(told(runs.add), inputs, outputs, **many)
     for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):
         button.click(action, None, outputs, **many)
-    page.load(runs.follow, None, outputs, **many)
+    page.load(runs.follow, None, outputs, **many).then(announce, inputs, [coming, command], **PRIVATE)
+    about = {"outputs": [coming, command], "trigger_mode": "always_last", **PRIVATE}
+    gr.on([recipe.change, out.change, kind.change, overwrite.change], announce, inputs, **about)
 
 
 class _Runs:
-    """Actions of the buttons. Results are the progress, the list, and a command."""
+    """Actions of the buttons. Results are the progress, the list, a command, and which buttons are of use."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[str, str, str]:
+    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[Any, ...]:
         """Put a merge into the list, in place of one that had its name."""
         place = self._desk.place(request, name)
         if is_remote(place):
@@ -98,7 +120,7 @@ class _Runs:
             for _ in running[0].follow():
                 yield _shown(self._desk.jobs(request))
 
-    def stop(self, request: gr.Request) -> tuple[str, str, str]:
+    def stop(self, request: gr.Request) -> tuple[Any, ...]:
         """Do what Ctrl-C does."""
         for job in self._desk.jobs(request):
             if job.queued:
@@ -111,21 +133,28 @@ class _Runs:
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
-    def clear(self, request: gr.Request) -> tuple[str, str, str]:
+    def clear(self, request: gr.Request) -> tuple[Any, ...]:
         """Forget what does not run. Outputs stay."""
         self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
         return _shown(self._desk.jobs(request))
 
 
-def _shown(jobs: list[Job]) -> tuple[str, str, str]:
-    """Progress, the list, and the command of the merge that runs or has ended last."""
+def _shown(jobs: list[Job]) -> tuple[Any, ...]:
+    """Progress, the list, the command of the merge that runs or has ended last, and the buttons of the list."""
     running = [job for job in jobs if job.queued and job.active]
     ended = [job for job in jobs if job.queued and not job.active]
     now = running[0] if running else ended[-1] if ended else None
     rows = [(job.title, _method(job), DELTA if "--as-delta" in job.words else MODEL, _state(job)) for job in jobs]
     listed = views.block(views.table("Merges", ("output", "method", "as", "state"), rows)) if rows else ""
     latest = now or (jobs[-1] if jobs else None)
-    return views.progress(now), listed, views.command(latest.words) if latest else ""
+    useful = (
+        any(job.state == WAITING and not job.queued for job in jobs),
+        bool(running),
+        any(job.ended_early for job in jobs),
+        any(not (job.queued and job.active) for job in jobs),
+    )
+    command = views.command(latest.words) if latest else gr.skip()
+    return views.progress(now), listed, command, *(gr.update(visible=each) for each in useful)
 
 
 def _method(job: Job) -> str:

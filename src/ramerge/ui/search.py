@@ -11,13 +11,13 @@ import gradio as gr
 from ramerge import RamergeError
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.flags import words_of
-from ramerge.sdk.recipes import models_of
+from ramerge.sdk.recipes import models_of, open_recipe
 from ramerge.searches.charts import figures_of
 from ramerge.searches.results import SearchResult, read_search
 from ramerge.searches.text import failures, findings, ranking_rows
 from ramerge.ui import views
-from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told
-from ramerge.ui.draft import EMPTY, agents_in, read_draft
+from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
+from ramerge.ui.draft import EMPTY, agents_in, read_draft, with_keys
 from ramerge.ui.jobs import DONE
 
 _USUAL = CalibrationSettings()
@@ -41,12 +41,13 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         out = gr.Textbox("search", label="Folder of the search", info=info, max_lines=1)
     with gr.Row():
         start = gr.Button("Find the best merge", variant="primary")
-        stop = gr.Button("Stop")
+        stop = gr.Button("Stop", visible=False)
         look = gr.Button("Show the search")
     problems = html("Problems")
     command = text_place("Command line")
     state = html("Progress")
     found = html("Candidates")
+    choose = gr.Button("Choose the best", visible=False)
     job = gr.State(None)
 
     def preview(text: str, lines: str, *given: Any) -> tuple[str, str]:
@@ -66,6 +67,12 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     def show(folder: str) -> str:
         return search_view(read_search(desk.roots.path(f"{folder}/search.json")), folder)
 
+    def take(text: str, folder: str) -> str:
+        """The recipe with method and parameters of the best."""
+        values = open_recipe(desk.roots.path(f"{folder}/recipe.yaml")).values
+        keys = {key: values.get(key) for key in ("method", "parameters", "preset", "prompts")}
+        return with_keys(text, keys, desk.roots)
+
     def follow(text: str, lines: str) -> Any:
         """A line for each agent of the recipe, with what was typed for it."""
         names = agents_in(text, desk.roots)
@@ -77,7 +84,9 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     followed.then(preview, inputs, told_first, **PRIVATE)
     gr.on([box.blur for box in (prompts, count, longest, out)], preview, inputs, told_first, **last)
     start.click(told(search), inputs, [state, found, job], concurrency_limit=None, **PRIVATE)
-    stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
+    while_running(job, stop)
+    found.change(lambda shown: gr.update(visible=bool(shown)), found, choose, **PRIVATE)
+    choose.click(told(take), [recipe, out], recipe, **PRIVATE)
     look.click(told(show), out, found, **PRIVATE)
 
 
