@@ -21,6 +21,7 @@ from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, percentiles, ratio, replicates
+from ramerge.sdk.text import enumerated
 
 if TYPE_CHECKING:
     from ramerge.calibration.live import LiveModel
@@ -56,6 +57,10 @@ class Agreement:
     high: float | None
     prompts: int
     tokens: int
+
+
+_FEW = 8
+"""Fewer right replies of an agent say little: with 4 a choice was 2 points behind the best (lab/experiments/045)."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,8 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         for name, found in right.items()
         if not found
     )
+    if few := [name for name, found in right.items() if 0 < len(found) < _FEW]:
+        notes += (f"fewer than {_FEW} right replies of {enumerated(few)}: more prompts (--prompt-count) choose better",)
     if not any(right.values()):
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
         return ReplySet(held_out, False, (text,))
