@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.engine.passes import PlanPass
 from ramerge.core.engine.result_codec import BlockResult, Results, blank
-from ramerge.core.engine.worker import Message, Solving, Warned
+from ramerge.core.engine.worker import Message, Warned
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.progress import Listener, Progress
 from ramerge.core.foundation.signals import raise_dropped
@@ -134,7 +134,6 @@ class PassTally:
         self.warned: list[str] = []
         self._plan, self._label, self._listen = plan, work.label, listen
         self._refusals = Refusals(plan)
-        self._solving: dict[Block, int] = {}
         self._kernels_begun = self._kernels_done = 0
         self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._began = time.monotonic()
@@ -142,7 +141,7 @@ class PassTally:
         self._show()
 
     def _show(self) -> None:
-        self._listen(Progress(self._label, self.done + sum(self._solving.values()), self._total))
+        self._listen(Progress(self._label, self.done, self._total))
 
     def take(self, result: BlockResult) -> None:
         """A block is done."""
@@ -152,15 +151,10 @@ class PassTally:
         if result.rounding is not None:
             self.rounding += result.rounding
         self.done += result.bytes_read
-        self._solving.pop(result.block, None)
         self._show()
 
     def report(self, message: Message) -> None:
         """Progress callback in the middle of a block."""
-        if isinstance(message, Solving):
-            self._solving[message.block] = message.bytes_done
-            self._show()
-            return
         if isinstance(message, Warned):
             self.warned.append(message.text)
             return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,6 @@ from ramerge.core.kernels.formats import FORMATS, Words
 from ramerge.core.kernels.native import notifying_compilation
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
 from ramerge.core.linalg.devices import Solver
-from ramerge.core.linalg.work import notifying_work
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.core.planning.vocabulary import BASE
@@ -77,28 +76,20 @@ class Compiling:
 
 
 @dataclass(frozen=True)
-class Solving:
-    """A block's matrix is solved for. What is done so far is worth so many of the block's bytes."""
-
-    block: Block
-    bytes_done: int
-
-
-@dataclass(frozen=True)
 class Warned:
     """Something that users should know of."""
 
     text: str
 
 
-Message = Compiling | Solving | Warned
+Message = Compiling | Warned
 
 
 @contextmanager
 def worker(plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> Iterator[Worker]:
     """A worker. `operators` are shared by those of a process.
 
-    `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix.
+    `tell` gets a message when it compiles a kernel, and of what users should know.
     """
     with notifying_compilation(lambda done: tell(Compiling(done))):
         yield Worker(plan, files, operators, tell)
@@ -177,34 +168,15 @@ class Worker:
         counted: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
-        with self._told_of(block):
-            for index, task in enumerate(tasks):
-                counts = None
-                if task.on_the_way is not None and task.on_the_way not in counted:
-                    counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-                merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
-                flagged |= result.nonfinite
-                self._write(tensor, block, merged, result, (index,), sink)
+        for index, task in enumerate(tasks):
+            counts = None
+            if task.on_the_way is not None and task.on_the_way not in counted:
+                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
+            merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
+            flagged |= result.nonfinite
+            self._write(tensor, block, merged, result, (index,), sink)
         found = self._wrong(tensor, piece) if flagged else None
         return BlockResult(block, piece.elements, read, counted, rounding, found)
-
-    def _told_of(self, block: Block) -> AbstractContextManager[None]:
-        """While it lasts, tells how much of the work is done that methods state of the block's matrix."""
-        tensor, done = self._plan.tensors[block.tensor], 0.0
-        if not tensor.whole:
-            return nullcontext()
-        agents = len(self._plan.agents)
-        stated = sum(
-            point.method.work(tensor.layer, point.parameters[tensor.rule], agents).operations
-            for point in self._plan.points
-        )
-
-        def tell(operations: float) -> None:
-            nonlocal done
-            done += operations
-            self._tell(Solving(block, int(share_of(tensor, block) * min(done / stated, 1.0))))
-
-        return notifying_work(tell) if stated else nullcontext()
 
     def _merge(
         self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts

@@ -14,7 +14,7 @@ layout           the tensors and files of the output
 rounds           reads before the merging pass
 cached_counts    counts of earlier reads
 resources        threads, blocks and memory
-duration         how long solving for matrices takes
+devices          where whole matrices are solved for
 checks, findings further checks; problems, warnings and notes
 kinds            kinds of output, as far as plans must know them
 model            what a plan is

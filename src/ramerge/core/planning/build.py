@@ -6,7 +6,6 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from ramerge.core.formats.encodings.decode import stated_dtype
@@ -18,7 +17,6 @@ from ramerge.core.output import remote_output
 from ramerge.core.output.targets import OutputTarget, free_bytes, problems_of
 from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.devices import place
-from ramerge.core.planning.duration import seconds
 from ramerge.core.planning.findings import Findings, gathered
 from ramerge.core.planning.inputs import OpenedInputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
@@ -79,13 +77,12 @@ def make_plan(
     resources = cut(
         points, inputs, contents, limits, findings, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
     )
-    took = seconds(points, contents.tensors, len(inputs.agents), resources.workers)
     resources = place(
         "cpu" if options.ray is not None and options.device == "auto" else options.device,  # nodes differ
         points,
         contents.tensors,
         len(inputs.agents),
-        replace(resources, solving_seconds=took),
+        resources,
         findings,
     )
     resources = kind.resources(details, resources, limits, findings)

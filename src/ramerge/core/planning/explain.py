@@ -42,18 +42,19 @@ def explain(made: MergePlan) -> list[str]:
         ],
     ]
     if made.tensors:
+        largest = " x ".join(f"{side:,}" for side in values["largest_matrix"])
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in values["dtypes"].items())
         shards = values["shards"]
         rows += [
             ("dtypes", dtypes_of(values["input_dtypes"], made.dtype)),
             *([("rounding", f"stochastic, seed {made.recipe.seed}")] if made.recipe.seed is not None else []),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
+            *([("whole matrices", f"{values['whole_matrices']:,}, the largest {largest}")] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
             ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
             ("write", made.kind.written(made, _bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
-            *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]
@@ -73,12 +74,6 @@ def explain(made: MergePlan) -> list[str]:
 
 def _many(count: int, what: str, ending: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else "a second"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 
 def _bytes(size: int) -> str:

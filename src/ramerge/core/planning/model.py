@@ -274,6 +274,16 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
 
 
+def matrices_of(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> list[TensorPlan]:
+    """The tensors that the method of any point solves for as whole matrices."""
+    return [
+        tensor
+        for tensor in tensors
+        if tensor.merged and tensor.whole
+        if any(point.method.solves(tensor.layer, point.parameters[tensor.rule]) for point in points)
+    ]
+
+
 def _stored_dtype(tensor: Tensor) -> str:
     return tensor.encoding or (tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype)
 
@@ -314,7 +324,6 @@ class Resources:
         peak_memory_bytes: upper estimate of the process's memory.
         worker_bytes: the share of it that each worker takes.
         run_bytes: of the blocks that a worker takes one after another, where more than one is better.
-        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved, or not on the CPU.
         device: where whole matrices are solved for: `cpu`, or a device as torch names it.
         device_name: with the name of a GPU.
         device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
@@ -326,7 +335,6 @@ class Resources:
     peak_memory_bytes: int
     worker_bytes: int
     run_bytes: int = 0
-    solving_seconds: float | None = None
     device: str = "cpu"
     device_name: str = "cpu"
     device_bytes: int = 0
@@ -602,6 +610,7 @@ class MergePlan(PlannedContents):
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values, `without_secrets`."""
+        matrices = [tensor.base.shape for tensor in matrices_of(self.points, self.tensors)]
         values = {
             "method": self.method.name,
             "parameters": self.parameters.in_effect(),
@@ -612,7 +621,8 @@ class MergePlan(PlannedContents):
             "out": str(self.out) if self.out else None,
             "tensors": self.tensors_count,
             "merged_tensors": sum(tensor.merged for tensor in self.tensors),
-            "whole_tensors": sum(tensor.whole for tensor in self.tensors),
+            "whole_matrices": len(matrices),
+            "largest_matrix": list(max(matrices, key=math.prod, default=())),
             "rules": [
                 {"tensors": count, **rule.model_dump(mode="json", exclude_none=True)}
                 for rule, count in zip(self.recipe.rules, self.caught, strict=True)
@@ -633,7 +643,6 @@ class MergePlan(PlannedContents):
             "block_elements": self.resources.block_elements,
             "peak_memory_bytes": self.resources.peak_memory_bytes,
             "device": self.resources.device_name,
-            "solving_seconds": self.resources.solving_seconds,
             "notes": list(self.notes),
             "warnings": list(self.doubts),
             "problems": list(self.objections),
