@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ramerge import Record
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec, Shard, Writer, fingerprint_of, records_of
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import Block, Findings, MergePlan, OpenedInputs, TensorPlan
+from ramerge.sdk.plans import Block, Finding, MergePlan, OpenedInputs, TensorPlan, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.text import dumped
 
@@ -26,19 +26,20 @@ class AsNumpy(OutputKind):
     help: ClassVar[str] = "Write a folder of NumPy files in float32."
     has_companions: ClassVar[bool] = False
 
-    def points(
-        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
-    ) -> Sequence[Point]:
-        """The merges in float32, because NumPy has no bfloat16."""
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+        """Refuse sweeps and merges in memory."""
         if in_memory or points[0].name:
-            findings.problem("--as-npy: only a merge into a folder can be written as NumPy files, not a sweep")
+            yield problem("--as-npy: only a merge into a folder can be written as NumPy files, not a sweep")
+
+    def points(self, points: Sequence[Point]) -> Sequence[Point]:
+        """The merges in float32, because NumPy has no bfloat16."""
         return [replace(each, recipe=each.recipe.model_copy(update={"dtype": "float32"})) for each in points]
 
     def details(
-        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
-    ) -> Any:
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
+    ) -> tuple[Any, Sequence[Finding]]:
         """The base's `config.json`."""
-        return inputs.opened_base.config if inputs.opened_base is not None else {}
+        return inputs.opened_base.config if inputs.opened_base is not None else {}, ()
 
     def spec(self, plan: MergePlan) -> OutputSpec:
         """One file a tensor; the journal keeps what is complete of them if the run is stopped."""

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ramerge.core.foundation.devices import called, choose_device, may_have_gpu, read_device
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_slow_in_float64, is_sound
-from ramerge.core.planning.findings import Findings
+from ramerge.core.planning.findings import Finding, note, problem, warning
 from ramerge.core.planning.model import Resources, TensorPlan, matrices_of
 from ramerge.core.recipe.points import Point
 
@@ -28,8 +28,7 @@ def place(
     tensors: Sequence[TensorPlan],
     agents: int,
     resources: Resources,
-    findings: Findings,
-) -> Resources:
+) -> tuple[Resources, list[Finding]]:
     """The resources with the device that `text` names.
 
     Raises:
@@ -39,30 +38,29 @@ def place(
     matrices = matrices_of(points, tensors)
     large = len(points) * sum(_multiply_adds(each.base.shape) for each in matrices) >= LARGE
     if text == "cpu" or not matrices or (text == "auto" and not (large and may_have_gpu())):
-        return resources
+        return resources, []
     try:
         device = choose_device(text)
     except RecipeError as error:
-        findings.problem(str(error))
-        return resources
+        return resources, [problem(str(error))]
     if device.type == "cpu" or (text == "auto" and device.type != "cuda"):
-        return resources
+        return resources, []
     if not is_sound(str(device)):
-        findings.warnings.append(f"{called(device)} does not compute as the CPU does; the CPU solves for all matrices")
-        return resources
+        text = f"{called(device)} does not compute as the CPU does; the CPU solves for all matrices"
+        return resources, [warning(text)]
     room = _room(str(device))
     needs = [
         max(point.method.scratch(each.layer, point.parameters[each.rule], agents) for point in points)
         for each in matrices
     ]
     too_large = sum(need > room for need in needs)
-    if too_large:
-        findings.notes.append(
-            f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
-            "the CPU solves for them"
-        )
+    text = (
+        f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
+        "the CPU solves for them"
+    )
     precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
-    return replace(resources, device=str(device), device_name=called(device) + precision, device_bytes=room)
+    placed = replace(resources, device=str(device), device_name=called(device) + precision, device_bytes=room)
+    return placed, [note(text)] if too_large else []
 
 
 def _room(device: str) -> int:

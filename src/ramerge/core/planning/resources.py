@@ -8,7 +8,7 @@ from dataclasses import replace
 from ramerge.core.foundation.limits import ResourceLimits
 from ramerge.core.foundation.machine import memory, processors
 from ramerge.core.methods.base import FEW, Statistic
-from ramerge.core.planning.findings import Findings
+from ramerge.core.planning.findings import Finding, problem
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.model import PlannedContents, Resources, TensorPlan
 from ramerge.core.recipe.points import Point
@@ -57,13 +57,12 @@ def cut(
     inputs: OpenedInputs,
     contents: PlannedContents,
     limits: ResourceLimits,
-    findings: Findings,
     *,
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
     sends: bool = False,
     fewest: int = SMALLEST_BLOCK,
-) -> Resources:
+) -> tuple[Resources, list[Finding]]:
     """The largest blocks, then the most workers, that fit the memory.
 
     Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are remote,
@@ -74,7 +73,6 @@ def cut(
         inputs: what is read.
         contents: the tensors.
         limits: the user's limits.
-        findings: gets a problem if the limit of memory is too low.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent to a remote place.
@@ -103,13 +101,14 @@ def cut(
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
-    made = resources(workers, block)
+    made, refused = resources(workers, block), list[Finding]()
     if limits.memory and made.peak_memory_bytes > limits.memory:
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
-        findings.problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")  # rounded up
+        refused = [problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")]  # rounded up
     if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
-        return made
-    return replace(made, run_bytes=min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS)))
+        return made, refused
+    run_bytes = min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS))
+    return replace(made, run_bytes=run_bytes), refused
 
 
 def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
