@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AsDelta(OutputKind):
-    """A merge as a delta on its base; `kind_details` is the opened base."""
+    """A merge as a delta on its base; its details are the opened base."""
 
     help: ClassVar[str] = "Write only what changes of the base; `ramerge apply` gives the model."
     least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
@@ -149,7 +149,7 @@ class AsAdapter(OutputKind):
     def written(self, plan: MergePlan, size: str) -> str:
         from rich.filesize import decimal
 
-        kept = self.least_bytes(plan.kind_details, plan.tensors)
+        kept = self.least_bytes(plan.output.details, plan.tensors)
         spooled = f"; {decimal(kept)} ({kept:,} bytes) are next to it until its factors are made" if kept else ""
         return f"a LoRA adapter{spooled}"
 

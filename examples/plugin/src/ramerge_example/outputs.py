@@ -21,7 +21,7 @@ from ramerge.sdk.text import dumped
 
 @dataclass(frozen=True)
 class AsNumpy(OutputKind):
-    """A file `NAME.npy` for each tensor, and the base's `config.json`; `kind_details` is that config."""
+    """A file `NAME.npy` for each tensor, and the base's `config.json`; its details are that config."""
 
     help: ClassVar[str] = "Write a folder of NumPy files in float32."
     has_companions: ClassVar[bool] = False
@@ -43,9 +43,9 @@ class AsNumpy(OutputKind):
 
     def spec(self, plan: MergePlan) -> OutputSpec:
         """One file a tensor; the journal keeps what is complete of them if the run is stopped."""
-        assert plan.out is not None
+        assert plan.output.target is not None
         sizes = {file.name: file.file_bytes for file in map(file_of, plan.tensors)}
-        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, sizes)
+        return OutputSpec(plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, sizes)
 
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
@@ -57,7 +57,7 @@ class AsNumpy(OutputKind):
             passes.merge(sink)
             sink.finish()
         (record,) = records_of(plan, passes, sum(file.file_bytes for file in files), seen, began)
-        output.staging.write("config.json", dumped(plan.kind_details))
+        output.staging.write("config.json", dumped(plan.output.details))
         output.staging.write("ramerge.json", record.to_json())
         return (record,)
 

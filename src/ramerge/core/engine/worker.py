@@ -116,7 +116,7 @@ class Worker:
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
         tensor = self._plan.tensors[blocks[0].tensor]
-        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
         wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, results) for block in blocks]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
@@ -150,7 +150,7 @@ class Worker:
                 values, old = self._values(tensor, merged)
                 seen = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
                 self._count_stored(tensor, merged, found, seen)
-        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
         wrong = self._count(tensor, piece, statistics, counted, results)
         return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
@@ -171,7 +171,7 @@ class Worker:
         for index, task in enumerate(tasks):
             counts = None
             if task.on_the_way is not None and task.on_the_way not in counted:
-                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
+                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.inputs.agents))
             merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
             flagged |= result.nonfinite
             self._write(tensor, block, merged, result, (index,), sink)
@@ -200,7 +200,7 @@ class Worker:
         resources, point = self._plan.resources, self._plan.points[index]
         if resources.device == "cpu" or not tensor.whole:
             return None
-        needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.agents))
+        needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.inputs.agents))
         if needed > resources.device_bytes:
             return None
         return Solver(resources.device, lambda text: self._tell(Warned(text)))

@@ -6,6 +6,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from ramerge.core.formats.encodings.decode import stated_dtype
@@ -22,7 +23,14 @@ from ramerge.core.planning.inputs import OpenedInputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.layout import Matched, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
-from ramerge.core.planning.model import MergePlan, PlannedContents, Tie
+from ramerge.core.planning.model import (
+    ConfigChanges,
+    MergePlan,
+    PlannedContents,
+    PlannedCounts,
+    PlannedOutput,
+    Tie,
+)
 from ramerge.core.planning.name_mappings import fit_agents
 from ramerge.core.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.core.planning.rounds import rounds
@@ -31,7 +39,6 @@ from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.tensor import Tensor
 
 _OPTIONS = Options()
@@ -62,7 +69,46 @@ def make_plan(
     Raises:
         RecipeError: `threads`, `max_memory` or `device` is not valid.
     """
-    recipe, limits = points[0].recipe, read_limits(options.threads, options.max_memory)
+    limits = read_limits(options.threads, options.max_memory)
+    points, inputs, findings = _models(points, kind, in_memory=in_memory)
+    alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
+    contents, differences = _contents(points, inputs, observed, cache=options.cache, alone=alone)
+    details, decided = kind.details(points, inputs, contents.tensors)
+    findings += [*differences, *decided, *checks.note_rounded_base(contents.tensors)]
+    findings += checks.note_coarse_agents(contents.tensors, points)
+    resources, too_little = cut(
+        points,
+        inputs,
+        contents.tensors,
+        limits,
+        in_memory=in_memory,
+        observed=observed,
+        sends=out is not None and not isinstance(out, Path),
+        fewest=kind.least_block or SMALLEST_BLOCK,
+    )
+    device = "cpu" if options.ray is not None and options.device == "auto" else options.device  # nodes differ
+    resources, unplaced = place(device, points, contents.tensors, len(inputs.agents), resources)
+    resources, too_few = kind.resources(details, resources, limits)
+    size = kind.least_bytes(details, contents.tensors)
+    disk_free, unwritable = _check_output(out, points, inputs, contents, options=options, size=size)
+    findings += [*too_little, *unplaced, *too_few, *unwritable]
+    messages = collect(findings, points[0].recipe.document, list(inputs.agents), strict=options.strict)
+    return MergePlan(
+        points=tuple(points),
+        inputs=inputs.planned(contents.companions.values()),
+        **vars(contents),
+        output=PlannedOutput(out, options.overwrite, kind, details, disk_free),
+        resources=resources,
+        strict=options.strict,
+        findings=replace(messages, notes=(*messages.notes, *map(message, notes))),
+    )
+
+
+def _models(
+    points: Sequence[Point], kind: PlannedKind, *, in_memory: bool
+) -> tuple[Sequence[Point], OpenedInputs, list[Finding]]:
+    """The opened models, and the merges as these models and the kind need them."""
+    recipe = points[0].recipe
     findings: list[Finding] = [
         *checks.note_methods(points),
         *map(warning, recipe.document.warnings),
@@ -73,43 +119,7 @@ def make_plan(
     inputs, unrelated = checks.refuse_other_architectures(opened, recipe)
     points, suited = checks.suit_adapters(points, inputs)
     findings += [*missing, *unrelated, *suited, *kind.check(points, inputs, in_memory=in_memory)]
-    points = kind.points(points)
-    sends = out is not None and not isinstance(out, Path)
-    alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
-    contents, differences = _contents(points, inputs, observed, cache=options.cache, alone=alone)
-    details, decided = kind.details(points, inputs, contents.tensors)
-    findings += [*differences, *decided, *checks.note_rounded_base(contents.tensors)]
-    findings += checks.note_coarse_agents(contents.tensors, points)
-    fewest = kind.least_block or SMALLEST_BLOCK
-    cut_for, too_little = cut(
-        points, inputs, contents, limits, in_memory=in_memory, observed=observed, sends=sends, fewest=fewest
-    )
-    device = "cpu" if options.ray is not None and options.device == "auto" else options.device  # nodes differ
-    placed, unplaced = place(device, points, contents.tensors, len(inputs.agents), cut_for)
-    resources, too_few = kind.resources(details, placed, limits)
-    size = kind.least_bytes(details, contents.tensors)
-    disk_free, unwritable = _check_output(out, points, inputs, contents, options=options, size=size)
-    findings += [*too_little, *unplaced, *too_few, *unwritable]
-    messages = collect(findings, recipe.document, list(inputs.agents), strict=options.strict)
-    return MergePlan(
-        points=tuple(points),
-        out=out,
-        overwrite=options.overwrite,
-        base=inputs.base,
-        agents=inputs.agents,
-        sides=inputs.sides,
-        formats=inputs.formats,
-        adapters=inputs.adapters,
-        **vars(contents),
-        resources=resources,
-        kind=kind,
-        kind_details=details,
-        disk_free=disk_free,
-        strict=options.strict,
-        notes=(*messages.notes, *map(message, notes)),
-        warnings=messages.warnings,
-        problems=messages.problems,
-    )
+    return kind.points(points), inputs, findings
 
 
 def _check_output(
@@ -127,15 +137,14 @@ def _check_output(
     """
     if out is None:
         return None, []
+    bytes_written = len(points) * sum(shard.file_bytes for shard in contents.shards)
     if isinstance(out, Path):
-        needed = contents.bytes_written if size is None else size
+        needed = bytes_written if size is None else size
         wrong = problems_of(out, inputs.folders, needed, overwrite=options.overwrite)
         return free_bytes(out), [*map(problem, wrong)]
     largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
     # tasks on Ray do not wait for uploads
-    at_once = (
-        remote_output.needed_of(contents.bytes_written, largest) if options.ray is None else contents.bytes_written
-    )
+    at_once = remote_output.needed_of(bytes_written, largest) if options.ray is None else bytes_written
     needed = at_once if size is None else size
     wrong = remote_output.problems_of(out, inputs.folders, needed, overwrite=options.overwrite)
     return remote_output.free_here(out), [*map(problem, wrong)]
@@ -171,27 +180,19 @@ def _contents(
         findings += [*left, *checks.note_companions(inputs, recipe, speaker)]
         findings += checks.note_tokenizer(companions, inputs) if not observed else ()
     digest = cached_counts.digest_of(tensors, inputs.files, points) if cache else None
-    known = cached_counts.recall(digest, tensors, points)
-    counted = rounds(tensors, points, known)
-    reads = [*([tensors[index] for index in wanted] for wanted in counted), tensors]
-    bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in ties) + sum(
-        tensor.bytes_read for read in reads for tensor in read
-    )
+    cached = cached_counts.recall(digest, tensors, points)
     contents = PlannedContents(
         tensors=tuple(tensors),
         shards=tuple(shards),
         ties=ties,
         companions=companions,
-        files={**identify(companions.values()), **inputs.files},
-        rounds=tuple(counted),
-        digest=digest,
-        vocabulary=max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
-        untied=base.untied,
-        remembered=known,
-        bytes_read=bytes_read,
-        bytes_written=sum(shard.file_bytes for shard in shards) * len(points),
-        dequantized_to=base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
-        stated=stated_dtype(base.config),
+        counts=PlannedCounts(rounds(tensors, points, cached), cached, digest),
+        config=ConfigChanges(
+            max((rows[-1].stop for rows in matched.rows.values()), default=base.vocabulary),
+            base.untied,
+            base.quantized.dtype if base.quantized is not None and recipe.dtype != LIKE_BASE else None,
+            stated_dtype(base.config),
+        ),
     )
     return contents, findings
 

@@ -51,6 +51,9 @@ class Findings:
     notes: tuple[str, ...] = ()
 
 
+NO_FINDINGS = Findings()
+
+
 def problem(text: str, about: str | Key | None = None) -> Finding:
     """A problem. `about` is as for `Finding`."""
     return Finding("problem", text, about)

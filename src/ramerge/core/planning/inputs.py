@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import enumerated
 from ramerge.core.methods.base import IMPORTANCE
 from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, split, warning
+from ramerge.core.planning.model import PlannedInputs
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
 from ramerge.core.recipe.model import Agent, Recipe, Soup
@@ -26,7 +27,7 @@ from ramerge.core.storage.models import FoundModel, is_hub_id, resolve, resolve_
 from ramerge.core.storage.schemes import is_remote
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import untied
-from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.identity import Identity, identify
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.tensor import Tensor
 
@@ -90,6 +91,11 @@ class OpenedInputs:
         has_base = all(self.base is not agent for agent in self.agents.values())
         base = {"base": self.opened_base.title} if self.opened_base is not None and has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
+
+    def planned(self, copied: Iterable[Location]) -> PlannedInputs:
+        """The models without their tensors, and the identities of all files, those that are copied included."""
+        files = {**identify(copied), **self.files}
+        return PlannedInputs(self.base, self.agents, self.sides, self.adapters, self.formats, files)
 
     @property
     def folders(self) -> list[Location]:

@@ -10,7 +10,8 @@ from ramerge.core.foundation.machine import memory, processors
 from ramerge.core.methods.base import FEW, Statistic
 from ramerge.core.planning.findings import Finding, problem
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import PlannedContents, Resources, TensorPlan
+from ramerge.core.planning.model import Resources, TensorPlan
+from ramerge.core.planning.rounds import rounds
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import is_far
 from ramerge.core.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
@@ -51,11 +52,13 @@ _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
 
+Round = Mapping[int, Sequence[Statistic]]
+
 
 def cut(
     points: Sequence[Point],
     inputs: OpenedInputs,
-    contents: PlannedContents,
+    tensors: Sequence[TensorPlan],
     limits: ResourceLimits,
     *,
     in_memory: bool = False,
@@ -71,17 +74,18 @@ def cut(
     Args:
         points: the merges.
         inputs: what is read.
-        contents: the tensors.
+        tensors: of the output.
         limits: the user's limits.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
     """
-    agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.sides)
-    fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
+    agents, models = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides)
+    counted = rounds(tensors, points)  # cached ones included, so that blocks are the same with and without them
+    fixed = _fixed(inputs, tensors, counted, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
     # of each worker one set of counts that it fills, and one that waits to be added up
-    partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
+    partials, scratch = 2 * _counts(counted, observed, agents), _scratch(points, tensors, agents)
     budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
@@ -118,12 +122,19 @@ def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
     return max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if solves else 0)
 
 
-def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
-    agents, tensors = len(inputs.agents), contents.tensors
+def _fixed(
+    inputs: OpenedInputs,
+    tensors: Sequence[TensorPlan],
+    counted: Sequence[Round],
+    observed: Sequence[Statistic],
+    *,
+    sends: bool,
+) -> int:
+    agents = len(inputs.agents)
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
     compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
     fixed = BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
+    fixed += len(tensors) * _nbytes(observed, agents) + _sums(tensors, counted, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return fixed + (_BYTES_OF_SENDING if sends else 0)
 
@@ -145,18 +156,18 @@ def _workers(limits: ResourceLimits, *, solves: bool) -> int:
     return limits.threads or processors() + (0 if solves else _SPARE)
 
 
-def _counts(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
-    groups = [group for wanted in contents.rounds for group in set(wanted.values())]
+def _counts(counted: Sequence[Round], observed: Sequence[Statistic], agents: int) -> int:
+    groups = [group for wanted in counted for group in set(wanted.values())]
     return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
 
 
-def _sums(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
+def _sums(tensors: Sequence[TensorPlan], counted: Sequence[Round], observed: Sequence[Statistic], agents: int) -> int:
     """The most bytes of counts, in 64 bits, of parts of the model that are begun and not complete."""
-    rounds = [*contents.rounds, dict.fromkeys(range(len(contents.tensors) if observed else 0), tuple(observed))]
-    return max(_open(contents.tensors, wanted, agents) for wanted in rounds)
+    reads = [*counted, dict.fromkeys(range(len(tensors) if observed else 0), tuple(observed))]
+    return max(_open(tensors, wanted, agents) for wanted in reads)
 
 
-def _open(tensors: Sequence[TensorPlan], wanted: Mapping[int, Sequence[Statistic]], agents: int) -> int:
+def _open(tensors: Sequence[TensorPlan], wanted: Round, agents: int) -> int:
     """The most bytes of sums at a time if tensors are counted one after another."""
     last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
     sizes: dict[Statistic, int] = {}
