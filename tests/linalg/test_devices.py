@@ -321,3 +321,10 @@ def test_plans_name_the_device_and_what_does_not_fit(room, sound, text, tmp_path
     rows = [line for line in plan.explain().splitlines() if line.startswith("device ")]
     assert [row.endswith("  cuda:0 (a GPU)") for row in rows] == [True] * sound
     assert not text or any(text in line for line in (*plan.notes, *plan.warnings))
+
+
+def test_models_of_half_a_billion_parameters_are_large():
+    """The figure of the documentation: Qwen2.5-0.5B has 24 layers of these matrices."""
+    shapes = [(896, 896), (128, 896), (128, 896), (896, 896), (4864, 896), (4864, 896), (896, 4864)]
+    total = 24 * sum(map(planned_devices._multiply_adds, shapes))
+    assert round(total / 1e11) == 3 and total > planned_devices.LARGE
