@@ -60,7 +60,7 @@ def task_vectors(shape: tuple[int, int]) -> list[Matrix]:
 
 
 def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver], Matrix]:
-    """What merges task vectors at a place."""
+    """A function that merges task vectors at a place."""
     parameters = METHODS[method].parameters()
     if method == "core+":
         return lambda taus, place: scaled(

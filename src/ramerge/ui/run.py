@@ -63,7 +63,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     runs = _Runs(desk)
 
     def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
-        """What a click on Merge would do, and the command line that does the same."""
+        """The work that a click on Merge would start, and the command line that does the same."""
         try:
             checked = checked_draft(text, desk.roots)
             words = merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)

@@ -139,7 +139,7 @@ class OtherResult:
         return method_of(self.name, self.parameters)
 
     def start(self, share: float, agents: Agents, results: Results) -> Start:
-        """What a method starts from, `share` times, for `prepare`."""
+        """The merge that a method starts from, `share` times, for `prepare`."""
         if (other := self._method) is None:
             return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[self.name] * share)
         method, parameters = other
