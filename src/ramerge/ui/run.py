@@ -83,7 +83,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
 
 
 class _Runs:
-    """Actions of the buttons. Results are the progress, the list, a command, and which buttons are of use."""
+    """Actions of the buttons. Results are the progress, the list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -50,7 +50,7 @@ def _digest(tensor: Tensor, reader: Reader) -> str:
 def refuse_other_models(plan: MergePlan) -> None:
     """Refuse recorded inputs and importances that were gathered from other weights than those that are merged.
 
-    What was given in memory has no file that could say it, and importances from elsewhere need none.
+    What was given in memory has no file that could say it, and importances of other tools need none.
 
     Raises:
         WeightsError: some were; all are listed.
