@@ -10,6 +10,7 @@ writing; on a device it includes the way there and back. On one GPU all of it ta
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -59,7 +60,7 @@ def task_vectors(shape: tuple[int, int]) -> list[Matrix]:
 
 
 def solver(method: str, agents: int = _AGENTS) -> Callable[[list[Matrix], Solver], Matrix]:
-    """What merges task vectors at a place."""
+    """A function that merges task vectors at a place."""
     parameters = METHODS[method].parameters()
     if method == "core+":
         return lambda taus, place: scaled(
@@ -98,19 +99,21 @@ def _main(device: str, most: float) -> None:
         raise SystemExit(f"{device} does not compute as NumPy does")
     rows: list[dict[str, Any]] = []
     spent = 0.0
+    least: dict[str, tuple[float, float]] = {}  # the last measured matrix of each method: its cube, and its seconds
     for model in MODELS:
         for shape, times in shapes_of(model).items():
             taus: list[Matrix] = []
             for method in SPECTRAL:
                 row: dict[str, Any] = {"model": model, "shape": shape, "times": times, "method": method}
-                work = METHODS[method].work(_layer(shape), METHODS[method].parameters(), _AGENTS)
-                runs_here = spent + work.operations / 3e10 < most  # a processor does at least that much in a second
+                cube, (before, took) = float(min(shape) * math.prod(shape)), least.get(method, (1.0, 0.0))
+                runs_here = spent + took * cube / before < most
                 runs_there = device != "cpu" and not warned
                 if not taus and (runs_here or runs_there):
                     taus = task_vectors(shape)
                 if runs_here:
                     row["cpu"], row["processor"], here = on_cpu(solver(method), taus)
-                    spent += row["cpu"] * len(os.sched_getaffinity(0))
+                    least[method] = cube, row["cpu"] * len(os.sched_getaffinity(0))
+                    spent += least[method][1]
                 if runs_there:
                     row["device"], there = on_device(solver(method), taus, place)
                 if runs_here and runs_there:
@@ -134,12 +137,6 @@ def _main(device: str, most: float) -> None:
                 print(f"{model} {method}: " + ", ".join(f"{where} {took:.0f} s" for where, took in sums.items()))
     found = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
     print(json.dumps(found | {"rows": rows, "warnings": warned}))
-
-
-def _layer(shape: tuple[int, int]) -> Any:
-    from ramerge.core.methods.base import Layer
-
-    return Layer(TENSOR, shape, 4)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ def measure(options: Options) -> dict[str, Any]:
 
 
 def _planned(plan: Mapping[str, Any]) -> dict[str, Any]:
-    return {"seconds": plan["solving_seconds"], "bytes": plan["peak_memory_bytes"], "workers": plan["workers"]}
+    return {"bytes": plan["peak_memory_bytes"], "workers": plan["workers"]}
 
 
 def _unpacked(folder: Path) -> Path:
@@ -83,11 +83,10 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
     workers = {plan["workers"] for plan in data["planned"].values()}
     return [
         f"### Merges: Qwen2.5-{data['size']}",
-        "Whole processes were timed alternately, with warm caches. *Planned* is the forecast of `ramerge plan`: the "
-        f"time to solve, and an upper bound of memory. There were {max(workers)} workers, each with one thread of "
-        "BLAS.",
+        "Whole processes were timed alternately, with warm caches. *Planned* is the upper bound of memory that "
+        f"`ramerge plan` gives. There were {max(workers)} workers, each with one thread of BLAS.",
         "\n".join(f"    {command}" for command in data["commands"].values()),
-        table(("method", "seconds", "planned", "MB", "planned, MB"), [_merge_row(data, method) for method in METHODS]),
+        table(("method", "seconds", "MB", "planned, MB"), [_merge_row(data, method) for method in METHODS]),
         bars([_bar(data)]),
         "### Matrices next to fusion_bench",
         f"One matrix on one thread, three agents, with {PEER} on torch. fusion_bench decomposes the matrix itself in "
@@ -101,7 +100,6 @@ def _merge_row(data: Mapping[str, Any], method: str) -> tuple[str, ...]:
     return (
         f"`{method}`",
         spread([one["seconds"] for one in ones]).text(1),
-        f"{planned['seconds']:.0f}" if planned["seconds"] else "-",
         spread([one["anonymous"] / 1e6 for one in ones]).text(0),
         f"{planned['bytes'] / 1e6:,.0f}",
     )

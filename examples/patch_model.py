@@ -43,7 +43,7 @@ def main() -> None:
     recipe = ramerge.read_recipe(arguments.recipe)
     if arguments.method:
         recipe = recipe.with_(method=arguments.method)
-    base = ramerge.plan(recipe).details.base.location
+    base = ramerge.plan(recipe).details.inputs.base.location
     model = AutoModelForCausalLM.from_pretrained(base).float().eval()
     tokenizer = AutoTokenizer.from_pretrained(base)
     key, *values = arguments.vary

@@ -24,7 +24,7 @@ PROSE = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", 
 CODE_FOLDERS = ("src", "lab", "benchmarks", "scripts", "docs", "examples", "space", "tests", "conftest.py")
 BEGINNINGS = re.compile(r"(?:What|Of)\b")
 PARTICIPLES = {"asked", "given", "known", "made", "said", "told", "wanted"}
-MOST = {"docstring": 180, "name": 1052}
+MOST = {"docstring": 180, "name": 1051}
 """How many there still are: lower these numbers when you have mended some."""
 SUFFIXES = {".md", ".py", ".toml", ".yaml", ".yml", ".cff"}
 

@@ -23,9 +23,10 @@ from ramerge.core.options import Options
 from ramerge.core.output.build import discard, tidy
 from ramerge.core.output.targets import OutputTarget, output_target, problems_of
 from ramerge.core.planning.build import make_plan
-from ramerge.core.planning.explain import explain
+from ramerge.core.planning.explain import explain, forecast, values_of
 from ramerge.core.planning.inputs import missing_folders, tensors_of_base
 from ramerge.core.planning.model import MergePlan as MergePlan
+from ramerge.core.planning.rounds import without_cache
 from ramerge.core.recipe.checks import check
 from ramerge.core.recipe.document import Document, document_of
 from ramerge.core.recipe.model import AUTO, Recipe
@@ -51,22 +52,22 @@ class _Planned:
     @property
     def problems(self) -> tuple[str, ...]:
         """Problems that would make the merge fail."""
-        return self.details.problems
+        return self.details.findings.problems
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Warnings: the merge is possible, but probably not what you want."""
-        return self.details.warnings
+        return self.details.findings.warnings
 
     @property
     def forecast(self) -> tuple[str, ...]:
         """Further warnings, from headers, about what the merge will count."""
-        return self.details.forecast
+        return forecast(self.details)
 
     @property
     def notes(self) -> tuple[str, ...]:
         """Further information, such as how many tensors each rule catches."""
-        return self.details.notes
+        return self.details.findings.notes
 
     @property
     def recipe(self) -> Recipe:
@@ -76,7 +77,7 @@ class _Planned:
     @property
     def out(self) -> OutputTarget | None:
         """The output, if the plan has one."""
-        return self.details.out
+        return self.details.output.target
 
     @property
     def bytes_read(self) -> int:
@@ -99,7 +100,7 @@ class _Planned:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values."""
-        return self.details.to_dict()
+        return values_of(self.details)
 
     def tensors(self, *, on_progress: Listener | None = None) -> TensorStream:
         """Merge, and give the tensors one after another; nothing is written.
@@ -123,8 +124,8 @@ class _Planned:
         if self.options.ray is not None:
             raise RecipeError("ray: tensors come one after another from this process only; leave out `ray`")
         made = _made(self.details.points, None, self.kind, self.options, in_memory=True)
-        if made.problems:
-            raise PlanError(made.problems)
+        if made.findings.problems:
+            raise PlanError(made.findings.problems)
 
         def work(take: Callable[[MergedTensor], None], listen: Listener) -> tuple[Record, ...]:
             return _carried_out(made, self.options, listen, take)
@@ -136,7 +137,7 @@ class _Planned:
         made = self.details
         if out is not None:
             made = _made(made.points, out, self.kind, self.options)
-        if made.out is None:
+        if made.output.target is None:
             raise RecipeError("no output folder: give one to `plan` or to `merge`")
         return made
 
@@ -347,15 +348,13 @@ def _made(
 ) -> MergePlan:
     place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
     made = make_plan(points, place, options, in_memory=in_memory, kind=kind)
-    _LOG.debug("plan: %s, %d problems", made.method.name, len(made.problems))
-    for name, form in made.formats.items():
+    _LOG.debug("plan: %s, %d problems", made.method.name, len(made.findings.problems))
+    for name, form in made.inputs.formats.items():
         _LOG.debug("input %s: %s", name, form)
-    stopped = stopped_at(place) if made.remembered and place is not None else {}
-    if not stopped:
-        return made
-    # an interrupted run may have begun before these counts were known: it is resumed with counts of its own
-    before = make_plan(points, place, replace(options, cache=False), in_memory=in_memory, kind=kind)
-    return before if goes_on(before, stopped) else made
+    stopped = stopped_at(place) if made.counts.cached and place is not None else {}
+    # an interrupted run may have begun before these counts were cached: it is resumed with counts of its own
+    before = without_cache(made) if stopped else made
+    return before if stopped and goes_on(before, stopped) else made
 
 
 def _carried_out(
@@ -364,9 +363,9 @@ def _carried_out(
     listen: Listener,
     on_tensor: Callable[[MergedTensor], None] | None = None,
 ) -> tuple[Record, ...]:
-    if made.problems:
-        tidy(made.out)
-        raise PlanError(made.problems)
+    if made.findings.problems:
+        tidy(made.output.target)
+        raise PlanError(made.findings.problems)
     _LOG.debug(
         "%s: %d passes, %d threads, blocks of %d elements",
         made.method.name,
@@ -396,7 +395,8 @@ def merge_into(
         RamergeError: as for `merge`.
     """
     made = _made(make_points(document), None, output_kind(CHECKPOINT), replace(options, cache=False), in_memory=True)
-    return _carried_out(replace(made, problems=(*made.problems, *check(made))), options, silence, take)[0]
+    findings = replace(made.findings, problems=(*made.findings.problems, *check(made)))
+    return _carried_out(replace(made, findings=findings), options, silence, take)[0]
 
 
 # --- functions --------------------------------------------------------------------------------------------------------

@@ -105,7 +105,7 @@ def tally_of(folder: Path, names: Sequence[str], threads: int = 2, block: int | 
     plan, statistics = plan_analysis(
         open_recipe(recipe(folder, names, "ram")), EPSILONS, ramerge.Options(threads=threads)
     )
-    assert not plan.problems
+    assert not plan.findings.problems
     if block is not None:
         plan = replace(plan, resources=replace(plan.resources, block_elements=block))
     known = observe(plan, (statistics,), ThreadExecutor(threads)).results

@@ -211,7 +211,7 @@ def test_a_model_whose_experts_are_planned_apart_is_known_again(tmp_path: Path) 
             "method": "passthrough", "base": str(tmp_path / "base"), "agents": {name: str(tmp_path / name)}
         }  # fmt: skip
         plan = ramerge.plan(recipe).details
-        with Files(plan.files) as files:
+        with Files(plan.inputs.files) as files:
             digests = digests_of({each.parts[0].name: each.sources[0].tensor for each in plan.tensors}, Reader(files))
         (inputs / "model.json").write_text(json.dumps({"digests": digests}))
         agents[name] = {"model": str(tmp_path / name), "inputs": str(inputs)}

@@ -6,15 +6,11 @@ import io
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import numpy as np
 import pytest
 
-import ramerge
 from ramerge.cli import progress
 from ramerge.core.foundation.progress import Progress
-from tests.checkpoints import floats, recipe, write_checkpoint
 
 GB = 10**9
 
@@ -92,27 +88,6 @@ def test_kernels_never_look_finished(
         assert title in text and "2 done" in text and " of " not in text
     else:
         assert text.splitlines() == [title]  # once, and not for each kernel
-
-
-@pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("method", ["tsvm", "iso_c", "iso_cts", "swudi", "aswudi", "resmerge", "psa", "knots", "wudi"])
-def test_matrices_advance_while_they_are_solved(method: str, threads: int, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    base = rng.normal(size=(4, 64, 80))
-    for name in ("base", "math", "code", "tool"):
-        values = base if name == "base" else base + rng.normal(size=base.shape) / 4
-        weights = {f"model.layers.{i}.mlp.weight": floats(values[i], "F32") for i in range(4)}
-        write_checkpoint(tmp_path / name, weights)
-    merge = recipe(tmp_path, ["math", "code", "tool"], method)
-    events: list[Progress] = []
-    ramerge.merge(merge, tmp_path / "out", on_progress=events.append, options=ramerge.Options(threads=threads))
-    done = [event.done for event in events if event.stage == "merging"]
-    total = events[-1].total
-    assert done[0] == 0 and done[-1] == total and done == sorted(done)
-    within = [count for count in done if 0 < count < total // 4]
-    assert within, "the first matrix must show that it advances"
-    # what is told and what the method states are the same work: nothing is done long before it is over
-    assert threads > 1 or total // 16 < within[-1]
 
 
 def test_programs_get_events_as_json_also_of_a_quiet_command(

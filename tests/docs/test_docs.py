@@ -320,6 +320,15 @@ def test_every_key_of_a_file_is_described(model: Any) -> None:
     assert {*model.__dataclass_fields__} <= described
 
 
+def test_every_key_of_a_plan_is_described() -> None:
+    text = (DOCS / "reference" / "files.md").read_text(encoding="utf-8").partition("## The JSON of a plan")[2]
+    described = {
+        key for row in re.findall(r"^\| (`.*?`) \|", text.partition("\n## ")[0], re.M) for key in row.split("`")
+    }
+    values = ramerge.plan({"method": "ties", "base": "base", "agents": {"code": "coder", "tool": "tool"}}).to_dict()
+    assert {*values} == described - {"", ", "}
+
+
 def test_the_page_of_recipes_names_the_methods_that_need_no_base() -> None:
     text = (DOCS / "reference" / "recipe.md").read_text(encoding="utf-8")
     [named] = re.findall(r"`base` by most methods: (.*?) do\s+without one", text, re.DOTALL)

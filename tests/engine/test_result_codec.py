@@ -26,7 +26,7 @@ def plan(tmp_path: Path) -> MergePlan:
 
 
 def statistics_of(plan: MergePlan) -> tuple[Statistic, ...]:
-    return plan.method.statistics(plan.points[0].parameters[0], plan.agents)
+    return plan.method.statistics(plan.points[0].parameters[0], plan.inputs.agents)
 
 
 def same(first: BlockResult, second: BlockResult) -> bool:
@@ -50,7 +50,7 @@ def test_what_comes_back(
     generator = np.random.default_rng(0)
     counted = {}
     for statistic in statistics_of(plan):
-        counts = statistic.blank(len(plan.agents))
+        counts = statistic.blank(len(plan.inputs.agents))
         counts[generator.random(counts.shape) < filled] = 7
         counted[statistic] = counts
     rounding = blank(plan) + 5 if rounds else None
@@ -63,7 +63,7 @@ def test_what_comes_back(
 
 def test_few_entries_take_few_bytes(plan: MergePlan) -> None:
     (statistic, *_) = statistics_of(plan)
-    counts = statistic.blank(len(plan.agents))
+    counts = statistic.blank(len(plan.inputs.agents))
     assert counts.nbytes > 4096
     counts.reshape(-1)[3] = 1
     codec = ResultCodec(plan, {BLOCK.tensor: statistics_of(plan)})

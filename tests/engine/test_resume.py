@@ -359,15 +359,20 @@ def test_counts_that_another_command_has_remembered_do_not_undo_work(
     monkeypatch.setattr(cached_counts, "SETTLED_SECONDS", 0)
     source, out = source | {"method": "ram+"}, tmp_path / "out"
 
+    plans: list[Any] = []
+
     def small(*arguments: Any, **options: Any) -> Any:
         made = make_plan(*arguments, **options)
+        plans.append(made)
         return replace(made, resources=replace(made.resources, block_elements=32, workers=3))
 
     monkeypatch.setattr(api, "make_plan", small)
     assert killed(lambda: ramerge.merge(source, out), 20)
     ramerge.analyze(source)
-    assert ramerge.plan(source, tmp_path / "other").details.remembered
+    assert ramerge.plan(source, tmp_path / "other").details.counts.cached
+    plans.clear()
     assert "continuing: " in continued(lambda: ramerge.merge(source, out))
+    assert len(plans) == 1
     ramerge.merge(source, tmp_path / "whole", options=ramerge.Options(cache=False))
     assert weights(out) == weights(tmp_path / "whole")
     assert killed(lambda: ramerge.merge(source, out, options=ramerge.Options(overwrite=True)), 20)

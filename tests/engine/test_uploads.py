@@ -139,7 +139,8 @@ def planned(source: object, out: Path | BucketUpload, block: int = 32, *, overwr
         source, out if isinstance(out, Path) else out.staging / "out", options=ramerge.Options(cache=False)
     )
     resources = replace(plan.details.resources, block_elements=block, workers=_WORKERS)
-    return replace(plan.details, out=out, overwrite=overwrite, resources=resources)
+    output = replace(plan.details.output, target=out, overwrite=overwrite)
+    return replace(plan.details, output=output, resources=resources)
 
 
 def shuffled(seed: int) -> Around:

@@ -94,7 +94,7 @@ def test_planned_from_any_folder(name: str, place: str, project: Path, monkeypat
         assert not made.problems
         opened = {
             model.folder.resolve()
-            for whole in (made.details.base, *made.details.agents.values())
+            for whole in (made.details.inputs.base, *made.details.inputs.agents.values())
             for model in whole.parts
         }
         assert {folder.parent for folder in opened} == {project / "models"}
@@ -134,7 +134,7 @@ def test_all_paths_start_at_one_folder(tmp_path: Path, monkeypatch: pytest.Monke
     for cwd, start, why in (("work", "work", "as in mergekit"), ("half", "recipes", "fewer of the models are under")):
         monkeypatch.chdir(tmp_path / cwd)
         made = ramerge.plan(path)
-        assert {model.folder.resolve().parent for model in made.details.agents.values()} == {tmp_path / start}
+        assert {model.folder.resolve().parent for model in made.details.inputs.agents.values()} == {tmp_path / start}
         (note,) = (note for note in made.notes if "relative paths start" in note)
         assert str(tmp_path / start) in note and why in note
     monkeypatch.chdir(tmp_path / "recipes")

@@ -8,7 +8,7 @@ import pytest
 
 import ramerge
 from ramerge.core.methods.ram import AgentCounts
-from ramerge.core.planning.model import _are
+from ramerge.core.planning.explain import _are
 from tests import reference
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint, write_simple
 from tests.conformance.test_merge import run, same

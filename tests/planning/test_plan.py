@@ -1,4 +1,5 @@
 import json
+from dataclasses import fields, replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -6,6 +7,8 @@ import numpy as np
 import pytest
 
 import ramerge
+from ramerge.core.planning.model import MergePlan, PlannedCounts
+from ramerge.core.planning.rounds import without_cache
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint, write_safetensors, write_simple
 from tests.plans import planned as plan
 from tests.reference import Stored
@@ -15,7 +18,7 @@ def test_sizes_are_those_of_the_files(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
     made = plan(recipe(tmp_path, names), tmp_path / "out")
     weights = 3 * 640 * 2
-    assert made.problems == ()
+    assert made.findings.problems == ()
     assert (made.passes, made.bytes_read) == (2, 2 * 4 * weights)
     assert plan(recipe(tmp_path, names, "ram")).bytes_read == 4 * weights
     record = ramerge.merge(recipe(tmp_path, names), tmp_path / "out")
@@ -27,9 +30,9 @@ def test_agents_that_are_coarser_than_the_base(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0, "F32"))
     for name, dtype in (("a", "BF16"), ("b", "F32")):
         write_checkpoint(tmp_path / name, simple(1, dtype))
-    (note,) = [note for note in plan(recipe(tmp_path, ["a", "b"])).notes if "rounding by itself" in note]
+    (note,) = [note for note in plan(recipe(tmp_path, ["a", "b"])).findings.notes if "rounding by itself" in note]
     assert note.startswith("the base is float32, and a is bfloat16: ") and "--dtype bfloat16" in note
-    assert not any("rounding by itself" in note for note in plan(recipe(tmp_path, ["b"])).notes)
+    assert not any("rounding by itself" in note for note in plan(recipe(tmp_path, ["b"])).findings.notes)
 
 
 def test_another_architecture_is_said_first_and_alone(tmp_path: Path) -> None:
@@ -41,18 +44,18 @@ def test_another_architecture_is_said_first_and_alone(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "alien", {"wte.weight": floats(np.ones((5, 5)))}, config=other)
     source = recipe(tmp_path, [*names, "alien"])
     made = plan(source)
-    (problem,) = made.problems
+    (problem,) = made.findings.problems
     assert "the agent is GPT2LMHeadModel (gpt2), the base LlamaForCausalLM (llama)" in problem and len(problem) < 500
-    assert not any("alien" in note for note in made.notes)
+    assert not any("alien" in note for note in made.findings.notes)
     accepted = plan(source | {"allow": {"config": ["model_type", "architectures"]}})
-    assert any("lacks" in problem for problem in accepted.problems)
+    assert any("lacks" in problem for problem in accepted.findings.problems)
 
 
 def test_what_is_so_of_several_agents_is_one_note(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1, "b": 0.2, "c": 0.3})
     for name in names[:2]:
         (tmp_path / name / "config.json").unlink()
-    notes = [note for note in plan(recipe(tmp_path, names)).notes if "config.json" in note]
+    notes = [note for note in plan(recipe(tmp_path, names)).findings.notes if "config.json" in note]
     assert notes == ["a and b: has no config.json to compare with the base's"]
 
 
@@ -68,11 +71,11 @@ def test_every_problem_of_every_input_at_once(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     source = recipe(tmp_path, names)
     source["agents"]["c"] = str(tmp_path / "base")
-    text = "\n".join(plan(source, tmp_path / "out").problems)
+    text = "\n".join(plan(source, tmp_path / "out").findings.problems)
     for words in ("holds no weights", "is not JSON", "is the base itself", "out: exists"):
         assert words in text
     source["agents"] = {"b": source["agents"]["b"]}
-    text = "\n".join(plan(source).problems)
+    text = "\n".join(plan(source).findings.problems)
     for words in (
         "lacks 'model.layers.0.weight' [40, 16] (allow.missing_tensors: true",
         "unknown to the base: 'extra' [40, 16] (allow.extra_tensors: true",
@@ -108,7 +111,7 @@ def test_weights_that_were_not_gathered(shape: tuple[int, ...], tmp_path: Path) 
     names = write_simple(tmp_path, {"a": 0.5, "b": 0.5})
     write_checkpoint(tmp_path / "b", {**simple(2), "model.layers.1.weight": floats(np.zeros(shape))})
     for allow in ({}, {"different_shapes": True}):
-        (problem,) = plan(recipe(tmp_path, names, allow=allow)).problems
+        (problem,) = plan(recipe(tmp_path, names, allow=allow)).findings.problems
         assert f"b: has no elements of 'model.layers.1.weight' {list(shape)}; it was saved without gathering" in problem
         assert "different_shapes" not in problem
 
@@ -120,14 +123,14 @@ def test_a_model_of_its_own_that_was_not_gathered(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "b", simple(1))
     assert any(
         "a: has no elements" in text
-        for text in plan({"base": str(model), "agents": {"b": str(tmp_path / "b")}}).problems
+        for text in plan({"base": str(model), "agents": {"b": str(tmp_path / "b")}}).findings.problems
     )
 
 
 def test_vocabularies_that_differ_say_by_how_many_rows(tmp_path: Path) -> None:
     for name, rows in (("base", 100), ("a", 97)):
         write_checkpoint(tmp_path / name, {"model.embed_tokens.weight": floats(np.zeros((rows, 4)))})
-    assert "3 rows of vocabulary fewer" in plan(recipe(tmp_path, ["a"])).problems[0]
+    assert "3 rows of vocabulary fewer" in plan(recipe(tmp_path, ["a"])).findings.problems[0]
 
 
 def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) -> None:
@@ -137,7 +140,7 @@ def test_a_redundant_head_is_dropped_if_it_equals_the_embedding(tmp_path: Path) 
     both = {**moved, "lm_head.weight": moved["model.embed_tokens.weight"]}
     write_checkpoint(tmp_path / "a", both, config={"tie_word_embeddings": True})
     made = plan(recipe(tmp_path, ["a"], "ram"))
-    assert made.problems == () and "is dropped" in made.notes[0]
+    assert made.findings.problems == () and "is dropped" in made.findings.notes[0]
     record = ramerge.merge(recipe(tmp_path, ["a"], "ram"), tmp_path / "out")
     assert next(iter(record.agents.values())).total == 8
     assert read_checkpoint(tmp_path / "out").keys() == embedding.keys()
@@ -167,7 +170,7 @@ def test_dtypes_without_arithmetic(dtype: str, words: str, tmp_path: Path) -> No
         path = tmp_path / name / "model.safetensors"
         data = path.read_bytes().replace(f'"shape": [4, {size}]'.encode(), b'"shape": [4]   ')
         path.write_bytes((len(data) - 4 * size - 8).to_bytes(8, "little") + data[8:])
-    text = "\n".join(plan(recipe(tmp_path, ["a"])).problems)
+    text = "\n".join(plan(recipe(tmp_path, ["a"])).findings.problems)
     assert words in text and dtype in text and "convert to bfloat16" in text
 
 
@@ -175,14 +178,14 @@ def test_quantized_checkpoints(tmp_path: Path) -> None:
     names = write_simple(tmp_path, {"a": 0.1, "b": 0.1})
     (tmp_path / "a/config.json").write_text(json.dumps({"quantization_config": {"quant_method": "gptq"}}))
     write_checkpoint(tmp_path / "b", {"l.qweight": Stored("I32", np.zeros(3, np.int32))})
-    text = "\n".join(plan(recipe(tmp_path, names)).problems)
+    text = "\n".join(plan(recipe(tmp_path, names)).findings.problems)
     assert "(gptq)" in text and "qweight" in text
 
 
 def test_integer_and_float_do_not_mix(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", {"w": floats([1.0])})
     write_checkpoint(tmp_path / "a", {"w": Stored("I64", np.zeros(1, np.int64))})
-    assert "the base has BF16, the agent I64" in plan(recipe(tmp_path, ["a"])).problems[0]
+    assert "the base has BF16, the agent I64" in plan(recipe(tmp_path, ["a"])).findings.problems[0]
 
 
 def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
@@ -200,13 +203,13 @@ def test_places_where_the_output_cannot_be(tmp_path: Path) -> None:
         "folder": "exists",
     }
     for out, words in cases.items():
-        assert words in "\n".join(plan(source, tmp_path / out).problems), out
+        assert words in "\n".join(plan(source, tmp_path / out).findings.problems), out
     for here in (".", "/"):
-        assert plan(source, here).problems
+        assert plan(source, here).findings.problems
     with pytest.raises(ramerge.RecipeError, match="OUT: must not be empty"):
         plan(source, "")
     (tmp_path / "link").symlink_to(tmp_path / "base")
-    assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).problems[0]
+    assert "is one of the inputs" in plan(source, tmp_path / "link", overwrite=True).findings.problems[0]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +229,7 @@ def test_only_models_and_empty_folders_are_replaced(names: list[str], replaced: 
     out.mkdir()
     for name in names:
         (out / name).mkdir() if name.endswith("/") else (out / name).write_text("{}")
-    problems = plan(source, out, overwrite=True).problems
+    problems = plan(source, out, overwrite=True).findings.problems
     assert not problems if replaced else "was not made by ramerge and is not a model" in problems[0]
 
 
@@ -234,17 +237,17 @@ def test_a_folder_without_the_right_to_write(tmp_path: Path, monkeypatch: pytest
     names = write_simple(tmp_path)
     (tmp_path / "closed").mkdir()
     monkeypatch.setattr("os.access", lambda path, _: Path(path).name != "closed")  # root may write everywhere
-    assert "no permission" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").problems[0]
-    (problem,) = plan(recipe(tmp_path, names), "/proc/out").problems
+    assert "no permission" in plan(recipe(tmp_path, names), tmp_path / "closed" / "out").findings.problems[0]
+    (problem,) = plan(recipe(tmp_path, names), "/proc/out").findings.problems
     assert "/proc is of a file system that stores no files" in problem
 
 
 def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
     names = write_simple(tmp_path)
-    text = plan(recipe(tmp_path, names), max_memory="20MB").problems[0]
+    text = plan(recipe(tmp_path, names), max_memory="20MB").findings.problems[0]
     assert "at least" in text
     needed = text.split("at least ")[1].split()[0]
-    assert plan(recipe(tmp_path, names), max_memory=needed).problems == ()
+    assert plan(recipe(tmp_path, names), max_memory=needed).findings.problems == ()
     with pytest.raises(ramerge.RecipeError, match="max-memory"):
         plan(recipe(tmp_path, names), max_memory="lots")
 
@@ -252,7 +255,7 @@ def test_a_budget_that_cannot_be_kept(tmp_path: Path) -> None:
 def least_memory(source, threads: int) -> int:
     """Bytes that a merge takes with one worker and the smallest blocks."""
     refused = plan(source, threads=threads, max_memory="1MB")
-    assert len(refused.problems) == 1 and refused.resources.workers == 1
+    assert len(refused.findings.problems) == 1 and refused.resources.workers == 1
     return refused.resources.peak_memory_bytes
 
 
@@ -265,7 +268,7 @@ def test_a_smaller_budget_takes_smaller_blocks_then_fewer_workers(tmp_path: Path
     free = plan(source, threads=threads).resources
     budgets = [least + int((free.peak_memory_bytes - least) * 0.6**step) for step in range(32)]
     found = [plan(source, threads=threads, max_memory=budget) for budget in budgets]
-    assert all(one.problems == () for one in found)
+    assert all(one.findings.problems == () for one in found)
     cut = [one.resources for one in found]
     assert (cut[0], cut[-1].workers) == (free, 1)
     smallest = cut[-1].block_elements
@@ -290,7 +293,7 @@ def test_fewer_workers_give_the_same_bytes(method: str, tmp_path: Path) -> None:
 def test_too_little_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = write_simple(tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(total=1000, free=100))
-    assert "of disk, but only 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").problems[0]
+    assert "of disk, but only 100 are free" in plan(recipe(tmp_path, names), tmp_path / "out").findings.problems[0]
 
 
 def test_shards_of_a_given_size(tmp_path: Path) -> None:
@@ -332,8 +335,8 @@ def test_rotary_keys_are_allowed_under_any_of_their_names(allowed: str, tmp_path
     names = write_simple(tmp_path, {"a": 0.1})
     (tmp_path / "base/config.json").write_text(json.dumps({"rope_theta": 10000.0}))
     (tmp_path / "a/config.json").write_text(json.dumps({"rope_parameters": {"rope_theta": 5e5}}))
-    assert "rope_theta" in plan(recipe(tmp_path, names)).problems[0]
-    assert plan(recipe(tmp_path, names, allow={"config": [allowed]})).problems == ()
+    assert "rope_theta" in plan(recipe(tmp_path, names)).findings.problems[0]
+    assert plan(recipe(tmp_path, names, allow={"config": [allowed]})).findings.problems == ()
 
 
 def test_folders_made_on_the_way_go_with_a_merge_that_fails(tmp_path: Path) -> None:
@@ -361,7 +364,9 @@ def test_parts_have_their_own_lambdas_in_the_record(tmp_path: Path) -> None:
 def test_a_size_of_shards_that_misses_its_unit(tmp_path: Path) -> None:
     base = write_checkpoint(tmp_path / "base", {"w": floats(np.zeros((3000, 2000)))})
     made = plan({"base": str(base), "agents": {"a": str(base)}, "shard_size": 1000})
-    assert any("1,000 bytes per shard are too few for 12,000,000 bytes" in problem for problem in made.problems)
+    assert any(
+        "1,000 bytes per shard are too few for 12,000,000 bytes" in problem for problem in made.findings.problems
+    )
 
 
 def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
@@ -381,3 +386,20 @@ def test_values_beside_the_recipe_go_on_top_of_it(tmp_path: Path) -> None:
         given.with_(dtype="float61")
     with pytest.raises(ramerge.RecipeError, match=r"parameters\.r=much"):
         plan(given.with_(parameters={"r": "much"}))
+
+
+def test_plans_are_the_same_with_and_without_cached_counts(tmp_path: Path) -> None:
+    """But for what is read: an interrupted run that began before counts were cached is resumed with its own."""
+    source = recipe(tmp_path, write_simple(tmp_path), "ties")
+    counting = plan(source, cache=False)
+    cached = replace(counting, counts=PlannedCounts(cached={(object(), ""): 0}))  # type: ignore[dict-item]
+    assert (cached.passes, cached.counts.origin) == (1, "earlier read")
+    assert cached.bytes_read < counting.bytes_read
+    assert without_cache(cached) == counting
+
+
+def test_a_plan_is_data() -> None:
+    """Few fields, of which only findings and identities are text; what it says is made of it by `planning.explain`."""
+    assert len(fields(MergePlan)) <= 16
+    members = {name for kind in MergePlan.__mro__[:-1] for name in vars(kind) if not name.startswith("_")}
+    assert not members & {"explain", "to_dict", "forecast", "objections", "doubts"}

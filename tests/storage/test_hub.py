@@ -167,7 +167,7 @@ def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkey
     said = re.escape(f"{NAME}: downloads {decimal(size)} into the hub's cache; without a download, by range: pip ")
     with pytest.warns(DownloadNote, match=said):
         planned = ramerge.plan(recipe(tmp_path))
-    assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.details.files)
+    assert planned.problems == () and "model-00001-of-00002.safetensors" in str(planned.details.inputs.files)
     ramerge.merge(recipe(tmp_path), tmp_path / "out")
     assert (tmp_path / "out/model.safetensors").read_bytes() == expected(hub, tmp_path)
 

@@ -130,7 +130,7 @@ def test_what_is_refused(
     (hub.folder / "me/merged/README.md").write_text("mine")
     state(hub).private["me/merged"] = True
     prepare(state(hub))
-    (problem,) = planned(source, "hub:me/merged", **options).problems
+    (problem,) = planned(source, "hub:me/merged", **options).findings.problems
     assert re.search(said, problem) and TOKEN not in problem
 
 

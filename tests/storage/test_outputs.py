@@ -413,7 +413,7 @@ def test_a_sweep_is_that_of_a_folder(s3: Server, source: dict[str, Any], stage: 
     assert found(s3, "sweep") == kills.weights(tmp_path / "other")
     assert left(stage) == []
     s3.put(Path(source["base"]), "sweep/mine")
-    (problem,) = planned(source, out, overwrite=True, **other).problems
+    (problem,) = planned(source, out, overwrite=True, **other).findings.problems
     assert "holds another model, in s3://models/sweep/mine, which --overwrite would remove" in problem
 
 

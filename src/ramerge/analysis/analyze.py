@@ -80,8 +80,8 @@ def analyze(
     if options.allow_outside_links:
         document = document.with_values({"allow.outside_links": True}, "--")
     plan, statistics = plan_analysis(document, epsilons, options)
-    if plan.problems:
-        raise PlanError(plan.problems)
+    if plan.findings.problems:
+        raise PlanError(plan.findings.problems)
     resources = plan.resources
     with chosen_executor(options.ray, resources.workers, resources.memory_of) as executor:
         analysis = carry_out(plan, statistics, executor, on_progress or silence)
@@ -131,7 +131,7 @@ def carry_out(
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: observed.results[statistics, tensor.part("tensor")] for tensor in tensors}
     _cache_counts(plan, statistics, tallies)
-    parts = _parts(tensors, tallies, statistics, tuple(plan.agents))
+    parts = _parts(tensors, tallies, statistics, tuple(plan.inputs.agents))
     model = parts["model"]
     densities = {agent.name: agent.density for agent in model.agents}
     warnings = warnings_of(plan, [*seen, *spoiled(observed.non_finite)], observed.rounding, plan.parameters, densities)
@@ -145,12 +145,12 @@ def carry_out(
         cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
-        thresholds=_thresholds(statistics, observed.results, tuple(plan.agents)),
+        thresholds=_thresholds(statistics, observed.results, tuple(plan.inputs.agents)),
         epsilons=statistics.epsilons,
         rounding=_rounding(plan, observed.rounding),
         precision_loss=lost,
-        findings=broken or (*findings_of(model, plan.dtype, plan.adapters), *finding_of(lost, shown(epsilon))),
-        notes=(*plan.notes, *advice(plan, observed.rounding)),
+        findings=broken or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(lost, shown(epsilon))),
+        notes=(*plan.findings.notes, *advice(plan, observed.rounding)),
         warnings=warnings,
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
@@ -165,7 +165,7 @@ def _of_plan(plan: MergePlan) -> dict[str, Any]:
         "models": {name: without_secrets(agent.written) for name, agent in plan.recipe.agents.items()},
         "method": plan.method.name,
         "input_dtypes": plan.input_dtypes,
-        "adapters": tuple(plan.adapters),
+        "adapters": tuple(plan.inputs.adapters),
         "dtype": plan.dtype,
         "recipe": without_secrets({"method": plan.recipe.method, **recipe}),
         "bytes_read": plan.bytes_read,
@@ -181,7 +181,7 @@ def _lost(plan: MergePlan, statistics: TaskVectorStatistics, results: Results) -
     counted = [result for (statistic, _), result in results.items() if statistic == _precision_loss(statistics)]
     return {
         name: figures
-        for name, figures in losses_of(counted, tuple(plan.agents)).items()
+        for name, figures in losses_of(counted, tuple(plan.inputs.agents)).items()
         if plan.input_dtypes.get(name, "").startswith(("float32", "float64"))
     }
 
@@ -196,13 +196,13 @@ def _thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequ
 
 
 def _rounding(plan: MergePlan, counts: Counts) -> dict[str, dict[str, Any]]:
-    return dict(zip(plan.agents, effects(counts), strict=True)) if plan.rounds_updates else {}
+    return dict(zip(plan.inputs.agents, effects(counts), strict=True)) if plan.rounds_updates else {}
 
 
 def _cache_counts(plan: MergePlan, statistics: TaskVectorStatistics, tallies: Mapping[str, Tally]) -> None:
     """Spare later merges of the same files their counting pass."""
     cached_counts.keep(
-        plan.digest,
+        plan.counts.digest,
         plan.tensors,
         {
             (Moved("model", epsilon=epsilon), name): tally.by_epsilon[row]

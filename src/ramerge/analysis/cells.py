@@ -119,14 +119,14 @@ class CellCounts:
         return Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons)
 
     def _part(self, tensors: int, tally: Tally) -> AnalyzedPart:
-        return part_of("model", tensors, tally, tuple(self._plan.agents), self._statistics.epsilons)
+        return part_of("model", tensors, tally, tuple(self._plan.inputs.agents), self._statistics.epsilons)
 
     def _cell(self, key: _Key, total: _Sum) -> HeatCell:
         _, layer, role = key
         tally = self._statistics.finish(total.counts, total.elements, None)
         rounded = effects(total.rounding) if not isinstance(total.rounding, int) and self._plan.rounds_updates else []
         name = OUTSIDE if layer is None else f"{layer.stack} {layer.number}" if self._several else str(layer.number)
-        agents = range(len(self._plan.agents))
+        agents = range(len(self._plan.inputs.agents))
         return HeatCell(
             layer=name,
             role=ROLES[role],

@@ -134,13 +134,13 @@ def forecast(document: Document, options: Options, executor: Executor, listen: L
     without = {key: value for key, value in document.values.items() if key not in ("parameters", "preset")}
     points = make_points(replace(document, values=without | {"method": CORE.name}))
     plan = make_plan([replace(point, method=_CountedCore()) for point in points], options=options)
-    if plan.problems:
-        raise PlanError(plan.problems)
+    if plan.findings.problems:
+        raise PlanError(plan.findings.problems)
     with closing(Passes(plan, executor, listen)) as passes:
         passes.count()
         results = dict(passes.results)
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
-    return parts_of(tensors, [results[_SUMS, tensor.part("tensor")] for tensor in tensors], tuple(plan.agents))
+    return parts_of(tensors, [results[_SUMS, tensor.part("tensor")] for tensor in tensors], tuple(plan.inputs.agents))
 
 
 def parts_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:

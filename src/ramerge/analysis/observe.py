@@ -81,8 +81,8 @@ def observe(
         WeightsError: values are not finite; all such tensors are listed.
         CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
     """
-    if plan.problems:
-        raise PlanError(plan.problems)
+    if plan.findings.problems:
+        raise PlanError(plan.findings.problems)
     with closing(Passes(plan, executor, listen)) as passes:
         passes.count()
         counted = {index: statistics for index, tensor in enumerate(passes.plan.tensors) if tensor.merged}

@@ -201,7 +201,7 @@ class _Request:
         files = {
             str(path): [one.nbytes, one.modified_ns]
             for name, model in (("base", base), *agents.items())
-            for path, one in reader.plan_of(model, name).files.items()
+            for path, one in reader.plan_of(model, name).inputs.files.items()
         }
         about = [base, agents, paths, sorted(files.items()), repr(prompts), asdict(settings)]
         return cls(base, agents, prompts, settings, _folder(hashlib.sha256(dumped(about).encode()).hexdigest()))

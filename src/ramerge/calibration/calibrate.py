@@ -225,8 +225,13 @@ class LiveBase:
 
     def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
-        found = plan.base.directory
-        if isinstance(found, Path) and plan.formats and (found / "config.json").exists() and _is_plain(found, plan):
+        found = plan.inputs.base.directory
+        if (
+            isinstance(found, Path)
+            and plan.inputs.formats
+            and (found / "config.json").exists()
+            and _is_plain(found, plan)
+        ):
             return found
         folder = self.place / "base"
         ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
@@ -270,7 +275,7 @@ class LiveBase:
         """
         module: Any = import_module("ramerge.calibration.live")
         plan = ramerge.plan({**self._recipe_of(model), "companions": "model"}, options=self.options).details
-        if plan.problems or not any(name.startswith("tokenizer") for name in plan.companions):
+        if plan.findings.problems or not any(name.startswith("tokenizer") for name in plan.companions):
             plan = self.plan_of(self.base)
         with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
             for name, source in plan.companions.items():
@@ -357,7 +362,7 @@ class _Gathering:
     ) -> CalibrationRecord:
         """Gather an agent, unless its folder is there and fits."""
         plan = self.base.plan_of(model, name)
-        with Files(plan.files) as files:
+        with Files(plan.inputs.files) as files:
             own = {tensor.parts[0].name: tensor.sources[0].tensor for tensor in plan.tensors}
             base = {tensor.parts[0].name: tensor.base for tensor in plan.tensors}
             weights = digests_of(own, Reader(files))

@@ -156,6 +156,7 @@ def plan(
     from ramerge.cli.progress import shown
     from ramerge.core.foundation.files import STANDARD_OUTPUT
     from ramerge.core.foundation.jsontext import dumped
+    from ramerge.core.planning.explain import doubts, objections
 
     if as_json and recipe_file == STANDARD_OUTPUT:
         raise click.UsageError("--json and --write-recipe - both print; give --write-recipe a file")
@@ -164,13 +165,13 @@ def plan(
         made = make(document, out, kind=kind, options=options, on_progress=listen)
     if recipe_file is not None:
         write_recipe(made.recipe, recipe_file)
-    warn(made.details.doubts)
+    warn(doubts(made.details))
     if as_json:
         click.echo(dumped(made.to_dict()), nl=False)
     elif recipe_file != STANDARD_OUTPUT:
         say(made.explain().split("\n"))
-    if made.details.objections:
-        raise click.exceptions.Exit(fail(made.details.objections, 2))
+    if problems := objections(made.details):
+        raise click.exceptions.Exit(fail(problems, 2))
 
 
 @command(short_help="Write a model of any format as safetensors.")

@@ -64,7 +64,7 @@ class MergedTensors:
 
 
 def _adapter(plan: MergePlan) -> AdapterPlan:
-    details = plan.kind_details
+    details = plan.output.details
     assert isinstance(details, AdapterPlan)
     return details
 
@@ -80,8 +80,14 @@ def slots_of(plan: MergePlan) -> SpoolSlots:
 
 
 def spec(plan: MergePlan) -> OutputSpec:
-    assert plan.out is not None
-    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots_of(plan)))
+    assert plan.output.target is not None
+    return OutputSpec(
+        plan.output.target,
+        plan.output.overwrite,
+        fingerprint_of(plan),
+        plan.bytes_read,
+        spooled=spooled(slots_of(plan)),
+    )
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
@@ -90,7 +96,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
         passes.count()
         passes.merge(merged)
         spool.begin_reading()
-        with Files(plan.files) as files, _Entries(output.spool_folder) as entries:
+        with Files(plan.inputs.files) as files, _Entries(output.spool_folder) as entries:
             made = _Adapter(plan, passes, spool, files, entries)
             made.factor()
             made.save_others()
@@ -249,7 +255,7 @@ class _Adapter:
         ranks = {module: found.rank for module, found in self._found.items()}
         rank = max(ranks.values(), default=1)
         others = {f"^{module}": own for module, own in ranks.items() if own != rank}
-        config, base = self._adapter.config, self._plan.base
+        config, base = self._adapter.config, self._plan.inputs.base
         is_causal = any(str(name).endswith("ForCausalLM") for name in config.get("architectures") or ())
         return {
             "peft_type": "LORA",

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ramerge.deltas.kinds import AsAdapter
 from ramerge.sdk.formats import is_stored_transposed, module_of
 from ramerge.sdk.machine import ResourceLimits
-from ramerge.sdk.plans import BASELINE_BYTES, Findings, OpenedInputs, Resources, TensorPlan, listed
+from ramerge.sdk.plans import BASELINE_BYTES, Finding, OpenedInputs, Resources, TensorPlan, listed, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
 from ramerge.sdk.text import quoted
@@ -82,26 +82,19 @@ class AdapterPlan:
     tied: tuple[str, ...] = ()
 
 
-def in_float32(points: Sequence[Point], findings: Findings) -> tuple[Point, ...]:
+def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
     """The merges of which an adapter is made: not rounded to the base's dtype."""
-    if points[0].recipe.dtype not in (None, "float32"):
-        text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
-        findings.problems.append(findings.document.where(("dtype",), text))
     wide = {"dtype": "float32", "rounding": "nearest"}
     return tuple(replace(point, recipe=point.recipe.model_copy(update=wide)) for point in points)
 
 
 def plan_adapter(
-    settings: AsAdapter,
-    points: Sequence[Point],
-    inputs: OpenedInputs,
-    tensors: Sequence[TensorPlan],
-    findings: Findings,
-) -> AdapterPlan | None:
+    settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
+) -> tuple[AdapterPlan | None, list[Finding]]:
     """How the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
     base = inputs.opened_base
     if base is None:
-        return None
+        return None, []
     matrices, others, refused = [], [], []
     for number, tensor in enumerate(tensors):
         if not _may_move(tensor):
@@ -118,39 +111,39 @@ def plan_adapter(
             transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
             copies = tuple(end for term in terms or () if (end := _end(term.product)) is not tensor.base)
             matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
-    if refused:
-        findings.problem(
-            f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
-            f"{listed(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
-            "rule (keep: base)"
-        )
-    _note(settings, matrices, others, findings)
+    text = (
+        f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
+        f"{listed(list(map(quoted, refused)))}; write the model or a delta (--as-delta), or keep the base's with a "
+        "rule (keep: base)"
+    )
+    findings = [*([problem(text)] if refused else []), *_notes(settings, matrices, others)]
     peak = max((memory_of(tensors[m.tensor].base.shape, settings, m) for m in matrices), default=0)
     embedding = tied_embedding(base)
     tied = (embedding.name, head_of(base, embedding)) if embedding is not None else ()
-    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied)
+    return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
 
 
-def check(
-    settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
-) -> None:
+def check(settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
     """Refuse settings that are out of range, and what cannot be an adapter of the base."""
     if settings.rank is not None and settings.energy is not None:
-        findings.problem("--rank and --energy: each of them decides the ranks; give only one")
+        yield problem("--rank and --energy: each of them decides the ranks; give only one")
     if settings.rank is not None and settings.rank < 1:
-        findings.problem(f"--rank: must be at least 1, not {settings.rank}")
+        yield problem(f"--rank: must be at least 1, not {settings.rank}")
     if settings.energy is not None and not 0 < settings.energy <= 1:
-        findings.problem(f"--energy: must be more than 0 and at most 1, such as 0.99, not {settings.energy:g}")
+        yield problem(f"--energy: must be more than 0 and at most 1, such as 0.99, not {settings.energy:g}")
     recipe, base = points[0].recipe, inputs.opened_base
     if in_memory or points[0].name:
-        findings.problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
+        yield problem("--as-adapter: only a merge into a folder can be written as an adapter, not a sweep")
     if recipe.base is None:
-        findings.problem("--as-adapter: the recipe has no base; name the model that the adapter shall be for as base")
+        yield problem("--as-adapter: the recipe has no base; name the model that the adapter shall be for as base")
     elif base is not None and (base.untied or base.lineage):
         why = "agents changed the embeddings that it ties apart from each other" if base.untied else "it is a delta"
-        findings.problem(f"--as-adapter: no adapter is possible for {base.directory}: {why}; write the model instead")
+        yield problem(f"--as-adapter: no adapter is possible for {base.directory}: {why}; write the model instead")
     if recipe.allow.vocabulary is not None:
-        findings.problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
+        yield problem("--as-adapter: allow.vocabulary: an adapter cannot add rows to embeddings; write the model")
+    if recipe.dtype not in (None, "float32"):
+        text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
+        yield problem(text, ("dtype",))
 
 
 def _may_move(tensor: TensorPlan) -> bool:
@@ -232,15 +225,18 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
     return sum(tensors[number].bytes_written for number in needed(plan))
 
 
-def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits, findings: Findings) -> Resources:
+def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[Finding]]:
     """The resources, with the memory that decomposing takes if it is more than merging does."""
     peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
-    if limits.memory and peak > limits.memory:
-        findings.problem(
+    text = (
+        (
             f"--max-memory: {limits.memory:,} bytes are too little to decompose the largest matrix; give at least "
             f"{-(-peak // 1_000_000)}MB, or a smaller --rank"
         )
-    return replace(resources, peak_memory_bytes=peak)
+        if limits.memory and peak > limits.memory
+        else ""
+    )
+    return replace(resources, peak_memory_bytes=peak), [problem(text)] if text else []
 
 
 def served_rank(rank: int) -> int | None:
@@ -258,7 +254,7 @@ def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     return f"vLLM serves it with --enable-lora --max-lora-rank {least}"
 
 
-def _note(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int], findings: Findings) -> None:
+def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[Finding]:
     exact = [ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
     left = len(matrices) - len(exact)
     notes = []
@@ -279,7 +275,7 @@ def _note(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequen
     if others:
         what = "saved as modules_to_save" if settings.save_modules else "refused (--save-modules saves it)"
         notes.append(f"what the merge changes of {len(others):,} norms, biases and embeddings is {what}")
-    findings.notes += [f"--as-adapter: {text}" for text in notes]
+    return [note(f"--as-adapter: {text}") for text in notes]
 
 
 def needed(plan: AdapterPlan) -> list[int]:

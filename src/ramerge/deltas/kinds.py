@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,7 +11,7 @@ from ramerge.sdk.machine import ResourceLimits
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import Findings, MergePlan, OpenedInputs, Resources, TensorPlan
+from ramerge.sdk.plans import Finding, MergePlan, OpenedInputs, Resources, TensorPlan, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint
@@ -22,38 +22,31 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AsDelta(OutputKind):
-    """A merge as a delta on its base; `kind_details` is the opened base."""
+    """A merge as a delta on its base; its details are the opened base."""
 
     help: ClassVar[str] = "Write only what changes of the base; `ramerge apply` gives the model."
     least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
 
-    def points(
-        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
-    ) -> Sequence[Point]:
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
         recipe, base = points[0].recipe, inputs.opened_base
         if in_memory or points[0].name:
-            findings.problem(
-                "--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor"
-            )
+            yield problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
         if recipe.base is None:
-            findings.problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
+            yield problem("--as-delta: the recipe has no base; name the model that the delta shall be for as base")
         elif base is not None and base.quantized is not None:
-            findings.problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
+            yield problem(f"--as-delta: {base.directory} is quantized; deltas are for models that are not")
         elif base is not None and base.untied:
-            findings.problem(
+            yield problem(
                 f"--as-delta: agents changed the embeddings that {base.directory} ties apart from each other, and a "
                 "delta cannot untie them; leave --as-delta out"
             )
         elif base is not None and base.lineage:
-            findings.problem(
-                f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply"
-            )
-        return points
+            yield problem(f"--as-delta: {base.directory} is a delta itself; write the model first, with ramerge apply")
 
     def details(
-        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
-    ) -> Checkpoint | None:
-        return inputs.opened_base
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
+    ) -> tuple[Checkpoint | None, Sequence[Finding]]:
+        return inputs.opened_base, ()
 
     def least_bytes(self, details: Checkpoint | None, tensors: Sequence[TensorPlan]) -> int:
         return 0  # how large a delta becomes is known when it is made
@@ -124,20 +117,22 @@ class AsAdapter(OutputKind):
         ),
     )
 
-    def points(
-        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
-    ) -> Sequence[Point]:
-        from ramerge.deltas.adapter_plan import check, in_float32
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+        from ramerge.deltas.adapter_plan import check
 
-        check(self, points, inputs, findings, in_memory=in_memory)
-        return in_float32(points, findings)
+        return check(self, points, inputs, in_memory=in_memory)
+
+    def points(self, points: Sequence[Point]) -> Sequence[Point]:
+        from ramerge.deltas.adapter_plan import in_float32
+
+        return in_float32(points)
 
     def details(
-        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
-    ) -> AdapterPlan | None:
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
+    ) -> tuple[AdapterPlan | None, Sequence[Finding]]:
         from ramerge.deltas.adapter_plan import plan_adapter
 
-        return plan_adapter(self, points, inputs, tensors, findings)
+        return plan_adapter(self, points, inputs, tensors)
 
     def least_bytes(self, details: AdapterPlan | None, tensors: Sequence[TensorPlan]) -> int:
         from ramerge.deltas.adapter_plan import spooled_bytes
@@ -145,16 +140,16 @@ class AsAdapter(OutputKind):
         return spooled_bytes(details, tensors) if details is not None else 0
 
     def resources(
-        self, details: AdapterPlan | None, resources: Resources, limits: ResourceLimits, findings: Findings
-    ) -> Resources:
+        self, details: AdapterPlan | None, resources: Resources, limits: ResourceLimits
+    ) -> tuple[Resources, Sequence[Finding]]:
         from ramerge.deltas.adapter_plan import with_peak
 
-        return with_peak(details, resources, limits, findings) if details is not None else resources
+        return with_peak(details, resources, limits) if details is not None else (resources, ())
 
     def written(self, plan: MergePlan, size: str) -> str:
         from rich.filesize import decimal
 
-        kept = self.least_bytes(plan.kind_details, plan.tensors)
+        kept = self.least_bytes(plan.output.details, plan.tensors)
         spooled = f"; {decimal(kept)} ({kept:,} bytes) are next to it until its factors are made" if kept else ""
         return f"a LoRA adapter{spooled}"
 

@@ -28,14 +28,16 @@ from ramerge.sdk.tensors import Checkpoint
 
 def spec(plan: MergePlan) -> OutputSpec:
     """The files to build for a delta: spooled blocks, of which its files are made at the end."""
-    assert plan.out is not None
-    slots = slots_of(plan, plan.kind_details)
-    return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
+    assert plan.output.target is not None
+    slots = slots_of(plan, plan.output.details)
+    return OutputSpec(
+        plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots)
+    )
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     """Merge, compare each block with the base's, and write what differs."""
-    below: Checkpoint = plan.kind_details
+    below: Checkpoint = plan.output.details
     slots = slots_of(plan, below)
     spool = spool_of(slots, output.spool_folder, output.journal.before_sync)
     with closing(Patches(plan, below, spool)) as patches:
@@ -53,14 +55,14 @@ def _saved(plan: MergePlan, size: int) -> str:
     whole = sum(tensor.bytes_written for tensor in plan.tensors)
     share = size / whole if whole else 0.0
     return (
-        f"written as a delta on {plan.kind_details.directory}: {size:,} bytes, {share:.1%} of the {whole:,} of the "
+        f"written as a delta on {plan.output.details.directory}: {size:,} bytes, {share:.1%} of the {whole:,} of the "
         "model; ramerge apply gives the model"
     )
 
 
 def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
     """Write the same into a delta, and end it; card and record are also written next to the delta's own files."""
-    theirs = sidecar_files(plan.kind_details, allow_outside_links=True)
+    theirs = sidecar_files(plan.output.details, allow_outside_links=True)
     for shard in plan.shards:
         writer.header(shard.name, list(shard.offsets), shard.header)
     for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):

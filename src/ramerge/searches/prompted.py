@@ -102,7 +102,7 @@ def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
             **({"regmean": {"parameters": {"ridge": list(_RIDGES)}}} if found is not None else {}),
             "ram+": None,
             "core+": None,
-            ("ties" if details.adapters else "swudi"): None,
+            ("ties" if details.inputs.adapters else "swudi"): None,
         }
     }
 

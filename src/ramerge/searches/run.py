@@ -188,7 +188,9 @@ def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
 
 def state_of(made: Plan) -> dict[str, Any]:
     """Size and time of every file that a merge would read, by path: scores of others are not mixed with these."""
-    return {str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.files.items())}
+    return {
+        str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.inputs.files.items())
+    }
 
 
 class _Search:

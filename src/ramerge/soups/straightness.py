@@ -93,7 +93,7 @@ def straightness(recipe: Document, options: Options, listen: Listener) -> RunStr
         found = {part: result for (statistic, part), result in passes.results.items() if statistic == Gram("tensor")}
     names = [tensor.part("tensor") for tensor in details.tensors if tensor.merged]
     products = {name: found[name] for name in dict.fromkeys(names) if np.trace(found[name]) > 0}
-    steps = steps_of(details.parameters, tuple(details.agents))
+    steps = steps_of(details.parameters, tuple(details.inputs.agents))
     layers: dict[str, dict[str, Floats]] = {}
     for name, matrix in products.items():
         layers.setdefault(scope_of(name, "layer"), {})[name] = matrix

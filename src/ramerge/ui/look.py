@@ -130,7 +130,7 @@ def _heat(values: Values | None, agent: str | None, measure: str) -> str:
 
 
 def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, Any]]:
-    """What to try first, as lines, and as keys of a recipe; nothing for a single agent."""
+    """Advice on the first merge to try, as lines, and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
     found = recommend(analysis)

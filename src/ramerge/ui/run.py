@@ -63,7 +63,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
     runs = _Runs(desk)
 
     def announce(text: str, name: str, as_what: str, replacing: bool) -> tuple[str, str]:
-        """What a click on Merge would do, and the command line that does the same."""
+        """The work that a click on Merge would start, and the command line that does the same."""
         try:
             checked = checked_draft(text, desk.roots)
             words = merge_words(desk, checked, desk.roots.output(name), as_what, overwrite=replacing)
@@ -83,7 +83,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
 
 
 class _Runs:
-    """Actions of the buttons. Results are the progress, the list, a command, and which buttons are of use."""
+    """Actions of the buttons. Results are the progress, the list, a command, and which buttons are enabled."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -14,37 +14,38 @@ from numpy.typing import NDArray
 from ramerge import Record
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec, Shard, Writer, fingerprint_of, records_of
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import Block, Findings, MergePlan, OpenedInputs, TensorPlan
+from ramerge.sdk.plans import Block, Finding, MergePlan, OpenedInputs, TensorPlan, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.text import dumped
 
 
 @dataclass(frozen=True)
 class AsNumpy(OutputKind):
-    """A file `NAME.npy` for each tensor, and the base's `config.json`; `kind_details` is that config."""
+    """A file `NAME.npy` for each tensor, and the base's `config.json`; its details are that config."""
 
     help: ClassVar[str] = "Write a folder of NumPy files in float32."
     has_companions: ClassVar[bool] = False
 
-    def points(
-        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
-    ) -> Sequence[Point]:
-        """The merges in float32, because NumPy has no bfloat16."""
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+        """Refuse sweeps and merges in memory."""
         if in_memory or points[0].name:
-            findings.problem("--as-npy: only a merge into a folder can be written as NumPy files, not a sweep")
+            yield problem("--as-npy: only a merge into a folder can be written as NumPy files, not a sweep")
+
+    def points(self, points: Sequence[Point]) -> Sequence[Point]:
+        """The merges in float32, because NumPy has no bfloat16."""
         return [replace(each, recipe=each.recipe.model_copy(update={"dtype": "float32"})) for each in points]
 
     def details(
-        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
-    ) -> Any:
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
+    ) -> tuple[Any, Sequence[Finding]]:
         """The base's `config.json`."""
-        return inputs.opened_base.config if inputs.opened_base is not None else {}
+        return inputs.opened_base.config if inputs.opened_base is not None else {}, ()
 
     def spec(self, plan: MergePlan) -> OutputSpec:
         """One file a tensor; the journal keeps what is complete of them if the run is stopped."""
-        assert plan.out is not None
+        assert plan.output.target is not None
         sizes = {file.name: file.file_bytes for file in map(file_of, plan.tensors)}
-        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, sizes)
+        return OutputSpec(plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, sizes)
 
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
@@ -56,7 +57,7 @@ class AsNumpy(OutputKind):
             passes.merge(sink)
             sink.finish()
         (record,) = records_of(plan, passes, sum(file.file_bytes for file in files), seen, began)
-        output.staging.write("config.json", dumped(plan.kind_details))
+        output.staging.write("config.json", dumped(plan.output.details))
         output.staging.write("ramerge.json", record.to_json())
         return (record,)
 

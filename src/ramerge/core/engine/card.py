@@ -33,7 +33,7 @@ def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "", f
         folder: the name of the model's folder, where whoever uses the output chooses it; by default the output's.
     """
     front: dict[str, Any] = {}
-    if plan.method.combines or plan.base.hub_id:
+    if plan.method.combines or plan.inputs.base.hub_id:
         front["base_model"] = _base_models(plan)
     if plan.method.combines:
         front["base_model_relation"] = "merge"
@@ -42,7 +42,7 @@ def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "", f
     stream = io.StringIO()
     YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
-    name = literal = point.name or (plan.out.name if plan.out else "merged")
+    name = literal = point.name or (plan.output.target.name if plan.output.target else "merged")
     if folder is not None:
         name, literal = "A merged model", folder
     literal = dumped(literal).strip()
@@ -150,7 +150,7 @@ def figure(agent: AgentStatistics, column: Column) -> str:
 def _base_models(plan: MergePlan) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
-    for model in (part for named in (plan.base, *plan.agents.values()) for part in named.parts):
+    for model in (part for named in (plan.inputs.base, *plan.inputs.agents.values()) for part in named.parts):
         candidate = model.hub_id or model.folder.resolve().name
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)

@@ -23,9 +23,9 @@ class AsCheckpoint(OutputKind):
     """A merge as a checkpoint, or a sweep as several."""
 
     def spec(self, plan: MergePlan) -> OutputSpec:
-        assert plan.out is not None
+        assert plan.output.target is not None
         files = {shard.name: shard.file_bytes for shard in all_shards(plan)}
-        return OutputSpec(plan.out, plan.overwrite, fingerprint_of(plan), plan.bytes_read, files)
+        return OutputSpec(plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, files)
 
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float

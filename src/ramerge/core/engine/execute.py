@@ -48,8 +48,8 @@ def execute(
         CheckpointError: an input cannot be read, or has changed since planning; all such files are listed.
         OutputError: the output cannot be written.
     """
-    if plan.problems or (plan.out is None) == (on_tensor is None):
-        raise PlanError(plan.problems or "give either an output folder, or a function that takes the tensors")
+    if plan.findings.problems or (plan.output.target is None) == (on_tensor is None):
+        raise PlanError(plan.findings.problems or "give either an output folder, or a function that takes the tensors")
     began = time.monotonic()
     with closing(Passes(plan, executor, listen)) as passes:
         seen = inspect(plan)
@@ -62,11 +62,11 @@ def execute(
                 whole.finish()
             passes.keep()
             return records_of(plan, passes, 0, seen, began)
-        kind = plan.kind
+        kind = plan.output.kind
         assert isinstance(kind, OutputKind)
         with open_output(kind.spec(plan), fresh=fresh) as output:
             passes.journal = output.journal
             records = kind.write(plan, passes, output, seen, began)
-            check_unchanged(plan.files)  # the copied companions must not have changed either
+            check_unchanged(plan.inputs.files)  # the copied companions must not have changed either
         passes.keep()
         return records

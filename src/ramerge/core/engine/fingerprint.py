@@ -53,11 +53,11 @@ def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
     """The fingerprint of a plan."""
-    cached = sorted(repr(key) for key in plan.remembered)
+    cached = sorted(repr(key) for key in plan.counts.cached)
     return {
         **versions(),
         **dict(_recipe(plan)),
-        **files(plan.files),
+        **files(plan.inputs.files),
         "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
         "cached counts (--no-cache)": _digest(cached),
         "what is read and written": _digest(list(_work(plan))),
@@ -90,7 +90,7 @@ def _work(plan: MergePlan) -> Iterator[object]:
     for tensor in plan.tensors:
         yield values_of(tensor, named, seen)
     yield from ((shard.name, shard.header, shard.file_bytes) for shard in plan.shards)
-    yield plan.rounds, sorted(plan.companions), plan.kind
+    yield plan.counts.rounds, sorted(plan.companions), plan.output.kind
 
 
 def _digest(*values: object) -> str:

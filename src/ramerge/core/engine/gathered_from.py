@@ -50,19 +50,19 @@ def _digest(tensor: Tensor, reader: Reader) -> str:
 def refuse_other_models(plan: MergePlan) -> None:
     """Refuse recorded inputs and importances that were gathered from other weights than those that are merged.
 
-    What was given in memory has no file that could say it, and importances from elsewhere need none.
+    What was given in memory has no file that could say it, and importances of other tools need none.
 
     Raises:
         WeightsError: some were; all are listed.
         CheckpointError: a file cannot be read.
     """
-    with Files(plan.files) as files:
+    with Files(plan.inputs.files) as files:
         if problems := list(_problems(plan, Reader(files))):
             raise WeightsError(problems)
 
 
 def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
-    stored = {name: side for name, side in plan.sides.items() if side.written not in plan.recipe.document.models}
+    stored = {name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models}
     if not stored:
         return
     own: Mapping[str, dict[str, Tensor]] = defaultdict(dict)

@@ -101,7 +101,7 @@ class OutputKind(PlannedKind, ABC):
         """Run the passes and write everything into the folder.
 
         Args:
-            plan: the plan; `plan.kind_details` is what `details` returned.
+            plan: the plan; `plan.output.details` is what `details` returned.
             passes: of the plan.
             output: what `spec` describes, opened.
             seen: warnings from before the first pass.

@@ -49,7 +49,7 @@ class Passes:
 
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
         self.journal: Journal | None = None
-        self.results: dict[tuple[Statistic, str], Any] = dict(plan.remembered)
+        self.results: dict[tuple[Statistic, str], Any] = dict(plan.counts.cached)
         self.rounding = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
         self.overflowing: tuple[str, ...] = ()
@@ -57,12 +57,13 @@ class Passes:
         self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
-        out = plan.out if isinstance(plan.out, Path) else None
-        self.plan = replace(plan, out=out, kind=PlannedKind(), kind_details=None)
+        target = plan.output.target if isinstance(plan.output.target, Path) else None
+        output = replace(plan.output, target=target, kind=PlannedKind(), details=None)
+        self.plan = replace(plan, output=output)
         self._executor = executor
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
-        check_unchanged(plan.files)
-        self.files = Files(plan.files)
+        check_unchanged(plan.inputs.files)
+        self.files = Files(plan.inputs.files)
         self.operators = Operators(plan.resources.workers * len(plan.points))
         _check_ties(plan, Reader(self.files))
 
@@ -72,7 +73,7 @@ class Passes:
 
     def count(self) -> None:
         """Count everything that merging needs: one read for each round."""
-        rounds = self.plan.rounds
+        rounds = self.plan.counts.rounds
         for number, wanted in enumerate(rounds):
             label = "counting" if len(rounds) == 1 else f"counting {number + 1}/{len(rounds)}"
             batches = in_order(self.plan, wanted, len(rounds) - number)
@@ -90,7 +91,7 @@ class Passes:
 
     def keep(self) -> None:
         """Store counts for later runs on the same files."""
-        cached_counts.keep(self.plan.digest, self.plan.tensors, self._by_tensor)
+        cached_counts.keep(self.plan.counts.digest, self.plan.tensors, self._by_tensor)
 
     def run(
         self,
@@ -146,7 +147,7 @@ def _take(result: BlockResult, tally: PassTally, sink: Sink | None) -> None:
 
 def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]], dict[int, list[Statistic]]]:
     """For each tensor: how every point merges it, and the statistics that are counted during merging."""
-    agents = tuple(plan.agents)
+    agents = tuple(plan.inputs.agents)
     made: dict[object, Task] = {}
 
     def task(index: int, tensor: TensorPlan) -> Task:

@@ -51,7 +51,7 @@ class BlockResult:
 
 def blank(plan: MergePlan) -> Counts:
     """An array for what rounding does to the agents' updates in each point."""
-    return np.stack([no_counts(len(plan.agents)) for _ in plan.points])
+    return np.stack([no_counts(len(plan.inputs.agents)) for _ in plan.points])
 
 
 class ResultCodec:
@@ -64,7 +64,7 @@ class ResultCodec:
 
     def __init__(self, plan: MergePlan, wanted: Mapping[int, Sequence[Statistic]]) -> None:
         self._wanted = wanted
-        self._blanks = {each: each.blank(len(plan.agents)) for counted in wanted.values() for each in counted}
+        self._blanks = {each: each.blank(len(plan.inputs.agents)) for counted in wanted.values() for each in counted}
         self._rounding = blank(plan)
 
     def encode(self, result: BlockResult) -> tuple[bytes, int]:

@@ -94,7 +94,7 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
             if (middle := largest[len(largest) // 2]) > _TOO_LARGE:
                 name = "" if owner == "base" else owner
                 text = f"its quantized weights are as large as {middle:,.0f}; are its scales inverted?"
-                model = plan.agents[owner] if name else plan.base
+                model = plan.inputs.agents[owner] if name else plan.inputs.base
                 where = f"{model.location}: {text} They must be what codes are multiplied by"
                 yield plan.recipe.document.where(key_of(name), where)
 
@@ -108,7 +108,7 @@ def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
     tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
     if not tensors or not plan.points[0].uses_base:
         return ()
-    names, found, replaced = tuple(plan.agents), list[str](), list[str]()
+    names, found, replaced = tuple(plan.inputs.agents), list[str](), list[str]()
     for first in range(0, len(names), FEW):
         group = names[first : first + FEW]
         some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
@@ -136,7 +136,7 @@ def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan],
 
 def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
     """Warnings about agents, compared with each other."""
-    names = tuple(plan.agents)
+    names = tuple(plan.inputs.agents)
     for s, t in combinations(range(1, len(names) + 1), 2):
         if sample.equal[s, t] and not _are_one(tensors, s, t) and _equal(tensors, s, t):
             yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
@@ -150,7 +150,7 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
     What training adds to weights leaves them in: an update that lowers the correlation to c makes the weights 1/c times
     as large. So weights that are hardly larger and hardly correlate with the base's are other weights.
     """
-    if any(map(is_far, plan.files)):
+    if any(map(is_far, plan.inputs.files)):
         return  # each piece would be a request
     found: dict[str, dict[str, tuple[float, float]]] = {}
     for tensor, values in pieces(tensors, len(names)):
@@ -174,7 +174,7 @@ def _replaced(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPla
 
 
 def _of(plan: MergePlan, name: str, text: str) -> str:
-    return plan.recipe.document.where(key_of(name), f"{plan.agents[name].location}: {text}")
+    return plan.recipe.document.where(key_of(name), f"{plan.inputs.agents[name].location}: {text}")
 
 
 @dataclass(frozen=True)
@@ -284,7 +284,7 @@ class _Start:
         return (
             f"holds the base's numbers rounded to {dtype} in {self.rounded / self.elements:.0%} of a sample: its "
             "trainer dequantized the base, so rounding makes most elements differ. Give the base that it was trained "
-            f"from: ramerge convert {plan.base.location} OUT --dtype {dtype}"
+            f"from: ramerge convert {plan.inputs.base.location} OUT --dtype {dtype}"
         )
 
 
@@ -324,7 +324,7 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
     """
     if len(apart) < 3:
         return
-    names = tuple(plan.agents)
+    names = tuple(plan.inputs.agents)
     votes = {k: _votes(sample, k, [j for j in apart if j not in (0, k)]) for k in apart[1:]}
     cosines = {k: _mean_cosine(sample, k, [j for j in apart if j != k]) for k in apart}
     likely = max(votes, key=lambda k: votes[k])
@@ -375,7 +375,7 @@ def _is_start(sample: _Sample) -> bool:
 
 
 def _of_base(plan: MergePlan, text: str) -> str:
-    return plan.recipe.document.where(key_of(""), f"{plan.base.location}: {text}")
+    return plan.recipe.document.where(key_of(""), f"{plan.inputs.base.location}: {text}")
 
 
 def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:

@@ -73,8 +73,8 @@ def _records(
             parameters=point.parameters[0].in_effect(),
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
-            counts=plan.counts,
-            notes=(*plan.notes, *_remarks(point, agents), *advice(plan, counts)),
+            counts=plan.counts.origin,
+            notes=(*plan.findings.notes, *_remarks(point, agents), *advice(plan, counts)),
             warnings=(
                 *warnings_of(
                     plan,
@@ -106,7 +106,7 @@ def _records(
 
 
 def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:
-    agents = tuple(plan.agents)
+    agents = tuple(plan.inputs.agents)
     found = _reported(plan, point, results)
     parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
     values = point.method.report(parameters, [result for _, result in found.values()], agents)
@@ -131,7 +131,7 @@ def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
 
 
 def _parts(plan: MergePlan, point: Point, results: Results) -> dict[str, dict[str, dict[str, Any]]]:
-    agents = tuple(plan.agents)
+    agents = tuple(plan.inputs.agents)
     found = _reported(plan, point, results)
     if len(found) < 2:
         return {}
@@ -182,9 +182,9 @@ def files_of(
     yield from companions_of(
         plan.companions,
         plan.loads_as,
-        dequantized=plan.dequantized_to is not None,
-        vocabulary=plan.vocabulary,
-        apart=plan.untied,
+        dequantized=plan.config.dequantized_to is not None,
+        vocabulary=plan.config.vocabulary,
+        apart=plan.config.untied,
     )
     yield "README.md", model_card(plan, point, record, folder=folder)
     yield "ramerge.yaml", resolved(plan, point).to_yaml()
@@ -201,18 +201,18 @@ def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
 
 
 def _sides(plan: MergePlan, agent: Agent, name: str) -> dict[str, Any]:
-    return dict.fromkeys(agent.sides, plan.sides[name].spelled_out) if name in plan.sides else {}
+    return dict.fromkeys(agent.sides, plan.inputs.sides[name].spelled_out) if name in plan.inputs.sides else {}
 
 
 def resolved(plan: MergePlan, point: Point) -> Recipe:
     """A point's recipe with everything that it depends on spelled out."""
     agents = {
         name: Agent(**_spelled_out(point.recipe.agents[name], model), **_sides(plan, point.recipe.agents[name], name))
-        for name, model in plan.agents.items()
+        for name, model in plan.inputs.agents.items()
     }
     return point.recipe.model_copy(
         update={
-            "base": plan.base.spelled_out if plan.recipe.base is not None else None,
+            "base": plan.inputs.base.spelled_out if plan.recipe.base is not None else None,
             "agents": agents,
             "prompts": prompts_of(point.recipe),
             "parameters": point.parameters[0].in_effect(),

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.engine.passes import PlanPass
 from ramerge.core.engine.result_codec import BlockResult, Results, blank
-from ramerge.core.engine.worker import Message, Solving, Warned
+from ramerge.core.engine.worker import Message, Warned
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.progress import Listener, Progress
 from ramerge.core.foundation.signals import raise_dropped
@@ -62,7 +62,7 @@ class Statistics:
                 if statistic.after is not None:
                     self._before[key] = results[statistic.after, tensor.part(statistic.after.scope)]
                 if statistic.kept is not None:
-                    self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.agents))
+                    self.by_tensor[statistic, tensor.name] = statistic.blank(len(plan.inputs.agents))
         for block in blocks:
             for statistic in wanted.get(block.tensor, ()):
                 self._elements[statistic, plan.tensors[block.tensor].part(statistic.scope)] += block.stop - block.start
@@ -89,7 +89,7 @@ class Statistics:
 
     def _finish(self, key: tuple[Statistic, str]) -> None:
         statistic, _ = key
-        total = self._total(key, statistic.blank(len(self._plan.agents)))
+        total = self._total(key, statistic.blank(len(self._plan.inputs.agents)))
         self.results[key] = statistic.finish(total, self._elements[key], self._before.get(key))
         del self._totals[key]
 
@@ -134,7 +134,6 @@ class PassTally:
         self.warned: list[str] = []
         self._plan, self._label, self._listen = plan, work.label, listen
         self._refusals = Refusals(plan)
-        self._solving: dict[Block, int] = {}
         self._kernels_begun = self._kernels_done = 0
         self._total = sum(share_of(plan.tensors[block.tensor], block) for block in blocks)
         self._began = time.monotonic()
@@ -142,7 +141,7 @@ class PassTally:
         self._show()
 
     def _show(self) -> None:
-        self._listen(Progress(self._label, self.done + sum(self._solving.values()), self._total))
+        self._listen(Progress(self._label, self.done, self._total))
 
     def take(self, result: BlockResult) -> None:
         """A block is done."""
@@ -152,15 +151,10 @@ class PassTally:
         if result.rounding is not None:
             self.rounding += result.rounding
         self.done += result.bytes_read
-        self._solving.pop(result.block, None)
         self._show()
 
     def report(self, message: Message) -> None:
         """Progress callback in the middle of a block."""
-        if isinstance(message, Solving):
-            self._solving[message.block] = message.bytes_done
-            self._show()
-            return
         if isinstance(message, Warned):
             self.warned.append(message.text)
             return
@@ -176,7 +170,7 @@ class PassTally:
             WeightsError: see `Refusals.refuse`.
         """
         _LOG.debug("%s: %d bytes done after %.2f s", self._label, self.done, time.monotonic() - self._began)
-        check_unchanged(self._plan.files)
+        check_unchanged(self._plan.inputs.files)
         self._refusals.refuse()
         assert self.done == self._total, f"{self._label} read {self.done:,} bytes of {self._total:,}"
         return self._refusals
@@ -274,9 +268,9 @@ class Refusals:
 def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
     """Files and owner of the first input of a mean that holds NaN or Inf; None where only their sum does."""
     parts = mean.tensor.origin.parts or (mean.tensor,)
-    named = [f"{name}, and perhaps others" for name in plan.agents]
+    named = [f"{name}, and perhaps others" for name in plan.inputs.agents]
     owners = named if len(named) == len(parts) else [mean.owner] * len(parts)  # those of weight 0 are left out
-    with Files(plan.files) as files:
+    with Files(plan.inputs.files) as files:
         reader = Reader(files)
         for owner, tensor in zip(owners, parts, strict=True):
             grain = tensor.origin.grain

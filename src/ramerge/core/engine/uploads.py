@@ -57,7 +57,8 @@ class UploadedShards(Shards):
 
     def __reduce__(self) -> tuple[Any, ...]:
         """On another node, the same files: it writes, and this process uploads."""
-        return Shards, (replace(self._plan, out=None), self._writer, frozenset(self._staging.arrived))
+        plan = replace(self._plan, output=replace(self._plan.output, target=None))
+        return Shards, (plan, self._writer, frozenset(self._staging.arrived))
 
     def write(self, point: int, tensor: int, part: int, start: int, data: NDArray[np.uint8]) -> None:
         behind = bisect_left(self._lasts, tensor) - _AHEAD

@@ -12,6 +12,7 @@ from ramerge.core.kernels import effect
 from ramerge.core.kernels.rounding import ROWS
 from ramerge.core.methods.base import Counts
 from ramerge.core.methods.moved import ADVICE, ORDERED, absolute
+from ramerge.core.planning.explain import fine, forecast_of_density, forecast_of_rounding
 from ramerge.core.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
@@ -93,15 +94,15 @@ def warnings_of(
         parameters: the method's.
         densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
     """
-    erased = _erased(plan, rounding) if plan.rounds_updates else plan.forecast_of_rounding
-    dense = _dense(plan, parameters, densities) if densities else plan.forecast_of_density
-    return (*plan.warnings, *seen, *erased, *dense)
+    erased = _erased(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
+    dense = _dense(plan, parameters, densities) if densities else forecast_of_density(plan)
+    return (*plan.findings.warnings, *seen, *erased, *dense)
 
 
 def _dense(plan: MergePlan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
     epsilon = absolute(parameters)
-    found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in plan.fine.items() if densities[name] > _DENSE]
-    if epsilon is None or not found or len(plan.agents) == 1:
+    found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in fine(plan).items() if densities[name] > _DENSE]
+    if epsilon is None or not found or len(plan.inputs.agents) == 1:
         return []
     text = (
         f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {', '.join(found)} "
@@ -116,7 +117,7 @@ def advice(plan: MergePlan, rounding: Counts) -> list[str]:
         return []
     far = [
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
-        for name, figures in zip(plan.agents, effects(rounding), strict=True)
+        for name, figures in zip(plan.inputs.agents, effects(rounding), strict=True)
         if figures["effective_lambda"] is not None
         if _is_far(figures["effective_lambda"], figures["nominal_lambda"], _ERRORS * figures["effective_error"])
     ]
@@ -145,7 +146,7 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     Stochastic rounding erases updates too, but gives as much to others.
     """
     found: list[str] = []
-    shares = {name: lost["erased_share"] for name, lost in zip(plan.agents, effects(rounding), strict=True)}
+    shares = {name: lost["erased_share"] for name, lost in zip(plan.inputs.agents, effects(rounding), strict=True)}
     much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = _dtype(plan)
@@ -153,7 +154,7 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
         found.append(
             AboutMethod(
                 f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}; "
-                f"`rounding: stochastic` keeps it on average{f'. {ORDERED}' if plan.fine else ''}"
+                f"`rounding: stochastic` keeps it on average{f'. {ORDERED}' if fine(plan) else ''}"
             )
         )
     if copies := plan.narrowed_copies:

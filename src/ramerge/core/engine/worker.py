@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -19,7 +19,6 @@ from ramerge.core.kernels.formats import FORMATS, Words
 from ramerge.core.kernels.native import notifying_compilation
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
 from ramerge.core.linalg.devices import Solver
-from ramerge.core.linalg.work import notifying_work
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.core.planning.vocabulary import BASE
@@ -77,28 +76,20 @@ class Compiling:
 
 
 @dataclass(frozen=True)
-class Solving:
-    """A block's matrix is solved for. What is done so far is worth so many of the block's bytes."""
-
-    block: Block
-    bytes_done: int
-
-
-@dataclass(frozen=True)
 class Warned:
     """Something that users should know of."""
 
     text: str
 
 
-Message = Compiling | Solving | Warned
+Message = Compiling | Warned
 
 
 @contextmanager
 def worker(plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> Iterator[Worker]:
     """A worker. `operators` are shared by those of a process.
 
-    `tell` gets a message when it compiles a kernel, and after each stage of solving for a matrix.
+    `tell` gets a message when it compiles a kernel, and of what users should know.
     """
     with notifying_compilation(lambda done: tell(Compiling(done))):
         yield Worker(plan, files, operators, tell)
@@ -125,7 +116,7 @@ class Worker:
     def count(self, blocks: Sequence[Block], statistics: Sequence[Statistic], results: Results) -> BlockResult:
         """Read blocks of a tensor of all inputs, one after another, and count them in the same arrays."""
         tensor = self._plan.tensors[blocks[0].tensor]
-        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
         wrong = [self._count(tensor, self._piece(tensor, block), statistics, counted, results) for block in blocks]
         elements = sum(block.stop - block.start for block in blocks)
         read = sum(share_of(tensor, block) for block in blocks)
@@ -159,7 +150,7 @@ class Worker:
                 values, old = self._values(tensor, merged)
                 seen = reread(tensor.quantized, self._reader, block.start, block.stop, values, old)
                 self._count_stored(tensor, merged, found, seen)
-        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.agents)) for each in statistics}
+        counted: dict[Statistic, Counts] = {each: each.blank(len(self._plan.inputs.agents)) for each in statistics}
         wrong = self._count(tensor, piece, statistics, counted, results)
         return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
@@ -177,34 +168,15 @@ class Worker:
         counted: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
-        with self._told_of(block):
-            for index, task in enumerate(tasks):
-                counts = None
-                if task.on_the_way is not None and task.on_the_way not in counted:
-                    counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.agents))
-                merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
-                flagged |= result.nonfinite
-                self._write(tensor, block, merged, result, (index,), sink)
+        for index, task in enumerate(tasks):
+            counts = None
+            if task.on_the_way is not None and task.on_the_way not in counted:
+                counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.inputs.agents))
+            merged, result = self._merge(index, tensor, piece, task, counts, rounding[index])
+            flagged |= result.nonfinite
+            self._write(tensor, block, merged, result, (index,), sink)
         found = self._wrong(tensor, piece) if flagged else None
         return BlockResult(block, piece.elements, read, counted, rounding, found)
-
-    def _told_of(self, block: Block) -> AbstractContextManager[None]:
-        """While it lasts, tells how much of the work is done that methods state of the block's matrix."""
-        tensor, done = self._plan.tensors[block.tensor], 0.0
-        if not tensor.whole:
-            return nullcontext()
-        agents = len(self._plan.agents)
-        stated = sum(
-            point.method.work(tensor.layer, point.parameters[tensor.rule], agents).operations
-            for point in self._plan.points
-        )
-
-        def tell(operations: float) -> None:
-            nonlocal done
-            done += operations
-            self._tell(Solving(block, int(share_of(tensor, block) * min(done / stated, 1.0))))
-
-        return notifying_work(tell) if stated else nullcontext()
 
     def _merge(
         self, index: int, tensor: TensorPlan, read: Piece, task: Task, counts: Counts | None, rounding: Counts
@@ -228,7 +200,7 @@ class Worker:
         resources, point = self._plan.resources, self._plan.points[index]
         if resources.device == "cpu" or not tensor.whole:
             return None
-        needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.agents))
+        needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.inputs.agents))
         if needed > resources.device_bytes:
             return None
         return Solver(resources.device, lambda text: self._tell(Warned(text)))

@@ -1,4 +1,4 @@
-"""What `ramerge calibrate` gathers of a model: recorded inputs of linear layers, importances, and of which model.
+"""Statistics that `ramerge calibrate` gathers of a model: inputs of linear layers, importances, and of which model.
 
 Recorded inputs are a folder of safetensors files, and `inputs.json`, which says whose inputs they are:
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 class Progress:
     """Progress of a stage: `done` of `total` are done, in bytes unless `unit` says otherwise.
 
-    While a matrix is solved for, what is done of it counts as a part of its bytes.
+    Bytes count when their block is done. Of a method that solves for whole matrices, a block is a matrix, so `done` may
+    stand still for as long as one takes.
 
     The first merge with a method and a number of agents compiles its kernels during another stage. This is reported
     as `compiling kernels`. Its `total` grows with every kernel that is needed.

@@ -5,5 +5,4 @@ spectral      singular vectors, polar factors, and products of long matrices
 curvature     WUDI's objective, by a filter of its spectrum
 wudi          the minimum of WUDI's objective
 core          coefficients that keep what each agent does in its leading directions
-work          how much of a long computation is done, for progress
 """

@@ -14,7 +14,6 @@ and Tropp 2011, arXiv 0909.4061, algorithm 4.4).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -23,7 +22,6 @@ from ramerge.core.kernels.threefry import words
 from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array, real_of, wide
 from ramerge.core.linalg.spectral import Triples
-from ramerge.core.linalg.work import worked
 
 _OVERSAMPLED = 16  # directions of the range finder beyond those that are wanted
 _EXACT = 64  # a side up to which an eigendecomposition takes no longer
@@ -46,7 +44,6 @@ def core(tau: Array, rank: int, iterations: int, key: tuple[int, int]) -> Triple
     basis = arrays.qr(tau @ _signs(tau, rank + _OVERSAMPLED, key))
     for _ in range(iterations):
         basis = arrays.qr(tau @ arrays.qr(tau.T @ basis))
-    worked((iterations + 1) * 4 * basis.shape[1] * math.prod(tau.shape))
     found = spectral.leading(basis.T @ tau, lambda _values: rank)
     return Triples(basis @ arrays.astype(found.u, real_of(tau)), found.s, found.v)
 
@@ -117,9 +114,7 @@ def movers(taus: Sequence[Array]) -> list[int]:
     return [index for index, norm in enumerate(norms) if norm > _NOISE * max(norms)]
 
 
-def cost(shape: tuple[int, int], agents: int, rank: int, iterations: int) -> tuple[float, float]:
-    """Operations of products for float32 inputs, and float64 numbers held."""
+def held(shape: tuple[int, int], agents: int, rank: int) -> int:
+    """The float64 numbers that solving holds besides the task vectors and the result."""
     m, n = shape
-    sketch = min(rank + _OVERSAMPLED, m, n)
-    products = agents * m * n * ((2 * iterations + 2) * sketch + agents * rank)
-    return float(products), float(4 * agents * (m + n) * sketch)
+    return 4 * agents * (m + n) * min(rank + _OVERSAMPLED, m, n)

@@ -32,11 +32,11 @@ from numpy.typing import NDArray
 from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array, Real, real_of
 from ramerge.core.linalg.spectral import Values, upper_bound
-from ramerge.core.linalg.work import DECOMPOSITION, worked
 
 _BOUNDED = 1e4  # up to this time, an operator amplifies by at most 0.64 sqrt(time N)
 _BRIEF = 10.0  # float32: the longest time * lambda, because an error of C grows with it
 _TERMS = 64  # of a polynomial that phi is fitted with
+_DECOMPOSITION = 11.0  # operations of products, over the cube of the side, in the time of an eigendecomposition
 _MOST_TERMS = {"float32": 32, "float64": _TERMS}  # of one that is used; each adds its rounding
 # what the terms that are left out of a polynomial may change of an update, at most, and the least share of the first
 # term that is above the rounding of a fit
@@ -196,7 +196,6 @@ def _stacked_gram(taus: Sequence[Array], real: Real) -> tuple[Array, list[float]
         for t, rows in enumerate(parts):
             for j in range(t + 1):
                 products[rows, parts[j]] += arrays.gram(ones[t]) if j == t else ones[t] @ ones[j].T
-        worked(ones[0].dtype.itemsize / 8 * products.shape[0] ** 2 * ones[0].shape[1])
     for t, rows in enumerate(parts):
         for j in range(t):
             products[parts[j], rows] = products[rows, parts[j]].T
@@ -268,7 +267,7 @@ def _terms(filter: Filter, bound: float, real: Real) -> NDArray[np.float64]:
 def _faster(terms: int, rows: int, side: int, real: Real) -> bool:
     """Whether products of a matrix of `rows` rows take less time than an eigendecomposition; in float32 half of it."""
     half = 0.5 if real == "float32" else 1.0
-    return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < DECOMPOSITION * side
+    return terms <= _MOST_TERMS[real] and half * 2 * (terms - 1) * rows < _DECOMPOSITION * side
 
 
 def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[np.float64]) -> Array:
@@ -290,7 +289,6 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
     result = float(terms[0]) * x
     for k in range(1, len(terms)):
         result += float(terms[k]) * present
-        worked(symmetric.dtype.itemsize / 8 * 2 * len(x) * len(symmetric) ** 2)
         if k + 1 < len(terms):
             following = present @ symmetric
             before += present
@@ -303,31 +301,8 @@ def _polynomial(x: Array | None, symmetric: Array, bound: float, terms: NDArray[
 # --- what it takes ---------------------------------------------------------------------------------------------------
 
 
-def cost(shape: tuple[int, ...], agents: int, filter: Filter, k: int) -> tuple[float, float, float]:
-    """Operations of products, cubes of the sides of eigendecompositions, and float64 numbers held, for float32 inputs.
-
-    What depends on the largest eigenvalue is taken to be as for random task vectors.
-    """
+def held(shape: tuple[int, ...], agents: int) -> int:
+    """The float64 numbers that solving holds besides the task vectors and the result."""
     m, n = shape
-    stacked, half = agents * m, 0.5 if filter.time <= _BOUNDED else 1.0
-    side, long = sorted((n, stacked))
-    largest = agents / side * (1 + math.sqrt(side / long)) ** 2
-    decomposed = 0.5 if largest * filter.time <= _BRIEF and side > arrays.SMALL else 1.0
-    k = min(k, side)
-    terms = len(_terms(filter, largest, "float32")) if filter.choose is None and math.isfinite(filter.time) else 0
-    if n <= stacked:
-        numbers = (2 * agents + 6) * n * n
-        applied = half * 2 * agents * m * n * n
-        if terms and _faster(terms, min(m, n), n, "float32"):
-            rest = min((terms - 1) * m, (terms - 2 + agents) * n)
-            return decomposed * agents * n * n * m + applied + half * 2 * rest * n * n, 0.0, numbers
-        products = decomposed * agents * n * n * m + half * 2 * k * n * (agents * n + (agents + 1) * m)
-        return products, decomposed * n**3, numbers
-    applied, numbers = half * 2 * m * stacked * n, 6 * stacked * stacked + 4 * m * stacked
-    if terms and _faster(terms, m, stacked, "float32"):
-        return half * (stacked * stacked * n + 2 * (terms - 1) * m * stacked**2) + applied, 0.0, numbers
-    return (
-        decomposed * (stacked * stacked * n + 2 * m * stacked * (stacked + k)) + applied,
-        decomposed * stacked**3,
-        numbers,
-    )
+    stacked = agents * m
+    return (2 * agents + 6) * n * n if n <= stacked else 6 * stacked * stacked + 4 * m * stacked

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from ramerge.core.linalg import arrays
 from ramerge.core.linalg.arrays import SMALL, Array, Real, real_of, wide
-from ramerge.core.linalg.work import DECOMPOSITION, worked
 
 Values = NDArray[np.float64]
 
@@ -65,13 +64,11 @@ def blocks(x: Array) -> Iterator[slice]:
 def gram(x: Array, real: Real = "float64") -> Array:
     """x x^T, of shape (m, m) for x of shape (m, n)."""
     if real_of(x) == real:
-        worked(x.dtype.itemsize / 8 * len(x) ** 2 * x.shape[1])
         return arrays.gram(x)
     total = arrays.zeros((len(x), len(x)), real, x)
     for columns in blocks(x):
         block = arrays.astype(x[:, columns], real)
         total += arrays.gram(block)
-        worked(len(x) ** 2 * block.shape[1])
     return total
 
 
@@ -88,7 +85,6 @@ def transposed_product(x: Array, y: Array) -> Array:
 def spectrum(symmetric: Array) -> tuple[Values, Array]:
     """Eigenvalues in descending order, none below 0, and their vectors as columns."""
     values, vectors = arrays.eigh(symmetric)
-    worked(symmetric.dtype.itemsize / 8 * DECOMPOSITION * len(symmetric) ** 3)
     return np.maximum(values[::-1], 0), arrays.flip(vectors)
 
 

@@ -33,7 +33,6 @@ import numpy as np
 
 from ramerge.core.linalg import arrays
 from ramerge.core.linalg.arrays import Array, real_of, wide
-from ramerge.core.linalg.work import worked
 
 PROXIMITY = 1e-10
 """mu of `closed_form` over the trace of S, for the minimum itself.
@@ -134,7 +133,6 @@ def _tall(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
         curvature += gram  # a new array the first time, in place from then on
         for rows in _row_blocks(tau):
             excess[rows] -= wide(_sum([each[rows] for s, each in enumerate(taus) if s != t])) @ gram
-            worked(3 * len(gram) * math.prod(tau[rows].shape))
         del gram  # before the next one is there
     inverse, mu = _inverse(curvature, proximity)
     del curvature
@@ -155,7 +153,6 @@ def _flat(taus: Sequence[Array], norms: Sequence[float], proximity: float) -> Ar
     for columns in _blocks(width, _LONG):
         stack = _stack(taus, norms, columns)
         products += stack @ stack.T
-        worked(len(stack) ** 2 * stack.shape[1])
         del stack
     excess = _interference(products, norms, out)
     inverse, mu = _inverse(products, proximity)
@@ -196,7 +193,6 @@ def _inverse(matrix: Array, proximity: float) -> tuple[Array, float]:
     matrix.reshape(-1)[:: len(matrix) + 1] += mu
     # transposed: LAPACK makes matrix @ inverse close to the identity, here inverse @ matrix has to be
     inverse = arrays.inv(matrix).T
-    worked(2 * 8 / 3 * len(matrix) ** 3)
     return inverse, mu
 
 

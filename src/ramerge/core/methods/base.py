@@ -28,7 +28,6 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAn
 from typing_extensions import TypeVar
 
 from ramerge.core.kernels.piece import Piece, PieceResult
-from ramerge.core.linalg.work import DECOMPOSITION
 
 Counts = NDArray[Any]
 FEW = 16
@@ -272,24 +271,6 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Cost of solving for a matrix, beyond that of every merge.
-
-    Attributes:
-        products: floating-point operations of products of matrices in float64; in float32 they count half.
-        decompositions: sum of the cubes of the sides of matrices of which eigenvectors are sought.
-    """
-
-    products: float = 0.0
-    decompositions: float = 0.0
-
-    @property
-    def operations(self) -> float:
-        """All in operations of products, about."""
-        return self.products + DECOMPOSITION * self.decompositions
-
-
-@dataclass(frozen=True)
 class SideInput:
     """Input of a method from each agent in addition to its weights. An agent's key in a recipe names the folder.
 
@@ -459,9 +440,9 @@ class Method(ABC, Generic[P, R]):
         """Bytes that it takes besides inputs and result; not 0 where it solves for a whole matrix."""
         return 0
 
-    def work(self, layer: Layer, parameters: P, agents: int) -> Work:
-        """Cost of solving for a tensor, so that a plan can tell how long."""
-        return Work()
+    def solves(self, layer: Layer, parameters: P) -> bool:
+        """Whether it solves for a tensor as a whole matrix, which takes long and can be done on a GPU."""
+        return False
 
     @property
     def elementwise(self) -> bool:

@@ -26,7 +26,7 @@ from ramerge.core.linalg.arrays import Array
 from ramerge.core.linalg.core import coefficients, movers
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.linalg.spectral import Triples
-from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Work, seed_field
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
 from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
 
 _ROWS = 8192
@@ -94,12 +94,6 @@ def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> 
     return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]
 
 
-def _flow(layer: Layer, parameters: CoreParameters, agents: int) -> tuple[float, float, float]:
-    if not isinstance(parameters, CorePlusParameters) or not is_matrix(layer):
-        return 0.0, 0.0, 0.0
-    return curvature.cost(layer.shape, agents, curvature.Filter(parameters.time, None), layer.shape[1])
-
-
 CoreP = TypeVar("CoreP", bound=CoreParameters)
 
 
@@ -140,18 +134,13 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
     def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
         """Bytes for a matrix in addition to inputs and result."""
         shape = matrix_of(layer)
-        numbers = (
-            kernel.cost(shape, agents, parameters.rank, parameters.iterations)[1] + _flow(layer, parameters, agents)[2]
-        )
-        return int((agents + 2) * layer.itemsize * math.prod(shape) + 8 * numbers) + WIDENED
+        held = kernel.held(shape, agents, parameters.rank)
+        if isinstance(parameters, CorePlusParameters) and is_matrix(layer):
+            held += curvature.held(layer.shape, agents)
+        return (agents + 2) * layer.itemsize * math.prod(shape) + 8 * held + WIDENED
 
-    def work(self, layer: Layer, parameters: CoreP, agents: int) -> Work:
-        """Operations of all matrices of a tensor."""
-        shape = matrix_of(layer)
-        matrices = -(-math.prod(layer.shape) // max(math.prod(shape), 1))
-        products, decompositions, _numbers = _flow(layer, parameters, agents)
-        products += kernel.cost(shape, agents, parameters.rank, parameters.iterations)[0]
-        return Work(matrices * products, matrices * decompositions)
+    def solves(self, layer: Layer, parameters: CoreP) -> bool:
+        return True
 
 
 class Core(_CoreMethod[CoreParameters]):

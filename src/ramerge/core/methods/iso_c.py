@@ -14,7 +14,7 @@ import numpy as np
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, ScaledP, Shape, SpectralMethod
+from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 
 def isotropic(delta: Array) -> Array:
@@ -48,13 +48,9 @@ class IsoC(Isotropic[WeightedParameters]):
     def solve(self, tensor: str, taus: Sequence[Array], parameters: WeightedParameters) -> Array:
         return isotropic(spectral.total(taus))
 
-    def cost(self, shape: Shape, parameters: WeightedParameters, agents: int) -> Cost:
+    def held(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)
-        return Cost(
-            products=r * r * long + 2 * r**3 + 2 * r * r * long,
-            decompositions=r**3,
-            numbers=6 * r * r + 2 * r * long,
-        )
+        return 6 * r * r + 2 * r * long
 
 
 ISO_C = IsoC()

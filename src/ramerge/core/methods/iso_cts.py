@@ -20,7 +20,7 @@ from ramerge.core.linalg.arrays import Array, wide
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import WeightedParameters
 from ramerge.core.methods.iso_c import Isotropic
-from ramerge.core.methods.matrices import Cost, Shape
+from ramerge.core.methods.matrices import Shape
 
 
 class IsoCtsParameters(WeightedParameters):
@@ -60,15 +60,9 @@ class IsoCts(Isotropic[IsoCtsParameters]):
         sigma = sum(float(one.s.sum()) for one in found) / r
         return spectral.aligned([Triples(one.u, np.full_like(one.s, sigma), one.v) for one in found])
 
-    def cost(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> Cost:
-        """An eigendecomposition for each agent, one for the sum, and one for each polar factor."""
+    def held(self, shape: Shape, parameters: IsoCtsParameters, agents: int) -> int:
         r, long = sorted(shape)
-        each = r * r * long + 2 * r * r * long
-        return Cost(
-            products=(agents + 1) * each + agents * 4 * r * r * long + r * r * (4 * r + 3 * long),
-            decompositions=(agents + 3) * r**3,
-            numbers=3 * r * (r + long) + max(6 * r * r, 2 * r * long),
-        )
+        return 3 * r * (r + long) + max(6 * r * r, 2 * r * long)
 
 
 ISO_CTS = IsoCts()

@@ -16,7 +16,7 @@ from pydantic import Field
 from ramerge.core.linalg import arrays, spectral
 from ramerge.core.linalg.arrays import Array, wide
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
+from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class KnotsParameters(WeightedParameters):
@@ -79,15 +79,10 @@ class Knots(SpectralMethod[KnotsParameters]):
         basis = shared_basis(taus)
         return basis @ elected([_trimmed(basis.T @ wide(tau), parameters.density) for tau in taus])
 
-    def cost(self, shape: Shape, parameters: KnotsParameters, agents: int) -> Cost:
-        """One eigendecomposition of the side of the outputs."""
+    def held(self, shape: Shape, parameters: KnotsParameters, agents: int) -> int:
         out, width = shape
         side = min(out, agents * width)
-        return Cost(
-            products=agents * side * out * width + (2 * agents + 2) * side * out * width,
-            decompositions=side**3,
-            numbers=6 * side * side + (agents + 7) * side * width + out * side + (agents * out * width),
-        )
+        return 6 * side * side + (agents + 7) * side * width + out * side + agents * out * width
 
 
 KNOTS = Knots()

@@ -26,7 +26,6 @@ from ramerge.core.methods.base import (
     Results,
     ScaledParameters,
     WeightedParameters,
-    Work,
     for_each,
 )
 from ramerge.core.methods.formula import Formula
@@ -34,22 +33,12 @@ from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
 WIDENED = 1 << 24  # blocks that are widened, and small things
-_PASSES = 100  # operations of products in the time in which an element is widened, scaled and rounded
 _LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
 
 Shape = tuple[int, ...]
 ScaledP = TypeVar("ScaledP", bound=ScaledParameters)
 # tensor, task vectors of shape (out, in), where to solve if not here -> the merged one
 Solve = Callable[..., Numbers]
-
-
-@dataclass(frozen=True)
-class Cost:
-    """Cost of a matrix: `Work`, and float64 numbers that are held besides the task vectors and the result."""
-
-    products: float
-    decompositions: float
-    numbers: float
 
 
 @dataclass(frozen=True)
@@ -97,6 +86,9 @@ class MatrixMethod(Method[P, PreparedMatrices]):
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
         return self.memory(layer, parameters, agents) if is_matrix(layer) else 0
 
+    def solves(self, layer: Layer, parameters: P) -> bool:
+        return is_matrix(layer)
+
     def merge(
         self, piece: Piece, prepared: PreparedMatrices, counts: Counts | None, allow_nonfinite: bool
     ) -> PieceResult:
@@ -125,8 +117,8 @@ class SpectralMethod(MatrixMethod[ScaledP]):
     differs = "has no such method"
 
     @abstractmethod
-    def cost(self, shape: Shape, parameters: ScaledP, agents: int) -> Cost:
-        """Cost of a matrix."""
+    def held(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
+        """The float64 numbers that solving holds besides the task vectors and the result."""
 
     def others(self, parameters: ScaledP, agents: Agents) -> Formula:
         return weighted_sum(_weights(parameters, agents), parameters.scale, float(len(agents)))
@@ -143,14 +135,8 @@ class SpectralMethod(MatrixMethod[ScaledP]):
         )
 
     def memory(self, layer: Layer, parameters: ScaledP, agents: int) -> int:
-        held = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
-        return held + int(self.cost(layer.shape, parameters, agents).numbers) * 8 + WIDENED
-
-    def work(self, layer: Layer, parameters: ScaledP, agents: int) -> Work:
-        if not is_matrix(layer):
-            return Work()
-        cost = self.cost(layer.shape, parameters, agents)
-        return Work(cost.products + _PASSES * (agents + 2) * math.prod(layer.shape), cost.decompositions)
+        vectors = ((agents + 1) * layer.itemsize + 16) * math.prod(layer.shape)
+        return vectors + 8 * self.held(layer.shape, parameters, agents) + WIDENED
 
 
 def _weights(parameters: ScaledParameters, agents: Agents) -> tuple[float, ...]:

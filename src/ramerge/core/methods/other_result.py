@@ -11,7 +11,7 @@ from pydantic import Field, ValidationError, ValidationInfo
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, Statistic, Work
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, Statistic
 from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
@@ -139,7 +139,7 @@ class OtherResult:
         return method_of(self.name, self.parameters)
 
     def start(self, share: float, agents: Agents, results: Results) -> Start:
-        """What a method starts from, `share` times, for `prepare`."""
+        """The merge that a method starts from, `share` times, for `prepare`."""
         if (other := self._method) is None:
             return Start(len(agents), {"sum": 1.0, "mean": 1 / len(agents), "zero": 0.0}[self.name] * share)
         method, parameters = other
@@ -162,7 +162,7 @@ class OtherResult:
         own = other[0].scratch(layer, other[1], agents)
         return own + (_COPIES * int(np.prod(layer.shape)) if other[0].unit(layer, other[1]) > 1 else 0)
 
-    def work(self, layer: Layer, agents: int) -> Work:
-        """Cost of the other method's solving."""
+    def solves(self, layer: Layer) -> bool:
+        """Whether the other method solves for a tensor as a whole matrix."""
         other = self._method
-        return other[0].work(layer, other[1], agents) if other is not None else Work()
+        return other is not None and other[0].solves(layer, other[1])

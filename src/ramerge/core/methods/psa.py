@@ -15,10 +15,10 @@ from collections.abc import Sequence
 import numpy as np
 from pydantic import Field
 
-from ramerge.core.linalg import arrays, spectral
+from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
+from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class PsaParameters(WeightedParameters):
@@ -77,23 +77,9 @@ class Psa(SpectralMethod[PsaParameters]):
             operator = spectral.matmul(operator, root.root)
         return spectral.matmul(operator, rights.T)
 
-    def cost(self, shape: Shape, parameters: PsaParameters, agents: int) -> Cost:
-        """An eigendecomposition for each agent, and one for each polar factor, of two thirds of all directions."""
+    def held(self, shape: Shape, parameters: PsaParameters, agents: int) -> int:
         r, long = sorted(shape)
-        taken = 0.7 * agents * r
-        small, large = min(taken, r), min(taken, long)
-        half = 0.5 if r > arrays.SMALL else 1.0  # of operations in float32
-        return Cost(
-            products=half
-            * (
-                agents * r * r * long * 2.4
-                + 2 * taken * small * max(taken, r)
-                + taken * large * max(taken, long)
-                + 2 * r * taken * (large + long)
-            ),
-            decompositions=(0.5 + half / 4) * (agents * r**3 + small**3 + large**3),
-            numbers=int(3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)),
-        )
+        return 3 * agents * r * (r + long) + max(6 * min(agents * r, long) ** 2, r * long)
 
 
 PSA = Psa()

@@ -38,7 +38,6 @@ from ramerge.core.methods.base import (
     Results,
     SideInput,
     Statistic,
-    Work,
 )
 from ramerge.core.methods.matrices import WIDENED
 from ramerge.core.methods.other_result import (
@@ -226,8 +225,8 @@ class RegMean(Method[RegMeanParameters, Start]):
         result = math.prod(layer.shape) if layer.transposed else 0
         return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
 
-    def work(self, layer: Layer, parameters: RegMeanParameters, agents: int) -> Work:
-        return parameters.other.work(layer, agents)
+    def solves(self, layer: Layer, parameters: RegMeanParameters) -> bool:
+        return parameters.other.solves(layer)
 
 
 REGMEAN = RegMean()

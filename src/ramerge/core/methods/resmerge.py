@@ -24,7 +24,7 @@ from pydantic import Field
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, wide
 from ramerge.core.methods.base import ScaledParameters
-from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
+from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 _FAMILIES = re.compile(
     r"self_attn|\.attn\.|attention|q_proj|k_proj|v_proj|o_proj|mlp|ffn|feed_forward|gate_proj|up_proj|down_proj",
@@ -120,14 +120,9 @@ class Resmerge(SpectralMethod[ResmergeParameters]):
             merged += head
         return merged
 
-    def cost(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> Cost:
-        """An eigendecomposition for each agent."""
+    def held(self, shape: Shape, parameters: ResmergeParameters, agents: int) -> int:
         r, long = sorted(shape)
-        return Cost(
-            products=agents * (r * r * long + 30 * r * long),
-            decompositions=agents * r**3,
-            numbers=(2 * agents + 3) * r * long + 6 * r * r,
-        )
+        return (2 * agents + 3) * r * long + 6 * r * r
 
     def harms_adapters(self, parameters: ResmergeParameters) -> str:
         return "damps the leading direction of each, which may be most of it; take tsvm or knots"

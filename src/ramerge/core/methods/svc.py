@@ -23,7 +23,7 @@ from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, to_host, wide
 from ramerge.core.linalg.devices import CPU
-from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic, Work
+from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
 from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
 from ramerge.core.methods.other_result import (
     OtherResult,
@@ -135,14 +135,8 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         side, elements = min(layer.shape), math.prod(layer.shape)
         return first + ((agents + 3) * layer.itemsize + 6 * 8) * elements + 8 * 4 * side**2 + WIDENED
 
-    def work(self, layer: Layer, parameters: SvcParameters, agents: int) -> Work:
-        """The other method's work, an eigendecomposition, and a product for each agent."""
-        first = parameters.other.work(layer, agents)
-        if not is_matrix(layer):
-            return first
-        side, elements = min(layer.shape), math.prod(layer.shape)
-        products = (3 + 2 * agents) * side * elements
-        return Work(first.products + products, first.decompositions + side**3)
+    def solves(self, layer: Layer, parameters: SvcParameters) -> bool:
+        return is_matrix(layer) or parameters.other.solves(layer)
 
 
 SVC = Svc()

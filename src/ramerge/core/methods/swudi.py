@@ -23,7 +23,7 @@ from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import ScaledParameters, only
 from ramerge.core.methods.core import CoreParameters, core_coefficients
-from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
+from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 _TIME = 1.0
 """A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
@@ -155,8 +155,8 @@ class Swudi(SpectralMethod[SwudiParameters]):
         filter, _ = _filter(taus[0].shape, len(taus), parameters)
         return curvature.solve(taus, _start(tensor, taus, parameters), filter)
 
-    def cost(self, shape: Shape, parameters: SwudiParameters, agents: int) -> Cost:
-        return Cost(*curvature.cost(shape, agents, *_filter(shape, agents, parameters)))
+    def held(self, shape: Shape, parameters: SwudiParameters, agents: int) -> int:
+        return curvature.held(shape, agents)
 
     def harms_adapters(self, parameters: SwudiParameters) -> str:
         if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
@@ -184,8 +184,8 @@ class Aswudi(SpectralMethod[AswudiParameters]):
 
         return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
 
-    def cost(self, shape: Shape, parameters: AswudiParameters, agents: int) -> Cost:
-        return Cost(*curvature.cost(shape, agents, curvature.Filter(math.inf, len), shape[1]))
+    def held(self, shape: Shape, parameters: AswudiParameters, agents: int) -> int:
+        return curvature.held(shape, agents)
 
     def harms_adapters(self, parameters: AswudiParameters) -> str:
         if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:

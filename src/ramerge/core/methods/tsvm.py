@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import WeightedParameters
-from ramerge.core.methods.matrices import Cost, Shape, SpectralMethod
+from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 
 class Tsvm(SpectralMethod[WeightedParameters]):
@@ -33,15 +33,9 @@ class Tsvm(SpectralMethod[WeightedParameters]):
             return spectral.total(taus) / len(taus)
         return spectral.aligned([spectral.leading(tau, lambda _squares: k) for tau in taus])
 
-    def cost(self, shape: Shape, parameters: WeightedParameters, agents: int) -> Cost:
-        """An eigendecomposition for each agent and one for each polar factor."""
+    def held(self, shape: Shape, parameters: WeightedParameters, agents: int) -> int:
         r, long = sorted(shape)
-        taken = r // agents * agents
-        return Cost(
-            products=agents * r * r * long + 4 * r * taken * long + taken**2 * (4 * r + long),
-            decompositions=(agents * r**3 + 2 * taken**3),
-            numbers=3 * taken * (r + long) + max(6 * r * r, r * long),
-        )
+        return 3 * (r // agents * agents) * (r + long) + max(6 * r * r, r * long)
 
 
 TSVM = Tsvm()

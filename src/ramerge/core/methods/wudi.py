@@ -20,9 +20,9 @@ from pydantic import Field
 from ramerge.core.linalg import arrays
 from ramerge.core.linalg import wudi as kernel
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.methods.base import Agents, Layer, Parameters, Work
+from ramerge.core.methods.base import Agents, Layer, Parameters
 from ramerge.core.methods.formula import Formula
-from ramerge.core.methods.matrices import MatrixMethod, is_matrix
+from ramerge.core.methods.matrices import MatrixMethod
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
 
@@ -66,17 +66,6 @@ class Wudi(MatrixMethod[WudiParameters]):
         out, width = layer.shape
         held = (agents + 2) * out * width * 8
         return held + kernel.scratch_bytes((out, width), agents)
-
-    def work(self, layer: Layer, parameters: WudiParameters, agents: int) -> Work:
-        """Operations for a linear weight: Gram matrices and products with them, an inverse, and two steps."""
-        if not is_matrix(layer):
-            return Work()
-        out, width = layer.shape
-        side, elements = min(width, agents * out), out * width
-        inverse = 2 * 8 / 3 * side**3 + 4 * out * side**2
-        if width < agents * out:
-            return Work(3 * agents * width * elements + inverse)
-        return Work(side**2 * width + 2 * side * elements + inverse)
 
     def harms_adapters(self, parameters: WudiParameters) -> str:
         return "goes to a minimum that amplifies directions that adapters have almost in common; take swudi"

@@ -14,8 +14,10 @@ layout           the tensors and files of the output
 rounds           reads before the merging pass
 cached_counts    counts of earlier reads
 resources        threads, blocks and memory
-duration         how long solving for matrices takes
-checks, findings further checks; problems, warnings and notes
+devices          where whole matrices are solved for
+checks           further checks
+findings         problems, warnings and notes, which every step returns
 kinds            kinds of output, as far as plans must know them
-model            what a plan is
+model            a plan: fields only
+explain          a plan as text and as plain values, and warnings that follow from it
 """

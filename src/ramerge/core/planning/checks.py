@@ -14,7 +14,7 @@ from ramerge.core.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
 from ramerge.core.output.write import Shard
 from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
-from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.layout import unlike_base
 from ramerge.core.planning.model import TensorPlan, Tie, caught
@@ -38,18 +38,18 @@ _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 
 def check_configs(
-    base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe, findings: Findings
-) -> None:
+    base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe
+) -> Iterator[Finding]:
     """Refuse differences between configurations that change what the weights mean, and warn of unknown ones."""
     if not base.config:
-        findings.notes.append(f"{base.directory}: has no config.json; add one to the output before you load it")
+        yield note(f"{base.directory}: has no config.json; add one to the output before you load it")
         return
     if misfits := contradictions(base):
         text = f"config.json does not fit the weights, and the output gets it: {'; '.join(misfits)}; correct it"
-        findings.warn(f"{base.metadata_folder}: {text}", None if recipe.base is None else "")
+        yield warning(f"{base.metadata_folder}: {text}", None if recipe.base is None else "")
     for name, agent in agents.items():
         if not agent.config:
-            findings.notes.append(f"{name}: has no config.json to compare with the base's")
+            yield note(f"{name}: has no config.json to compare with the base's")
             continue
         found = compare_configs(base.config, agent.config)
         differing = found.refused | found.warned
@@ -63,14 +63,14 @@ def check_configs(
         if refused:
             text = f"config.json differs from the base's in what the weights mean: {_pairs(refused)}"
             accept = f"allow.config: [{', '.join(refused)}] accepts it"
-            findings.problem(f"{agent.metadata_folder}/{text} ({accept})", name)
+            yield problem(f"{agent.metadata_folder}/{text} ({accept})", name)
         if warned:
             text = f"config.json differs from the base's, which may change what the weights mean: {_pairs(warned)}"
             accept = f"the output gets the base's; allow.config: [{', '.join(warned)}] accepts it"
-            findings.warn(f"{agent.metadata_folder}/{text} ({accept})", name)
+            yield warning(f"{agent.metadata_folder}/{text} ({accept})", name)
         accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
         if accepted:
-            findings.notes.append(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
+            yield note(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
 
 
 def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
@@ -80,23 +80,22 @@ def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
     return any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores)
 
 
-def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe, findings: Findings) -> OpenedInputs:
+def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[Finding]]:
     """The inputs without agents of another architecture than the base's: for those, nothing else is worth a word."""
     base = inputs.opened_base
     if base is None or "model_type" in recipe.allow.config:
-        return inputs
-    kept = {}
-    for name, agent in inputs.opened_agents.items():
-        if are_related(base.config, agent.config):
-            kept[name] = agent
-            continue
-        findings.problem(
+        return inputs, []
+    related = {name: a for name, a in inputs.opened_agents.items() if are_related(base.config, a.config)}
+    return replace(inputs, opened_agents=related), [
+        problem(
             f"{agent.metadata_folder}: is of another architecture: the agent is {_architecture(agent)}, the base "
             f"{_architecture(base)}; give an agent that was trained from this base, or this agent's base "
             "(allow.config: [architectures, model_type] compares the tensors nevertheless)",
             name,
         )
-    return replace(inputs, opened_agents=kept)
+        for name, agent in inputs.opened_agents.items()
+        if name not in related
+    ]
 
 
 def _architecture(checkpoint: Checkpoint) -> str:
@@ -109,7 +108,7 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
-def note_companions(inputs: OpenedInputs, recipe: Recipe, findings: Findings, chosen: str | None) -> None:
+def note_companions(inputs: OpenedInputs, recipe: Recipe, chosen: str | None) -> Iterator[Finding]:
     """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
     output, unless the recipe says whose files it gets."""
     base, agents = inputs.opened_base, inputs.opened_agents
@@ -122,9 +121,9 @@ def note_companions(inputs: OpenedInputs, recipe: Recipe, findings: Findings, ch
         for name, agent in agents.items():
             if agent is not given:
                 for text, what in _other_companions(reader, given, agent, whose):
-                    findings.notes.append(f"{name}: {text}; companions: {name} takes {what} of {name}")
+                    yield note(f"{name}: {text}; companions: {name} takes {what} of {name}")
     except CheckpointError as error:
-        findings.notes += error.problems
+        yield from map(note, error.problems)
 
 
 def _other_companions(
@@ -152,41 +151,40 @@ def _numbers(tokens: Iterable[int]) -> str:
     return listed([str(token) for token in sorted(tokens)])
 
 
-def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs, findings: Findings) -> None:
+def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[Finding]:
     """Note that the output has no tokenizer, and which agent has one."""
     if has_tokenizer(companions):
         return
     reader = TokenReader()
     owners = [name for name, agent in inputs.opened_agents.items() if reader.has_tokenizer(agent)]
     advice = f"companions: {owners[0]} takes that of {owners[0]}" if owners else "add one before you use the output"
-    findings.notes.append(f"the base has no tokenizer files, so the output has none; {advice}")
+    yield note(f"the base has no tokenizer files, so the output has none; {advice}")
 
 
-def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location, findings: Findings) -> None:
+def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[Finding]:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
     if len(counts) > _MOST_RULES:
         each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
-        findings.notes.append(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
+        yield note(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
     for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
         if count:
             if len(counts) <= _MOST_RULES:
-                findings.notes.append(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
+                yield note(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"
-        problem = findings.document.where(("rules", str(number - 1)), f"matches no tensor: {rule}: {text}")
-        findings.problems.append(problem)
+        yield problem(f"matches no tensor: {rule}: {text}", ("rules", str(number - 1)))
     if recipe.rules and tensors and not any(tensor.merged for tensor in tensors):
-        findings.notes.append("the rules leave nothing to merge")
+        yield note("the rules leave nothing to merge")
 
 
-def note_methods(points: Sequence[Point], findings: Findings) -> None:
+def note_methods(points: Sequence[Point]) -> list[Finding]:
     """Note which methods give other results in mergekit with the same parameters."""
     noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
-    findings.notes += dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)
+    return [note(text) for text in dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)]
 
 
-def warn_of_idle(points: Sequence[Point], findings: Findings) -> None:
+def warn_of_idle(points: Sequence[Point]) -> Iterator[Finding]:
     """Warn of parameters that were given and change nothing at any point, in no tensor that they are for."""
     for key, rules in _given(points[0].recipe):
         first, name = points[0].parameters[rules[0]], key[-1]
@@ -197,7 +195,7 @@ def warn_of_idle(points: Sequence[Point], findings: Findings) -> None:
             ", ".join(f"{other}: {value}" for other, value in values.items())
             for values in ({other: getattr(first, other) for other in needed}, needed)
         )
-        findings.warnings.append(findings.document.where(key, f"has no effect with {now}; only {then} uses it"))
+        yield warning(f"has no effect with {now}; only {then} uses it", key)
 
 
 def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
@@ -209,31 +207,29 @@ def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
         yield from ((("rules", str(number - 1), "parameters", name), [number]) for name in own)
 
 
-def note_one_agent(point: Point, findings: Findings) -> None:
+def note_one_agent(point: Point) -> Iterator[Finding]:
     """Note what a merge of only one agent means."""
     if len(point.recipe.agents) == 1 and point.method.combines:
-        findings.notes.append(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
+        yield note(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
-def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findings) -> None:
+def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
     """Note what `rounding: stochastic` does."""
     if recipe.seed is None:
         return
     if not any(tensor.rounds_updates for tensor in tensors):
-        findings.notes.append(
-            "rounding: stochastic changes nothing here: the output's dtypes hold all that is computed"
-        )
+        yield note("rounding: stochastic changes nothing here: the output's dtypes hold all that is computed")
         return
-    findings.notes.append(
+    yield note(
         f"rounding: stochastic, seed {recipe.seed}: a draw decides to which of its two neighbors in the output's "
         "dtype a result is rounded, so that updates are kept on average; what the merge does not change stays as it is"
     )
 
 
-def note_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findings) -> None:
+def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[Finding]:
     """Note what dense updates mean for methods that are made for sparse ones."""
     if len(inputs.adapters) > 1 and any(point.method.for_sparse for point in points):
-        findings.notes.append(
+        yield note(
             f"{', '.join(inputs.adapters)} are LoRA adapters: they move nearly every element of the matrices that they "
             "change, while RAM is made for the sparse updates of full training with RL (section 3.2 of its paper). "
             "Where several meet, nearly everything is shared and averaged, rho is large (equation 2), and lambda "
@@ -241,14 +237,14 @@ def note_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findi
         )
 
 
-def suit_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findings) -> tuple[Point, ...]:
+def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[Point, ...], list[Finding]]:
     """The merges with the defaults for LoRA adapters, if several agents are some. Warn of what harms these."""
     if len(inputs.adapters) < 2:
-        return tuple(points)
+        return tuple(points), []
     suited = tuple(point.for_adapters for point in points)
     ranks = [str(rank) for rank in sorted(set(inputs.ranks.values()))]
     are = f"{enumerated(inputs.adapters)} are LoRA adapters{' of rank ' if ranks else ''}{enumerated(ranks)}"
-    notes = []
+    notes, warnings = [], []
     for point, given in zip(suited, points, strict=True):
         for now, before in zip(point.parameters, given.parameters, strict=True):
             changed = {name: value for name, value in now.in_effect().items() if value != getattr(before, name)}
@@ -258,53 +254,51 @@ def suit_adapters(points: Sequence[Point], inputs: OpenedInputs, findings: Findi
                 for name, value in changed.items()
             ]
             if harm := point.method.harms_adapters(now):
-                findings.warnings.append(f"{are}, and {point.method.name} {harm} ({_ADAPTERS})")
-    findings.notes += dict.fromkeys(notes)
-    return suited
+                warnings.append(warning(f"{are}, and {point.method.name} {harm} ({_ADAPTERS})"))
+    return suited, [*warnings, *map(note, dict.fromkeys(notes))]
 
 
-def check_layers(base: Checkpoint, findings: Findings) -> None:
+def check_layers(base: Checkpoint, recipe: Recipe) -> Iterator[Finding]:
     """Refuse slices that do not hold all layers of the base."""
-    asked = findings.document.layers
+    asked = recipe.document.layers
     if asked is None:
         return
     stated = counts_of(base.config)
     if asked not in stated:
         known = f"the base has {', '.join(map(str, sorted(stated)))}" if stated else "config.json states no number"
-        text = f"take layers 0 to {asked}, but {known}; only whole models can be merged"
-        findings.problems.append(findings.document.where(("slices",), text))
+        yield problem(f"take layers 0 to {asked}, but {known}; only whole models can be merged", ("slices",))
 
 
-def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan], findings: Findings) -> None:
+def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
     """Refuse a shard size that would make too many files, for example 5 bytes instead of 5 gigabytes."""
     size, total = recipe.shard_size, sum(tensor.bytes_written for tensor in tensors)
     if size is not None and total > _MOST_SHARDS * size:
         text = f"{size:,} bytes per shard are too few for {total:,} bytes of weights; give a size such as 5GB"
-        findings.problems.append(findings.document.where(("shard_size",), text))
+        yield problem(text, ("shard_size",))
 
 
-def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings, *, counted: bool) -> None:
+def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Iterator[Finding]:
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
     for number, rule in enumerate(recipe.rules):
         if rule.dtype is not None:
             text = f"{rule}: tensors that are quantized like the base have no other dtype; leave one of the two out"
-            findings.problems.append(findings.document.where(("rules", str(number), "dtype"), text))
+            yield problem(text, ("rules", str(number), "dtype"))
     if recipe.seed is not None:
         text = (
             "stochastic does not go with dtype: like base: codes are rounded in steps that depend on the largest "
             "number of their block, and only rounding them to nearest is defined; write another dtype, or "
             "rounding: nearest"
         )
-        findings.problems.append(findings.document.where(("rounding",), text))
+        yield problem(text, ("rounding",))
     others = unlike_base(base, counted=counted)
     if changed := [repr(tensor.name) for tensor in others if not tensor.encoding]:
         text = (
             f"like base: an adapter changes {listed(changed)}, and codes and scales are those of the model without it; "
             f"write {full_name(base.quantized.dtype)}, and quantize the result with the base's own tool"
         )
-        findings.problems.append(findings.document.where(("dtype",), text))
+        yield problem(text, ("dtype",))
     elif others:
         names = listed([repr(tensor.name) for tensor in others])
         text = (
@@ -312,15 +306,15 @@ def check_like_base(base: Checkpoint, recipe: Recipe, findings: Findings, *, cou
             "that all tools share; write bfloat16, and quantize the result with the base's own tool (ramerge analyze "
             "with dtype: like base counts what would survive)"
         )
-        findings.problems.append(findings.document.where(("dtype",), text))
+        yield problem(text, ("dtype",))
     else:
-        findings.notes.append(
+        yield note(
             "the output is quantized like the base: blocks that the merge does not change keep the base's codes and "
             "scales, and other blocks get scales of their own (largest magnitude / largest code)"
         )
 
 
-def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe, findings: Findings) -> None:
+def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[Finding]:
     """Note which tensors stay wider than the dtype that the recipe asks for."""
     asked = FROM_FULL_NAME.get(recipe.dtype or "")
     ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
@@ -331,7 +325,7 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe, findings: Fi
     }
     if kept:
         are = "1 tensor is" if len(kept) == 1 else f"{len(kept):,} tensors are"
-        findings.notes.append(
+        yield note(
             f"dtype: {recipe.dtype}: {are} stored wider than the other weights, as routers and states need it, and "
             f"not narrowed: {listed([f'{name} ({dtype})' for name, dtype in kept.items()])}; a rule with "
             f"`dtype: {recipe.dtype}` narrows them"
@@ -339,17 +333,19 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe, findings: Fi
 
 
 def find_companions(
-    inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], findings: Findings, chosen: str | None
-) -> dict[str, Location]:
+    inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], chosen: str | None
+) -> tuple[dict[str, Location], list[Finding]]:
     """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
     agent = inputs.opened_agents.get(chosen) if chosen else None
     source = (agent.metadata_folder, *agent.tokenizers) if agent is not None else ()
     ours = {*(shard.name for shard in shards), INDEX, "README.md", "ramerge.json", "ramerge.yaml"}
-    for name in sorted(ours):
-        if (base / name).is_dir():
-            findings.problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
+    findings = [
+        problem(f"{base / name}: is a folder, but the output needs a file of this name; rename the folder")
+        for name in sorted(ours)
+        if (base / name).is_dir()
+    ]
     try:
         found = companion_files(
             (base, *inputs.opened_base.tokenizers), source, allow_outside_links=recipe.allow.outside_links
@@ -359,18 +355,16 @@ def find_companions(
             left += [name for name in _OF_QUANTIZATION if found.pop(name, None) is not None]
         if left:
             text = "not copied, because they are or belong to weights that are not read, or not as they are"
-            findings.notes.append(f"{base}: {listed(list(map(quoted, left)))}: {text}")
+            findings.append(note(f"{base}: {listed(list(map(quoted, left)))}: {text}"))
         if modules := modules_with_weights(found):
             text = f"have weights of their own, which are the base's and are not merged: {listed(modules)}"
-            findings.notes.append(f"{base}: modules {text}")
-        return found
+            findings.append(note(f"{base}: modules {text}"))
+        return found, findings
     except CheckpointError as error:
-        for text in error.problems:
-            findings.problem(text)
-        return {}
+        return {}, findings + problems_of(error, None)
 
 
-def note_rounded_base(tensors: Sequence[TensorPlan], findings: Findings) -> None:
+def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
     """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
     made = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
     if made:
@@ -378,13 +372,13 @@ def note_rounded_base(tensors: Sequence[TensorPlan], findings: Findings) -> None
         kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
         names = [source.owner for source in first.sources if source.owner != "base" and not source.tensor.encoding]
         are = "is" if len(names) == 1 else "are"
-        findings.notes.append(
+        yield note(
             f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "
             f"{len(made):,} of its tensors are compared as rounded to {dtype}"
         )
 
 
-def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], findings: Findings) -> None:
+def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[Finding]:
     """Say which agents are stored more coarsely than the base: their rounding looks like training."""
     coarse = {
         source.owner: (full_name(tensor.base.dtype), full_name(source.tensor.dtype))
@@ -395,7 +389,7 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point], f
     }
     if coarse and points[0].uses_base:
         (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))
-        findings.notes.append(
+        yield note(
             f"the base is {wide}, and {names} {'is' if len(coarse) == 1 else 'are'} {narrow}: rounding by itself makes "
             f"most elements differ, and counts as moved. Give the base in {narrow} (ramerge convert BASE OUT --dtype "
             f"{narrow}), or agents in {wide}"

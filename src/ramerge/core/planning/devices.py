@@ -1,19 +1,24 @@
-"""Chooses where whole matrices are solved for: on a GPU, if one is asked for, or if that pays."""
+"""Chooses where whole matrices are solved for: on a GPU, if one is asked for, or if the matrices are large."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ramerge.core.foundation.devices import called, choose_device, may_have_gpu, read_device
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_slow_in_float64, is_sound
-from ramerge.core.planning.findings import Findings
-from ramerge.core.planning.model import Resources, TensorPlan
+from ramerge.core.planning.findings import Finding, note, problem, warning
+from ramerge.core.planning.model import Resources, TensorPlan, matrices_of
 from ramerge.core.recipe.points import Point
 
-PAYS = 20.0
-"""Seconds of solving on the CPU from which `auto` looks for a GPU: torch alone takes several to start."""
+LARGE = 10**11
+"""Multiply-adds from which `auto` looks for a GPU: a plan's whole matrices, each times its own transpose, once.
+
+Torch takes several seconds to start. The matrices of a model of 0.5B parameters have 3 x 10^11, and methods take 20
+seconds to three minutes for these on two cores.
+"""
 _SHARE = 0.9  # of a device's free memory
 
 
@@ -23,43 +28,39 @@ def place(
     tensors: Sequence[TensorPlan],
     agents: int,
     resources: Resources,
-    findings: Findings,
-) -> Resources:
-    """The resources with the device that `text` names, and the forecast for the CPU removed if it is another one.
+) -> tuple[Resources, list[Finding]]:
+    """The resources with the device that `text` names.
 
     Raises:
         RecipeError: `text` names no device.
     """
     read_device(text)
-    took = resources.solving_seconds
-    if text == "cpu" or took is None or (text == "auto" and not (took >= PAYS and may_have_gpu())):
-        return resources
+    matrices = matrices_of(points, tensors)
+    large = len(points) * sum(_multiply_adds(each.base.shape) for each in matrices) >= LARGE
+    if text == "cpu" or not matrices or (text == "auto" and not (large and may_have_gpu())):
+        return resources, []
     try:
         device = choose_device(text)
     except RecipeError as error:
-        findings.problem(str(error))
-        return resources
+        return resources, [problem(str(error))]
     if device.type == "cpu" or (text == "auto" and device.type != "cuda"):
-        return resources
+        return resources, []
     if not is_sound(str(device)):
-        findings.warnings.append(f"{called(device)} does not compute as the CPU does; the CPU solves for all matrices")
-        return resources
+        text = f"{called(device)} does not compute as the CPU does; the CPU solves for all matrices"
+        return resources, [warning(text)]
     room = _room(str(device))
-    needs = list(_needs(points, tensors, agents))
+    needs = [
+        max(point.method.scratch(each.layer, point.parameters[each.rule], agents) for point in points)
+        for each in matrices
+    ]
     too_large = sum(need > room for need in needs)
-    if too_large:
-        findings.notes.append(
-            f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
-            "the CPU solves for them"
-        )
-    precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
-    return replace(
-        resources,
-        device=str(device),
-        device_name=called(device) + precision,
-        device_bytes=room,
-        solving_seconds=None,
+    text = (
+        f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
+        "the CPU solves for them"
     )
+    precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
+    placed = replace(resources, device=str(device), device_name=called(device) + precision, device_bytes=room)
+    return placed, [note(text)] if too_large else []
 
 
 def _room(device: str) -> int:
@@ -70,7 +71,7 @@ def _room(device: str) -> int:
     return int(_SHARE * free / SIDE_BY_SIDE)
 
 
-def _needs(points: Sequence[Point], tensors: Sequence[TensorPlan], agents: int) -> Iterator[int]:
-    for tensor in tensors:
-        if tensor.merged and tensor.whole:
-            yield max(point.method.scratch(tensor.layer, point.parameters[tensor.rule], agents) for point in points)
+def _multiply_adds(shape: Sequence[int]) -> int:
+    """Those of a matrix times its own transpose, the smaller of both products."""
+    short, long = sorted((math.prod(shape[:-1]), shape[-1]))
+    return short * short * long

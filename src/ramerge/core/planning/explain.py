@@ -1,12 +1,16 @@
-"""A plan as text."""
+"""A plan as text, as plain values, and the warnings that follow from it."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping
+from typing import Any
 
-from ramerge.core.foundation.text import brief
-from ramerge.core.planning.model import MergePlan
+from ramerge.core.foundation.dtypes import full_name
+from ramerge.core.foundation.text import brief, enumerated, without_secrets
+from ramerge.core.methods.moved import ORDERED, absolute
+from ramerge.core.planning.model import MergePlan, matrices_of
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 
 _FEW = 8
@@ -23,50 +27,49 @@ def dtypes_of(inputs: Mapping[str, str], output: str) -> str:
     return ", ".join([*[f"{name} {dtype}" for name, dtype in inputs.items()], f"output {output}"])
 
 
-def explain(made: MergePlan) -> list[str]:
+def explain(plan: MergePlan) -> list[str]:
     """A plan as lines of text."""
-    values = made.to_dict()
+    values, problems = values_of(plan), objections(plan)
 
     def place(name: str, folder: str) -> str:
         return f"{folder} ({values['formats'][name]})" if name in values["formats"] else folder
 
-    default = "" if "method" in made.recipe.model_fields_set else ", the default"
+    default = "" if "method" in plan.recipe.model_fields_set else ", the default"
     settings = ", ".join(f"{k} = {v}" for k, v in values["parameters"].items())
     rows = [
-        *([("method", f"{values['method']}{default} ({settings})")] if made.method.combines else []),
-        *([("base", place("base", values["base"]))] if made.recipe.base is not None else []),
-        *([("base", "none needed")] if made.recipe.base is None and made.method.combines else []),
+        *([("method", f"{values['method']}{default} ({settings})")] if plan.method.combines else []),
+        *([("base", place("base", values["base"]))] if plan.recipe.base is not None else []),
+        *([("base", "none needed")] if plan.recipe.base is None and plan.method.combines else []),
         *[
-            (f"agent {name}" if made.method.combines else name, place(name, folder))
+            (f"agent {name}" if plan.method.combines else name, place(name, folder))
             for name, folder in values["agents"].items()
         ],
     ]
-    if made.tensors:
+    if plan.tensors:
+        largest = " x ".join(f"{side:,}" for side in values["largest_matrix"])
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in values["dtypes"].items())
         shards = values["shards"]
         rows += [
-            ("dtypes", dtypes_of(values["input_dtypes"], made.dtype)),
-            *([("rounding", f"stochastic, seed {made.recipe.seed}")] if made.recipe.seed is not None else []),
+            ("dtypes", dtypes_of(values["input_dtypes"], plan.dtype)),
+            *([("rounding", f"stochastic, seed {plan.recipe.seed}")] if plan.recipe.seed is not None else []),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
+            *([("whole matrices", f"{values['whole_matrices']:,}, the largest {largest}")] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
             ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
-            ("write", made.kind.written(made, _bytes(values["bytes_written"]))),
+            ("write", plan.output.kind.written(plan, _bytes(values["bytes_written"]))),
             *([("counts", "from an earlier read of the same files")] if values["counts"] != "read" else []),
-            *([("time", f"about {_duration(took)} to solve")] if (took := values["solving_seconds"]) else []),
             *([("device", values["device"])] if values["device"] != "cpu" else []),
             ("peak memory", f"at most {_bytes(values['peak_memory_bytes'])}, {_many(values['workers'], 'thread')}"),
         ]
-    if made.disk_free is not None:
-        rows += [("output", str(made.out)), ("free disk", _bytes(made.disk_free))]
+    if plan.output.disk_free is not None:
+        rows += [("output", str(plan.output.target)), ("free disk", _bytes(plan.output.disk_free))]
     width = max(len(label) for label, _ in rows)
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
-    notes = [*([_BY_DEFAULT] if default and len(values["agents"]) > 1 else []), *made.notes]
+    notes = [*([_BY_DEFAULT] if default and len(values["agents"]) > 1 else []), *plan.findings.notes]
     lines += [f"note: {note}" for note in notes]
     lines.append(
-        f"problems: {len(made.objections)}"
-        if made.objections
-        else f"ready to {'merge' if made.method.combines else 'convert'}"
+        f"problems: {len(problems)}" if problems else f"ready to {'merge' if plan.method.combines else 'convert'}"
     )
     return lines
 
@@ -75,13 +78,120 @@ def _many(count: int, what: str, ending: str = "s") -> str:
     return f"{count} {what}{'' if count == 1 else ending}"
 
 
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s" if seconds >= 1 else "a second"
-    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
-
-
 def _bytes(size: int) -> str:
     from rich.filesize import decimal
 
     return f"{decimal(size)} ({size:,} bytes)" if size >= 1000 else f"{size} bytes"
+
+
+def values_of(plan: MergePlan) -> dict[str, Any]:
+    """A plan as plain values, without secrets; docs/reference/files.md describes them."""
+    matrices = [tensor.base.shape for tensor in matrices_of(plan.points, plan.tensors)]
+    dtypes = {part.name: part.dtype for tensor in plan.tensors for part in tensor.parts}
+    values = {
+        "method": plan.method.name,
+        "parameters": plan.parameters.in_effect(),
+        "points": [{"name": point.name, **point.varied} for point in plan.points] if plan.is_sweep else [],
+        "base": plan.inputs.base.location,
+        "agents": {name: model.location for name, model in plan.inputs.agents.items()},
+        "formats": dict(plan.inputs.formats),
+        "out": str(plan.output.target) if plan.output.target else None,
+        "tensors": plan.tensors_count,
+        "merged_tensors": sum(tensor.merged for tensor in plan.tensors),
+        "whole_matrices": len(matrices),
+        "largest_matrix": list(max(matrices, key=math.prod, default=())),
+        "rules": [
+            {"tensors": count, **rule.model_dump(mode="json", exclude_none=True)}
+            for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
+        ],
+        "parameters_count": plan.parameters_count,
+        "input_dtypes": plan.input_dtypes,
+        "rounding": plan.recipe.rounding,
+        "rounding_seed": plan.recipe.seed,
+        "dtypes": dict(Counter(map(full_name, dtypes.values()))),
+        "shards": [shard.name for shard in plan.shards],
+        "companions": sorted(plan.companions),
+        "passes": plan.passes,
+        "counts": plan.counts.origin,
+        "bytes_read": plan.bytes_read,
+        "bytes_written": plan.bytes_written,
+        "disk_free": plan.output.disk_free,
+        "workers": plan.resources.workers,
+        "block_elements": plan.resources.block_elements,
+        "peak_memory_bytes": plan.resources.peak_memory_bytes,
+        "device": plan.resources.device_name,
+        "notes": list(plan.findings.notes),
+        "warnings": list(doubts(plan)),
+        "problems": list(objections(plan)),
+    }
+    return without_secrets(values)
+
+
+# --- warnings that follow from a plan --------------------------------------------------------------------------------
+
+
+def objections(plan: MergePlan) -> tuple[str, ...]:
+    """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
+    return (*plan.findings.problems, *(forecast(plan) if plan.strict else ()))
+
+
+def doubts(plan: MergePlan) -> tuple[str, ...]:
+    """The warnings and the forecast, as far as they are no `objections`."""
+    return (*plan.findings.warnings, *(() if plan.strict else forecast(plan)))
+
+
+def forecast(plan: MergePlan) -> tuple[str, ...]:
+    """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
+    return (*forecast_of_rounding(plan), *forecast_of_density(plan))
+
+
+def fine(plan: MergePlan) -> dict[str, str]:
+    """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
+    dtypes = {name: plan.input_dtypes.get(name, "") for name in plan.inputs.agents}
+    wide = {name: dtype for name, dtype in dtypes.items() if dtype.startswith(("float32", "float64"))}
+    return wide | dict.fromkeys(plan.inputs.adapters, "a LoRA adapter")
+
+
+def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
+    """A warning, from headers, that a threshold may not tell what moved from what did not."""
+    epsilon, fine_agents = absolute(plan.parameters), fine(plan)
+    if epsilon is None or not fine_agents or len(plan.inputs.agents) == 1:
+        return ()
+    return (
+        f"{_are(fine_agents)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
+        f"{plan.method.name} averages nearly all. Count it with `ramerge analyze`, or choose another "
+        "threshold, such as `--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); "
+        f"{ORDERED}",
+    )
+
+
+def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
+    """A warning, from headers, that rounding will lose updates."""
+    wide = {owner for tensor in plan.tensors if tensor.seed is None for owner in tensor.narrowed}
+    if not wide:
+        return ()
+    names = [name for name in plan.inputs.agents if name in wide]
+    counted = (
+        "and the merge counts them"
+        if plan.rounds_updates
+        else f"and not counted, because {plan.method.name} does not look at the base"
+    )
+    return (
+        f"{_are({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates smaller "
+        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
+        f"with `--dtype {plan.exact_dtype}` (in a recipe `dtype: {plan.exact_dtype}`), or on average with "
+        f"`rounding: stochastic`; {ORDERED}",
+    )
+
+
+def _are(kinds: Mapping[str, str]) -> str:
+    """Agents of each kind, human-readable: `a, b and c are float32, d is a LoRA adapter`."""
+    groups: dict[str, list[str]] = {}
+    for name, kind in kinds.items():
+        groups.setdefault(kind, []).append(name)
+    return ", ".join(
+        f"{enumerated(names)} are {kind.removeprefix('a ')}{'s' * kind.startswith('a ')}"
+        if len(names) > 1
+        else f"{names[0]} is {kind}"
+        for kind, names in groups.items()
+    )

@@ -1,41 +1,96 @@
-"""Problems, warnings and notes of planning. Problems stop a merge; warnings stop it only if it is strict."""
+"""Findings of planning. Problems stop a merge; warnings stop it only if it is strict."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 from ramerge.core.foundation.errors import RamergeError
-from ramerge.core.foundation.text import enumerated
-from ramerge.core.recipe.document import Document
+from ramerge.core.foundation.text import enumerated, message
+from ramerge.core.recipe.document import Document, Key
 
 _LISTED = 3
 
+T = TypeVar("T")
 
-@dataclass
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence for the user. Steps of planning return these, with their result if they have one.
+
+    Attributes:
+        kind: a `problem` stops the merge; a `warning` says that it is possible, but probably not what the user wants.
+        text: the sentence.
+        about: an agent's name, "" for the base, or a key of the recipe, whose line the message shows; None for no line.
+    """
+
+    kind: Literal["problem", "warning", "note"]
+    text: str
+    about: str | Key | None = None
+
+    def message(self, document: Document) -> str:
+        """The sentence, with the line of the recipe that it is about."""
+        if self.about is None:
+            return self.text
+        return document.where(key_of(self.about) if isinstance(self.about, str) else self.about, self.text)
+
+
+@dataclass(frozen=True)
 class Findings:
-    """Problems, warnings and notes, in the order in which they were found."""
+    """All findings of a plan as messages.
 
-    document: Document
-    problems: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    Attributes:
+        problems: what would make the merge fail.
+        warnings: what can be merged, but is probably not what the user wants.
+        notes: further information for the user.
+    """
 
-    def problem(self, text: str, agent: str | None = None) -> None:
-        """Add a problem. `agent` is an agent's name, or "" for the base; the message shows its line in the recipe."""
-        self.problems.append(self._where(text, agent))
+    problems: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
-    def warn(self, text: str, agent: str | None = None) -> None:
-        """Add a warning, as for `problem`: the merge is possible, but probably not what the user wants."""
-        self.warnings.append(self._where(text, agent))
 
-    def error(self, error: RamergeError, agent: str) -> None:
-        """Add all problems of an error about an agent, or about the base if `agent` is ""."""
-        for text in error.problems:
-            self.problem(text, agent)
+NO_FINDINGS = Findings()
 
-    def _where(self, text: str, agent: str | None) -> str:
-        return text if agent is None else self.document.where(key_of(agent), text)
+
+def problem(text: str, about: str | Key | None = None) -> Finding:
+    """A problem. `about` is as for `Finding`."""
+    return Finding("problem", text, about)
+
+
+def warning(text: str, about: str | Key | None = None) -> Finding:
+    """A warning. `about` is as for `Finding`."""
+    return Finding("warning", text, about)
+
+
+def note(text: str) -> Finding:
+    """A note."""
+    return Finding("note", text)
+
+
+def problems_of(error: RamergeError, agent: str | None) -> list[Finding]:
+    """All problems of an error about an agent, about the base if `agent` is "", or about neither if it is None."""
+    return [problem(text, agent) for text in error.problems]
+
+
+def split(results: Mapping[str, tuple[T, Sequence[Finding]]]) -> tuple[dict[str, T], list[Finding]]:
+    """The results of a step by name, and the findings of all of them."""
+    found = [each for _, findings in results.values() for each in findings]
+    return {name: result for name, (result, _) in results.items()}, found
+
+
+def collect(found: Iterable[Finding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
+    """All findings as messages, each once. With `strict`, warnings are problems."""
+    messages: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
+    for one in found:
+        messages[one.kind].append(one.message(document))
+    problems, warnings = messages["problem"], messages["warning"]
+    return Findings(
+        tuple(dict.fromkeys(map(message, [*problems, *(warnings if strict else ())]))),
+        () if strict else tuple(dict.fromkeys(map(message, warnings))),
+        tuple(map(message, _together(messages["note"], agents))),
+    )
 
 
 def key_of(agent: str) -> tuple[str, ...]:
@@ -43,13 +98,13 @@ def key_of(agent: str) -> tuple[str, ...]:
     return ("agents", agent) if agent else ("base",)
 
 
-def gathered(notes: Sequence[str], agents: Sequence[str]) -> list[str]:
+def _together(notes: Sequence[str], agents: Sequence[str]) -> list[str]:
     """The notes, with those that say the same of several agents as one: `code and tool: ...`."""
     found: dict[tuple[str, bool], list[str]] = {}
-    for note in notes:
-        name, colon, text = note.partition(": ")
+    for each in notes:
+        name, colon, text = each.partition(": ")
         about = bool(colon) and name in agents
-        found.setdefault((text if about else note, about), []).append(name)
+        found.setdefault((text if about else each, about), []).append(name)
     return [
         f"{enumerated(list(dict.fromkeys(names)))}: {text}" if about else text for (text, about), names in found.items()
     ]

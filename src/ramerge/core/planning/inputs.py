@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +17,8 @@ from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import enumerated
 from ramerge.core.methods.base import IMPORTANCE
-from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, split, warning
+from ramerge.core.planning.model import PlannedInputs
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
 from ramerge.core.recipe.model import Agent, Recipe, Soup
@@ -26,7 +27,7 @@ from ramerge.core.storage.models import FoundModel, is_hub_id, resolve, resolve_
 from ramerge.core.storage.schemes import is_remote
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import untied
-from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.identity import Identity, identify
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.tensor import Tensor
 
@@ -91,6 +92,11 @@ class OpenedInputs:
         base = {"base": self.opened_base.title} if self.opened_base is not None and has_base else {}
         return base | {name: checkpoint.title for name, checkpoint in self.opened_agents.items()}
 
+    def planned(self, copied: Iterable[Location]) -> PlannedInputs:
+        """The models without their tensors, and the identities of all files, those that are copied included."""
+        files = {**identify(copied), **self.files}
+        return PlannedInputs(self.base, self.agents, self.sides, self.adapters, self.formats, files)
+
     @property
     def folders(self) -> list[Location]:
         """The folders of base and agents that were found."""
@@ -129,123 +135,118 @@ def missing_folders(document: Document) -> list[str]:
     return problems
 
 
-def open_inputs(recipe: Recipe, findings: Findings, *, needs_base: bool) -> OpenedInputs:
+def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list[Finding]]:
     """Find and open the models of a recipe. A model that cannot be opened is a problem.
 
     Args:
         recipe: names base, agents and side inputs.
-        findings: gets problems and warnings.
         needs_base: whether the method uses task vectors. Then the base itself cannot be an agent.
     """
-    agents = {name: _find_agent(agent, recipe, findings, name) for name, agent in recipe.agents.items()}
-    sides = {
-        name: _within(_find([folder], recipe, findings, name), key)
-        for name, agent in recipe.agents.items()
-        for key, folder in agent.sides.items()
-    }
-    base = _find([recipe.base], recipe, findings, "") if recipe.base is not None else next(iter(agents.values()))
-    opened_base = _open("", base, recipe, findings) if recipe.base is not None else None
-    opened_agents = _open_all(agents, recipe.agents, recipe, findings, opened_base)
+    agents, findings = split({name: _find_agent(agent, recipe, name) for name, agent in recipe.agents.items()})
+    sides, missing = split(
+        {name: _find_side(agent, recipe, name) for name, agent in recipe.agents.items() if agent.sides}
+    )
+    findings += missing
+    base, opened_base = next(iter(agents.values())), None
+    if recipe.base is not None:
+        base, missing = _find([recipe.base], recipe, "")
+        opened_base, found = _open("", base, recipe)
+        findings += missing + found
+    opened_agents, found = _open_all(agents, recipe.agents, recipe, opened_base)
+    findings += found
     if recipe.base is None:
         opened_base = next(iter(opened_agents.values()), None)
     if opened_base is not None:
-        _check_gathered("" if recipe.base is not None else next(iter(opened_agents)), opened_base, findings)
+        findings += _check_gathered("" if recipe.base is not None else next(iter(opened_agents)), opened_base)
     if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
-        opened_base, opened_agents = _untied(opened_base, opened_agents, apart, findings)
+        findings += _note_untied(opened_base, apart)
+        opened_base, opened_agents = untied(opened_base), {name: untied(agent) for name, agent in opened_agents.items()}
     if needs_base:
-        _refuse_base_as_agent(base, agents, findings)
-    _warn_of_same_folders(agents, findings)
-    found = {name: _open(name, model, recipe, findings) for name, model in sides.items()}
-    opened_sides = {name: checkpoint for name, checkpoint in found.items() if checkpoint is not None}
-    return OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides)
+        findings += _refuse_base_as_agent(base, agents)
+    findings += _warn_of_same_folders(agents)
+    opened, found = split({name: _open(name, model, recipe) for name, model in sides.items()})
+    opened_sides = {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
+    inputs = OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides)
+    return inputs, findings + found
 
 
-def _untied(
-    base: Checkpoint, agents: Mapping[str, Checkpoint], apart: Sequence[str], findings: Findings
-) -> tuple[Checkpoint, dict[str, Checkpoint]]:
-    """All models with output embeddings of their own, as the agents in `apart` have them."""
-    opened = untied(base)
-    if not base.untied and opened.untied:
-        findings.notes.append(
+def _note_untied(base: Checkpoint, apart: Sequence[str]) -> Iterator[Finding]:
+    if not base.untied and untied(base).untied:
+        yield note(
             f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart: the output has "
             "both, and its config.json says tie_word_embeddings: false"
         )
-    return opened, {name: untied(agent) for name, agent in agents.items()}
 
 
-def _find(texts: Sequence[str], recipe: Recipe, findings: Findings, name: str) -> FoundModel:
+def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[Finding]]:
     if (given := recipe.document.models.get(texts[0])) is not None:
-        return FoundModel(texts[0], given)
+        return FoundModel(texts[0], given), []
     try:
-        return resolve_all(texts, recipe.folder)
+        return resolve_all(texts, recipe.folder), []
     except CheckpointError as error:
-        findings.error(error, name)
-        return FoundModel("+".join(texts), None)
+        return FoundModel("+".join(texts), None), problems_of(error, name)
 
 
-def _within(side: FoundModel, key: str) -> FoundModel:
-    """Importances that are part of what was gathered of an agent; other side inputs as they are."""
+def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[Finding]]:
+    """An agent's side input: of importances, those that are part of what was gathered of it."""
+    ((key, folder),) = agent.sides.items()
+    side, found = _find([folder], recipe, name)
     inner = None if side.directory is None or key != IMPORTANCE.key else side.directory / IMPORTANCES
-    return replace(side, directory=inner) if inner is not None and inner.is_dir() else side
+    return (replace(side, directory=inner) if inner is not None and inner.is_dir() else side), found
 
 
-def _find_agent(agent: Agent, recipe: Recipe, findings: Findings, name: str) -> FoundModel:
+def _find_agent(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[Finding]]:
     if agent.soup is None:
-        return _find(agent.parts, recipe, findings, name)
-    members = tuple((each, _find(one.parts, recipe, findings, name)) for each, one in agent.soup.agents.items())
-    return FoundModel(agent.written, members[0][1].directory, members=members)
+        return _find(agent.parts, recipe, name)
+    members, found = split({each: _find(one.parts, recipe, name) for each, one in agent.soup.agents.items()})
+    return FoundModel(agent.written, next(iter(members.values())).directory, members=tuple(members.items())), found
 
 
 def _open_all(
     models: Mapping[str, FoundModel],
     agents: Mapping[str, Agent],
     recipe: Recipe,
-    findings: Findings,
     base: Checkpoint | None,
     within: str = "",
-) -> dict[str, Checkpoint]:
+) -> tuple[dict[str, Checkpoint], list[Finding]]:
     """The agents that can be opened, each over the base, or over the agent that it changes.
 
-    Messages are about the agent `within`, which is a soup of these.
+    Findings are about the agent `within`, which is a soup of these.
     """
     opened: dict[str, Checkpoint] = {}
+    findings: list[Finding] = []
     for name, model in models.items():
         agent = agents[name]
         if agent.over is not None and agent.over not in opened:
             continue  # what is wrong with that one was said
         below = base if agent.over is None else opened[agent.over]
         if agent.soup is not None:
-            checkpoint = _open_soup(name, agent.soup, model, recipe, findings, base)
+            checkpoint, found = _open_soup(name, agent.soup, model, recipe, base)
         else:
-            checkpoint = _open(within or name, model, recipe, findings, below, agent)
+            checkpoint, found = _open(within or name, model, recipe, below, agent)
+        findings += found
         if checkpoint is not None:
             opened[name] = checkpoint
-    return opened
+    return opened, findings
 
 
 def _open_soup(
-    name: str, soup: Soup, model: FoundModel, recipe: Recipe, findings: Findings, base: Checkpoint | None
-) -> Checkpoint | None:
-    opened = _open_all(dict(model.members), soup.agents, recipe, findings, base, within=name)
+    name: str, soup: Soup, model: FoundModel, recipe: Recipe, base: Checkpoint | None
+) -> tuple[Checkpoint | None, list[Finding]]:
+    opened, findings = _open_all(dict(model.members), soup.agents, recipe, base, within=name)
     if len(opened) < len(soup.agents):
-        return None
+        return None, findings
     try:
-        return soup_of(soup, opened)
+        return soup_of(soup, opened), findings
     except CheckpointError as error:
-        findings.error(error, name)
-        return None
+        return None, findings + problems_of(error, name)
 
 
 def _open(
-    name: str,
-    model: FoundModel,
-    recipe: Recipe,
-    findings: Findings,
-    base: Checkpoint | None = None,
-    agent: Agent | None = None,
-) -> Checkpoint | None:
+    name: str, model: FoundModel, recipe: Recipe, base: Checkpoint | None = None, agent: Agent | None = None
+) -> tuple[Checkpoint | None, list[Finding]]:
     if model.directory is None:
-        return None
+        return None, []
     try:
         opened = open_stacked(
             [part.folder for part in model.parts],
@@ -254,18 +255,17 @@ def _open(
             allow_outside_links=recipe.allow.outside_links,
             ignore_quantization="quantization_config" in recipe.allow.config,
         )
-        if agent is None or agent.over is None:  # of a chain, the first delta says that there are some
-            findings.notes += [f"{name or 'base'}: {note}" for note in opened.notes]
-        for text in opened.warnings:
-            findings.warn(text, name)
-        _check_arithmetic(name, opened, findings)
-        return opened
     except CheckpointError as error:
-        findings.error(error, name)
-        return None
+        return None, problems_of(error, name)
+    notes = opened.notes if agent is None or agent.over is None else ()  # of a chain, the first delta has them
+    return opened, [
+        *[note(f"{name or 'base'}: {text}") for text in notes],
+        *[warning(text, name) for text in opened.warnings],
+        *_check_arithmetic(name, opened),
+    ]
 
 
-def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
+def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[Finding]:
     dtypes: dict[str, list[Tensor]] = {}
     for tensor in checkpoint.tensors.values():
         dtypes.setdefault(tensor.dtype, []).append(tensor)
@@ -274,23 +274,23 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint, findings: Findings) -> 
             kind = "float8, but config.json does not say how its scales are stored"
             why = kind if dtype.startswith("F8") else "not a type of weights"
             what = f"{len(tensors)} tensors of dtype {dtype}, such as {tensors[0].name!r} in {tensors[0].path.name}"
-            findings.problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
+            yield problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
 
 
-def _check_gathered(name: str, checkpoint: Checkpoint, findings: Findings) -> None:
+def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[Finding]:
     """Refuse parameters without elements in the model that all others are compared with."""
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
-        findings.problem(f"{checkpoint.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
+        yield problem(f"{checkpoint.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
 
 
-def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel], findings: Findings) -> None:
+def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel]) -> Iterator[Finding]:
     for name, model in agents.items():
         if model.folders and _places(model) == _places(base):
-            findings.problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
+            yield problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
 
 
-def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) -> None:
+def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[Finding]:
     found: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:
@@ -298,7 +298,7 @@ def _warn_of_same_folders(agents: Mapping[str, FoundModel], findings: Findings) 
     for names in found.values():
         if len(names) > 1:
             place = "+".join(map(str, _places(agents[names[0]])))
-            findings.warn(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
+            yield warning(f"{' and '.join(names)} are the same folder, {place}; is one of them the wrong checkpoint?")
 
 
 def _places(model: FoundModel) -> tuple[Location, ...]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from ramerge.core.foundation.limits import ResourceLimits
-from ramerge.core.planning.findings import Findings
+from ramerge.core.planning.findings import Finding
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.model import MergePlan, Resources, TensorPlan
 from ramerge.core.recipe.points import Point
@@ -23,32 +23,35 @@ class PlannedKind:
     least_block: ClassVar[int | None] = None
     has_companions: ClassVar[bool] = True
 
-    def points(
-        self, points: Sequence[Point], inputs: OpenedInputs, findings: Findings, *, in_memory: bool
-    ) -> Sequence[Point]:
-        """The merges as they are carried out for this kind. Problems are added to `findings`.
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterable[Finding]:
+        """A problem for everything that cannot be written as this kind, and notes.
 
         Args:
             points: the merges of the recipe.
             inputs: the opened models.
-            findings: gets a problem for everything that cannot be written as this kind.
             in_memory: whether merged tensors are passed to a function instead of being written.
         """
+        return ()
+
+    def points(self, points: Sequence[Point]) -> Sequence[Point]:
+        """The merges as they are carried out for this kind."""
         return points
 
     def details(
-        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan], findings: Findings
-    ) -> Any:
-        """Everything else that this kind decides before weights are read; `MergePlan.kind_details`. It must pickle."""
-        return None
+        self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
+    ) -> tuple[Any, Sequence[Finding]]:
+        """Everything else that this kind decides before weights are read, which must pickle, and what it finds then."""
+        return None, ()
 
     def least_bytes(self, details: Any, tensors: Sequence[TensorPlan]) -> int | None:
         """Bytes that the output takes at least while it is built; None for those of a model."""
         return None
 
-    def resources(self, details: Any, resources: Resources, limits: ResourceLimits, findings: Findings) -> Resources:
-        """The resources of the merge, with those that this kind needs in addition."""
-        return resources
+    def resources(
+        self, details: Any, resources: Resources, limits: ResourceLimits
+    ) -> tuple[Resources, Sequence[Finding]]:
+        """The resources of the merge, with those that this kind needs besides; a problem if they are too few."""
+        return resources, ()
 
     def written(self, plan: MergePlan, size: str) -> str:
         """The output in a plan's text: by default the size of the model."""

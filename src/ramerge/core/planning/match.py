@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.recorded import InputPlace, expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.model import Recorded, Tie
 from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.model import Allow
@@ -22,39 +22,51 @@ _RENAME = "if it has the same tensors under other names, `rename` in the recipe 
 _KEEP = "allow.vocabulary: common in the recipe merges the common rows and keeps the others"
 
 
-def match(
-    name: str, base: Checkpoint, agent: Checkpoint, allow: Allow, findings: Findings
-) -> tuple[dict[str, Tensor], list[Tie]]:
-    """For every tensor of the base the agent's counterpart, or the base's own tensor if the agent does not change it.
+@dataclass(frozen=True)
+class AgentTensors:
+    """An agent's counterparts of the base's tensors.
 
-    Also the output embeddings that the agent stores although the base ties them.
+    Attributes:
+        tensors: for every tensor of the base the agent's, or the base's own if the agent does not change it.
+        ties: output embeddings that the agent stores although the base ties them.
     """
+
+    tensors: Mapping[str, Tensor]
+    ties: tuple[Tie, ...]
+
+
+def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple[AgentTensors, list[Finding]]:
+    """Compare an agent with the base."""
     found = dict(agent.tensors)
-    for head, embedding in _tied_in_agent(base, agent).items():
-        found[head] = embedding
-        findings.notes.append(f"{name}: {head!r} is tied to {embedding.name!r}, which is used in its place")
-    ties = [Tie(name, tensor, tied) for tensor, tied in _tied_in_base(base, agent)]
-    for tie in ties:
-        findings.notes.append(
-            f"{name}: {tie.head.name!r} must equal {tie.embedding.name!r}, because the base ties them; it is dropped"
-        )
+    heads_of_base = _tied_in_agent(base, agent)
+    found |= heads_of_base
+    ties = tuple(Tie(name, tensor, tied) for tensor, tied in _tied_in_base(base, agent))
     heads = {tie.head.name for tie in ties}
     missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
     extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors and key not in heads]
     lacks = _Difference("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's")
     has = _Difference("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them")
-    _report(name, agent, (lacks, has), findings)
-    for tensor in missing:
-        found[tensor.name] = tensor
-    _compare(name, base, agent, found, allow, findings)
-    sources = {key: found[key] for key in base.tensors}
-    _check_used(name, agent, sources, findings)
-    return sources, ties
+    found |= {tensor.name: tensor for tensor in missing}
+    kept, differences = _compare(name, base, agent, found, allow)
+    sources = {key: kept.get(key, found[key]) for key in base.tensors}
+    return AgentTensors(sources, ties), [
+        *[
+            note(f"{name}: {head!r} is tied to {embedding.name!r}, which is used in its place")
+            for head, embedding in heads_of_base.items()
+        ],
+        *[
+            note(f"{name}: {t.head.name!r} must equal {t.embedding.name!r}, because the base ties them; it is dropped")
+            for t in ties
+        ],
+        *_report(name, agent, (lacks, has)),
+        *differences,
+        *_check_used(name, agent, sources),
+    ]
 
 
 def match_importance(
-    name: str, wanted: Mapping[str, Tensor], importance: Checkpoint, findings: Findings
-) -> dict[str, Tensor]:
+    name: str, wanted: Mapping[str, Tensor], importance: Checkpoint
+) -> tuple[dict[str, Tensor], list[Finding]]:
     """The importances of every tensor in `wanted`. Missing ones and other shapes or dtypes are problems."""
     missing = [key for key in wanted if key not in importance.tensors]
     found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
@@ -64,17 +76,19 @@ def match_importance(
         if tensor.shape != wanted[key].shape
     ]
     integers = [key for key, tensor in found.items() if not tensor.is_float]
-    for what, names in (("lacks importances of", missing), ("importances must be floating point, not", integers)):
-        if names:
-            findings.problem(f"{importance.directory}: {what} {listed([repr(key) for key in names])}", name)
-    if shapes:
-        findings.problem(f"{importance.directory}: shapes differ: {listed(shapes)}", name)
-    return {key: found.get(key, tensor) for key, tensor in wanted.items()}
+    problems = [
+        f"{what} {listed([repr(key) for key in names])}"
+        for what, names in (("lacks importances of", missing), ("importances must be floating point, not", integers))
+        if names
+    ]
+    problems += [f"shapes differ: {listed(shapes)}"] if shapes else []
+    complete = {key: found.get(key, tensor) for key, tensor in wanted.items()}
+    return complete, [problem(f"{importance.directory}: {text}", name) for text in problems]
 
 
 def match_inputs(
-    name: str, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], recorded: Checkpoint, findings: Findings
-) -> dict[str, Recorded]:
+    name: str, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], recorded: Checkpoint
+) -> tuple[dict[str, Recorded], list[Finding]]:
     """The recorded inputs of the matrices in `wanted` that have any, also of experts in one tensor: `NAME[expert]`.
 
     Those of other widths are problems, and those of weights that are not among the `known` ones of the model.
@@ -82,8 +96,7 @@ def match_inputs(
     try:
         places = read_places(recorded.directory)
     except CheckpointError as error:
-        findings.error(error, name)
-        return {}
+        return {}, problems_of(error, name)
     found, problems = {}, []
     if strange := [repr(key) for key in places if not {key, (expert_of(key) or (key,))[0]} & known.keys()]:
         problems.append(
@@ -111,9 +124,7 @@ def match_inputs(
             found[key] = Recorded(inputs, weights, place.transposed)
     if not found and not problems and any(len(one.shape) == 2 and one.elements for one in wanted.values()):
         problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
-    for problem in problems:
-        findings.problem(problem, name)
-    return found
+    return found, [problem(text, name) for text in problems]
 
 
 def _fits(shape: Sequence[int], expert: int | None, inputs: Tensor, weights: Tensor, place: InputPlace) -> bool:
@@ -135,37 +146,37 @@ class _Difference:
     policy: str
 
 
-def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference], findings: Findings) -> None:
+def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference]) -> Iterator[Finding]:
     refused = []
     for difference in differences:
         if difference.tensors and difference.allowed:
-            findings.notes.append(f"{name}: {difference.what} {len(difference.tensors)} tensors ({difference.policy})")
+            yield note(f"{name}: {difference.what} {len(difference.tensors)} tensors ({difference.policy})")
         elif difference.tensors:
             names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in difference.tensors])
             refused.append(f"{difference.what} {names} (allow.{difference.policy})")
     hint = f"; {_RENAME}" if len(refused) > 1 else ""
     for text in refused:
-        findings.problem(f"{agent.directory}: {text}{hint}", name)
+        yield problem(f"{agent.directory}: {text}{hint}", name)
 
 
-def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor], findings: Findings) -> None:
+def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[Finding]:
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
     total, taken = (sum(tensor.elements for tensor in tensors) for tensors in (stored, used))
     if not used:
-        findings.problem(
-            f"{agent.directory}: no tensor of it is used, so it adds nothing to the merge; {_RENAME}", name
-        )
+        yield problem(f"{agent.directory}: no tensor of it is used, so it adds nothing to the merge; {_RENAME}", name)
     elif taken < _LITTLE * total:
         text = f"only {taken:,} of its {total:,} elements are used, less than {_LITTLE:.0%}; others are dropped"
-        findings.warn(f"{agent.directory}: {text}", name)
+        yield warning(f"{agent.directory}: {text}", name)
 
 
 def _compare(
-    name: str, base: Checkpoint, agent: Checkpoint, found: dict[str, Tensor], allow: Allow, findings: Findings
-) -> None:
-    """Report shapes and dtypes that differ. In `found`, the base's tensor replaces a tensor of another shape."""
+    name: str, base: Checkpoint, agent: Checkpoint, found: Mapping[str, Tensor], allow: Allow
+) -> tuple[dict[str, Tensor], list[Finding]]:
+    """The base's tensors of which the agent's has another shape, and which shapes and dtypes differ."""
+    kept: dict[str, Tensor] = {}
+    findings: list[Finding] = []
     shapes, dtypes, empty, rows = [], [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]
@@ -173,27 +184,28 @@ def _compare(
             continue
         if tensor.elements and not other.elements:
             empty.append(f"{tensor.name!r} {list(other.shape)}")
-            found[tensor.name] = tensor
+            kept[tensor.name] = tensor
         elif other.shape != tensor.shape:
             shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
             rows.add(_rows(tensor, other))
-            found[tensor.name] = tensor
+            kept[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
     policy = "different_shapes: true keeps the base's"
     if empty:
-        findings.problem(f"{agent.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
+        findings.append(problem(f"{agent.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name))
     elif shapes and allow.different_shapes:
-        findings.notes.append(f"{name}: {len(shapes)} tensors of another shape ({policy})")
+        findings.append(note(f"{name}: {len(shapes)} tensors of another shape ({policy})"))
     elif shapes and agent.vocabulary is not None and 0 not in rows:
         both = f"{base.directory}+{agent.directory}"
         advice = f"to keep the adapter's rows, write {both} as the model, without a base; in a recipe, {_KEEP}"
-        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
+        findings.append(problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name))
     elif shapes:
         advice = f"{_resize(rows.pop())}; or allow.{policy}" if len(rows) == 1 and 0 not in rows else f"allow.{policy}"
-        findings.problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name)
+        findings.append(problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name))
     if dtypes:
-        findings.problem(f"{agent.directory}: dtypes cannot be merged: {listed(dtypes)}", name)
+        findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {listed(dtypes)}", name))
+    return kept, findings
 
 
 def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:

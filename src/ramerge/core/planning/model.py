@@ -10,13 +10,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
-from ramerge.core.foundation.text import enumerated, without_secrets
 from ramerge.core.kernels.formats import loop_of
 from ramerge.core.kernels.piece import arithmetic, computed
 from ramerge.core.methods.base import FEW, Layer, Method, Statistic
-from ramerge.core.methods.moved import ORDERED, absolute
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.output.write import Shard
+from ramerge.core.planning.findings import NO_FINDINGS, Findings
 from ramerge.core.recipe.layers import layer_of
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.recipe.points import Point
@@ -274,6 +273,16 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
 
 
+def matrices_of(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> list[TensorPlan]:
+    """The tensors that the method of any point solves for as whole matrices."""
+    return [
+        tensor
+        for tensor in tensors
+        if tensor.merged and tensor.whole
+        if any(point.method.solves(tensor.layer, point.parameters[tensor.rule]) for point in points)
+    ]
+
+
 def _stored_dtype(tensor: Tensor) -> str:
     return tensor.encoding or (tensor.usual_dtype if isinstance(tensor.origin, Weighted) else tensor.dtype)
 
@@ -314,7 +323,6 @@ class Resources:
         peak_memory_bytes: upper estimate of the process's memory.
         worker_bytes: the share of it that each worker takes.
         run_bytes: of the blocks that a worker takes one after another, where more than one is better.
-        solving_seconds: about how long solving for whole matrices takes; None if nothing is solved, or not on the CPU.
         device: where whole matrices are solved for: `cpu`, or a device as torch names it.
         device_name: with the name of a GPU.
         device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
@@ -326,7 +334,6 @@ class Resources:
     peak_memory_bytes: int
     worker_bytes: int
     run_bytes: int = 0
-    solving_seconds: float | None = None
     device: str = "cpu"
     device_name: str = "cpu"
     device_bytes: int = 0
@@ -334,6 +341,84 @@ class Resources:
     def memory_of(self, workers: int) -> int:
         """Upper estimate of the memory of a process with so many workers, in bytes."""
         return self.peak_memory_bytes + (workers - self.workers) * self.worker_bytes
+
+
+@dataclass(frozen=True)
+class PlannedInputs:
+    """The models that a merge reads.
+
+    Attributes:
+        base: the base; if the recipe has no base, the first agent.
+        agents: by name, in recipe order.
+        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
+        adapters: the agents that are LoRA adapters.
+        formats: how base and agents are stored, by name; those that could be opened.
+        files: the identities of all files before they were read, those that are copied included.
+    """
+
+    base: FoundModel
+    agents: Mapping[str, FoundModel]
+    sides: Mapping[str, FoundModel]
+    adapters: tuple[str, ...]
+    formats: Mapping[str, str]
+    files: Mapping[Location, Identity] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class PlannedCounts:
+    """Statistics that the method needs before the merging pass.
+
+    Attributes:
+        rounds: for each read before that pass: the statistics to count, by the tensor's index.
+        cached: results of earlier reads of the same files, by statistic and part of the model, which are not counted.
+        digest: the key for storing counts of these inputs; None if counts are not stored.
+    """
+
+    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = ()
+    cached: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict)
+    digest: bytes | None = None
+
+    @property
+    def origin(self) -> str:
+        """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
+        return "earlier read" if self.cached else "read"
+
+
+@dataclass(frozen=True)
+class ConfigChanges:
+    """Ways in which the output's `config.json` differs from the base's.
+
+    Attributes:
+        vocabulary: rows of the embeddings if models have different numbers of them.
+        untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
+        dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
+            output is quantized like it.
+        stated: the dtype that the base's `config.json` states.
+    """
+
+    vocabulary: int | None = None
+    untied: bool = False
+    dequantized_to: str | None = None
+    stated: str | None = None
+
+
+@dataclass(frozen=True)
+class PlannedOutput:
+    """The place of the output, and what it is written as.
+
+    Attributes:
+        target: the output folder, local or remote, if it is known.
+        overwrite: whether an existing checkpoint there is replaced.
+        kind: what the output is written as.
+        details: what the kind has decided.
+        disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
+    """
+
+    target: OutputTarget | None
+    overwrite: bool
+    kind: PlannedKind
+    details: Any = field(default=None, repr=False)
+    disk_free: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -345,74 +430,44 @@ class PlannedContents:
         shards: the output's files.
         ties: tensors that must be equal before anything is merged.
         companions: relative name to source of the files that are copied.
-        files: the identities of all input files before they were read.
-        rounds: for each read before the merging pass: the statistics to count, by the tensor's index.
-        digest: the key for storing counts of these inputs; None if counts are not stored.
-        vocabulary: rows of the embeddings if models have different numbers of them.
-        untied: whether the output embeddings are a tensor of their own although the base's `config.json` ties them.
-        remembered: stored results of earlier reads of the same files, by statistic and part of the model.
-        bytes_read: bytes of weights that are read, in all passes together.
-        bytes_written: bytes of the output's safetensors files, of all points.
-        dequantized_to: dtype of a quantized base's tensors in the output; None if the base is not quantized, or if the
-            output is quantized like it.
-        stated: the dtype that the base's `config.json` states.
+        counts: statistics that are counted first.
+        config: what the output's `config.json` must say.
     """
 
     tensors: tuple[TensorPlan, ...] = field(default=(), repr=False)
     shards: tuple[Shard, ...] = field(default=(), repr=False)
     ties: tuple[Tie, ...] = field(default=(), repr=False)
     companions: Mapping[str, Location] = field(default_factory=dict, repr=False)
-    files: Mapping[Location, Identity] = field(default_factory=dict, repr=False)
-    rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = field(default=(), repr=False)
-    digest: bytes | None = field(default=None, repr=False)
-    vocabulary: int | None = None
-    untied: bool = False
-    remembered: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict, repr=False)
-    bytes_read: int = 0
-    bytes_written: int = 0
-    dequantized_to: str | None = None
-    stated: str | None = None
+    counts: PlannedCounts = field(default=PlannedCounts(), repr=False)
+    config: ConfigChanges = ConfigChanges()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of weights that are read, in all passes together."""
+        counted = sum(self.tensors[index].bytes_read for read in self.counts.rounds for index in read)
+        ties = sum(tie.head.nbytes + tie.embedding.nbytes for tie in self.ties)
+        return ties + counted + sum(tensor.bytes_read for tensor in self.tensors)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MergePlan(PlannedContents):
-    """Everything that is known about a merge from headers. It can be carried out if `problems` is empty.
+    """Everything that is known about a merge from headers. It can be carried out if there are no problems.
 
     Attributes:
         points: the merges; one, or those of a sweep.
-        out: the output folder, local or remote, if it is known.
-        overwrite: whether an existing checkpoint there is replaced.
-        base: the base; if the recipe has no base, the first agent.
-        agents: by name, in recipe order.
-        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
-        adapters: the agents that are LoRA adapters.
-        formats: how base and agents are stored, by name; those that could be opened.
+        inputs: base, agents and their files.
+        output: where the output is written, and as what.
         resources: threads, blocks and memory.
-        disk_free: free bytes of the output's disk; for a remote output, of the disk from which it is sent.
-        kind: what the output is written as.
-        kind_details: what the kind has decided.
         strict: whether warnings are problems, also those that come later, during the merge.
-        notes: further information for the user.
-        warnings: what can be merged, but is probably not what the user wants.
-        problems: what would make the merge fail.
+        findings: problems, warnings and notes.
     """
 
     points: tuple[Point, ...]
-    out: OutputTarget | None
-    overwrite: bool
-    base: FoundModel
-    agents: Mapping[str, FoundModel]
-    sides: Mapping[str, FoundModel]
-    adapters: tuple[str, ...]
-    formats: Mapping[str, str]
+    inputs: PlannedInputs
+    output: PlannedOutput
     resources: Resources
-    kind: PlannedKind
-    kind_details: Any = field(default=None, repr=False)
-    disk_free: int | None = None
     strict: bool = False
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
+    findings: Findings = NO_FINDINGS
 
     @property
     def recipe(self) -> Recipe:
@@ -432,12 +487,12 @@ class MergePlan(PlannedContents):
     @property
     def passes(self) -> int:
         """Number of reads of the inputs: one for each round of counting, and one for merging."""
-        return len(self.rounds) + 1
+        return len(self.counts.rounds) + 1
 
     @property
-    def counts(self) -> str:
-        """Where counts come from: this `read` of the inputs, or an `earlier read` of the same files."""
-        return "earlier read" if self.remembered else "read"
+    def bytes_written(self) -> int:
+        """Bytes of the output's safetensors files, of all points."""
+        return sum(shard.file_bytes for shard in self.shards) * len(self.points)
 
     @property
     def is_sweep(self) -> bool:
@@ -448,10 +503,6 @@ class MergePlan(PlannedContents):
     def caught(self) -> list[int]:
         """How many tensors each rule of the recipe catches."""
         return caught(self.recipe, self.tensors)
-
-    @property
-    def _stored(self) -> dict[str, str]:
-        return {part.name: part.dtype for tensor in self.tensors for part in tensor.parts}
 
     @property
     def tensors_count(self) -> int:
@@ -483,11 +534,11 @@ class MergePlan(PlannedContents):
         if not floats or any(tensor.quantized is not None for tensor in self.tensors):
             return None
         asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
-        stated = asked or self.dequantized_to or self.stated or floats.most_common(1)[0][0]
+        stated = asked or self.config.dequantized_to or self.config.stated or floats.most_common(1)[0][0]
         wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
         as_base = all(each.dtype == each.base.usual_dtype and (asked or self._is_published(each)) for each in wider)
         if self.recipe.dtype != "widest" and stated in floats and as_base:
-            return stated if stated != self.stated or self.dequantized_to else None
+            return stated if stated != self.config.stated or self.config.dequantized_to else None
         return widest(floats)
 
     def _is_published(self, tensor: TensorPlan) -> bool:
@@ -500,15 +551,15 @@ class MergePlan(PlannedContents):
         if source.owner != ALL_AGENTS:
             return [(source.label, source.tensor)]
         parts = source.tensor.origin.parts or (source.tensor,)
-        if len(parts) == len(self.agents):
-            return list(zip(self.agents, parts, strict=True))
-        return [(agent, part) for agent in self.agents for part in parts]
+        if len(parts) == len(self.inputs.agents):
+            return list(zip(self.inputs.agents, parts, strict=True))
+        return [(agent, part) for agent in self.inputs.agents for part in parts]
 
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
         """Dtypes of the floating-point tensors of every input, the most frequent first; inputs as `base` and agents."""
-        weighted = [f"importance of {name}" for name in (self.sides if self.method.needs_importance else ())]
-        owners = [*(["base"] if self.recipe.base is not None else []), *self.agents, *weighted]
+        weighted = [f"importance of {name}" for name in (self.inputs.sides if self.method.needs_importance else ())]
+        owners = [*(["base"] if self.recipe.base is not None else []), *self.inputs.agents, *weighted]
         found: dict[str, Counter[str]] = {owner: Counter() for owner in owners}
         for tensor in self.tensors:
             if self.recipe.base is not None and tensor.base.is_float:
@@ -532,7 +583,7 @@ class MergePlan(PlannedContents):
     @property
     def rounds_updates(self) -> bool:
         """Whether rounding to the output's dtype can lose updates of agents, so that the losses are counted."""
-        few = len(self.agents) <= FEW
+        few = len(self.inputs.agents) <= FEW
         return few and self.points[0].uses_base and any(tensor.rounds_updates for tensor in self.tensors)
 
     @property
@@ -542,113 +593,6 @@ class MergePlan(PlannedContents):
         return full_name("F64" if "F64" in dtypes else "F32")
 
     @property
-    def forecast(self) -> tuple[str, ...]:
-        """Warnings, from headers, of what a merge may count. A merge that counts it warns only of much."""
-        return (*self.forecast_of_rounding, *self.forecast_of_density)
-
-    @property
-    def objections(self) -> tuple[str, ...]:
-        """The problems; of a strict plan also the forecast, although a merge that counts may find nothing wrong."""
-        return (*self.problems, *(self.forecast if self.strict else ()))
-
-    @property
-    def doubts(self) -> tuple[str, ...]:
-        """The warnings and the forecast, as far as they are no `objections`."""
-        return (*self.warnings, *(() if self.strict else self.forecast))
-
-    @property
-    def fine(self) -> dict[str, str]:
-        """Agents whose steps are so fine that training leaves hardly an element where it was, with the reason."""
-        dtypes = self.input_dtypes
-        wide = {name: dtypes[name] for name in self.agents if dtypes.get(name, "").startswith(("float32", "float64"))}
-        return wide | dict.fromkeys(self.adapters, "a LoRA adapter")
-
-    @property
-    def forecast_of_density(self) -> tuple[str, ...]:
-        """A warning, from headers, that a threshold may not tell what moved from what did not."""
-        epsilon = absolute(self.parameters)
-        if epsilon is None or not self.fine or len(self.agents) == 1:
-            return ()
-        return (
-            f"{_are(self.fine)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
-            f"{self.method.name} averages nearly all. Count it with `ramerge analyze`, or choose another "
-            "threshold, such as `--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); "
-            f"{ORDERED}",
-        )
-
-    @property
-    def forecast_of_rounding(self) -> tuple[str, ...]:
-        """A warning, from headers, that rounding will lose updates."""
-        wide = {owner for tensor in self.tensors if tensor.seed is None for owner in tensor.narrowed}
-        if not wide:
-            return ()
-        names = [name for name in self.agents if name in wide]
-        counted = (
-            "and the merge counts them"
-            if self.rounds_updates
-            else f"and not counted, because {self.method.name} does not look at the base"
-        )
-        return (
-            f"{_are({name: self.input_dtypes[name] for name in names})}, the output is {self.dtype}: updates smaller "
-            f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
-            f"with `--dtype {self.exact_dtype}` (in a recipe `dtype: {self.exact_dtype}`), or on average with "
-            f"`rounding: stochastic`; {ORDERED}",
-        )
-
-    @property
     def narrowed_copies(self) -> tuple[str, ...]:
         """Names of tensors that rules take from an agent whose dtype is wider than the output's."""
         return tuple(tensor.name for tensor in self.tensors if tensor.action == "copy" and tensor.narrowed)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The plan as plain values, `without_secrets`."""
-        values = {
-            "method": self.method.name,
-            "parameters": self.parameters.in_effect(),
-            "points": [{"name": point.name, **point.varied} for point in self.points] if self.is_sweep else [],
-            "base": self.base.location,
-            "agents": {name: model.location for name, model in self.agents.items()},
-            "formats": dict(self.formats),
-            "out": str(self.out) if self.out else None,
-            "tensors": self.tensors_count,
-            "merged_tensors": sum(tensor.merged for tensor in self.tensors),
-            "whole_tensors": sum(tensor.whole for tensor in self.tensors),
-            "rules": [
-                {"tensors": count, **rule.model_dump(mode="json", exclude_none=True)}
-                for rule, count in zip(self.recipe.rules, self.caught, strict=True)
-            ],
-            "parameters_count": self.parameters_count,
-            "input_dtypes": self.input_dtypes,
-            "rounding": self.recipe.rounding,
-            "rounding_seed": self.recipe.seed,
-            "dtypes": dict(Counter(full_name(dtype) for dtype in self._stored.values())),
-            "shards": [shard.name for shard in self.shards],
-            "companions": sorted(self.companions),
-            "passes": self.passes,
-            "counts": self.counts,
-            "bytes_read": self.bytes_read,
-            "bytes_written": self.bytes_written,
-            "disk_free": self.disk_free,
-            "workers": self.resources.workers,
-            "block_elements": self.resources.block_elements,
-            "peak_memory_bytes": self.resources.peak_memory_bytes,
-            "device": self.resources.device_name,
-            "solving_seconds": self.resources.solving_seconds,
-            "notes": list(self.notes),
-            "warnings": list(self.doubts),
-            "problems": list(self.objections),
-        }
-        return without_secrets(values)
-
-
-def _are(kinds: Mapping[str, str]) -> str:
-    """Agents of each kind, human-readable: `a, b and c are float32, d is a LoRA adapter`."""
-    groups: dict[str, list[str]] = {}
-    for name, kind in kinds.items():
-        groups.setdefault(kind, []).append(name)
-    return ", ".join(
-        f"{enumerated(names)} are {kind.removeprefix('a ')}{'s' * kind.startswith('a ')}"
-        if len(names) > 1
-        else f"{names[0]} is {kind}"
-        for kind, names in groups.items()
-    )

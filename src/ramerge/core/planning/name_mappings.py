@@ -17,7 +17,8 @@ from time import monotonic
 
 from ramerge.core.foundation.text import quoted
 from ramerge.core.planning.absences import is_buffer, known_absences
-from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.findings import Finding, listed, note, problem
+from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.model import Recipe, Rename
 from ramerge.core.recipe.patterns import replace_all
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -31,57 +32,65 @@ from ramerge.core.tensors.text_config import path_to
 _SECONDS = 5
 
 
-def fitted_agents(
-    recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint], findings: Findings
-) -> dict[str, Checkpoint]:
-    """The agents, with the base's names where the recipe or a convention gives them. The plan's notes say so.
+def fit_agents(
+    recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint]
+) -> tuple[dict[str, Checkpoint], list[Finding]]:
+    """The agents, with the base's names where the recipe or a convention gives them. Notes say so.
 
-    Args:
-        recipe: its rules apply first, one after another.
-        base: gives the names.
-        agents: by name.
-        findings: gets notes, rules that catch nothing, and names that are not clear.
+    Rules of the recipe apply first, one after another. A rule that catches nothing is a problem, as is a name that
+    is not clear.
     """
-    caught: Counter[int] = Counter()
-    fitted = {}
+    uses: set[int] = set()
+    fitted: dict[str, Checkpoint] = {}
+    findings: list[Finding] = []
     for name, agent in agents.items():
-        renamed = _renamed(name, agent, recipe.rename, caught, findings)
-        found = fit(base, renamed)
-        findings.notes += [f"{name}: {note}" for note in found.notes]
-        for text in found.problems:
-            findings.problem(f"{agent.directory}: {text}", name)
+        renamed = _rename(name, agent, recipe.rename)
+        found = fit(base, renamed.agent)
+        uses |= renamed.rules
+        findings += renamed.problems
+        findings += [note(f"{name}: {text}") for text in found.notes]
+        findings += [problem(f"{agent.directory}: {text}", name) for text in found.problems]
         fitted[name] = replace(agent, tensors=found.tensors)
-    for number, rule in enumerate(recipe.rename):
-        if not caught[number]:
-            who = rule.agent or "any agent"
-            text = f"{quoted(rule.pattern)}: matches no name of a tensor of {who}"
-            findings.problems.append(findings.document.where(("rename", str(number)), text))
-    return fitted
+    findings += [
+        problem(f"{quoted(rule.pattern)}: matches no name of a tensor of {rule.agent or 'any agent'}", _key(number))
+        for number, rule in enumerate(recipe.rename)
+        if number not in uses
+    ]
+    return fitted, findings
 
 
-def _renamed(
-    name: str, agent: Checkpoint, rules: Sequence[Rename], caught: Counter[int], findings: Findings
-) -> Checkpoint:
-    names = {old: old for old in agent.tensors}
+@dataclass(frozen=True)
+class _Renamed:
+    """An agent after the recipe's rules, of which those numbered `rules` caught names; as it was if any fails."""
+
+    agent: Checkpoint
+    rules: frozenset[int]
+    problems: tuple[Finding, ...] = ()
+
+
+def _rename(name: str, agent: Checkpoint, rules: Sequence[Rename]) -> _Renamed:
+    names, uses = {old: old for old in agent.tensors}, frozenset[int]()
     deadline = monotonic() + _SECONDS
     for number, rule in enumerate(rules):
         if rule.agent in (None, name):
             try:
                 changed = {old: replace_all(rule.pattern, rule.to, new, deadline) for old, new in names.items()}
             except ValueError as error:
-                text = findings.document.where(("rename", str(number)), f"{quoted(rule.pattern)}: {error}")
-                findings.problems.append(text)
-                caught[number] += 1
-                return agent
-            caught[number] += sum(names[old] != new for old, new in changed.items())
+                failed = problem(f"{quoted(rule.pattern)}: {error}", _key(number))
+                return _Renamed(agent, uses | {number}, (failed,))
+            uses |= {number} if names != changed else set()
             names = changed
     twice = [new for new, count in Counter(names.values()).items() if count > 1]
     if twice:
         text = f"{agent.directory}: rename gives several tensors the name {listed([quoted(new) for new in twice])}"
-        findings.problem(text, name)
-        return agent
+        return _Renamed(agent, uses, (problem(text, name),))
     tensors = {new: agent.tensors[old] for old, new in names.items()}
-    return replace(agent, tensors={new: t if t.name == new else replace(t, name=new) for new, t in tensors.items()})
+    tensors = {new: each if each.name == new else replace(each, name=new) for new, each in tensors.items()}
+    return _Renamed(replace(agent, tensors=tensors), uses)
+
+
+def _key(rule: int) -> Key:
+    return ("rename", str(rule))
 
 
 @dataclass(frozen=True)

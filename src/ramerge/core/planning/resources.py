@@ -8,9 +8,10 @@ from dataclasses import replace
 from ramerge.core.foundation.limits import ResourceLimits
 from ramerge.core.foundation.machine import memory, processors
 from ramerge.core.methods.base import FEW, Statistic
-from ramerge.core.planning.findings import Findings
+from ramerge.core.planning.findings import Finding, problem
 from ramerge.core.planning.inputs import OpenedInputs
-from ramerge.core.planning.model import PlannedContents, Resources, TensorPlan
+from ramerge.core.planning.model import Resources, TensorPlan
+from ramerge.core.planning.rounds import rounds
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import is_far
 from ramerge.core.tensors.reader import AHEAD_BYTES, KEPT_BYTES, MOST_KEPT
@@ -51,19 +52,20 @@ _DEFAULT_BUFFERS = 150_000_000
 # What several whole matrices may take of the machine's memory if the user sets no limit.
 _SHARE_OF_MEMORY = 0.5
 
+Round = Mapping[int, Sequence[Statistic]]
+
 
 def cut(
     points: Sequence[Point],
     inputs: OpenedInputs,
-    contents: PlannedContents,
+    tensors: Sequence[TensorPlan],
     limits: ResourceLimits,
-    findings: Findings,
     *,
     in_memory: bool = False,
     observed: Sequence[Statistic] = (),
     sends: bool = False,
     fewest: int = SMALLEST_BLOCK,
-) -> Resources:
+) -> tuple[Resources, list[Finding]]:
     """The largest blocks, then the most workers, that fit the memory.
 
     Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are remote,
@@ -72,18 +74,18 @@ def cut(
     Args:
         points: the merges.
         inputs: what is read.
-        contents: the tensors.
+        tensors: of the output.
         limits: the user's limits.
-        findings: gets a problem if the limit of memory is too low.
         in_memory: whether whole merged tensors are passed to a function instead of being written.
         observed: statistics that are counted instead of a merge.
         sends: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
     """
-    agents, tensors, models = len(inputs.agents), contents.tensors, 1 + len(inputs.agents) + len(inputs.sides)
-    fixed = _fixed(inputs, contents, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
+    agents, models = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides)
+    counted = rounds(tensors, points)  # cached ones included, so that blocks are the same with and without them
+    fixed = _fixed(inputs, tensors, counted, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
     # of each worker one set of counts that it fills, and one that waits to be added up
-    partials, scratch = 2 * _counts(contents, observed, agents), _scratch(points, tensors, agents)
+    partials, scratch = 2 * _counts(counted, observed, agents), _scratch(points, tensors, agents)
     budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
@@ -103,13 +105,14 @@ def cut(
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
-    made = resources(workers, block)
+    made, refused = resources(workers, block), list[Finding]()
     if limits.memory and made.peak_memory_bytes > limits.memory:
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
-        findings.problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")  # rounded up
+        refused = [problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")]  # rounded up
     if not remote or scratch:  # a worker that solves for a matrix would let the answers to its requests wait
-        return made
-    return replace(made, run_bytes=min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS)))
+        return made, refused
+    run_bytes = min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS))
+    return replace(made, run_bytes=run_bytes), refused
 
 
 def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
@@ -119,12 +122,19 @@ def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
     return max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if solves else 0)
 
 
-def _fixed(inputs: OpenedInputs, contents: PlannedContents, observed: Sequence[Statistic], *, sends: bool) -> int:
-    agents, tensors = len(inputs.agents), contents.tensors
+def _fixed(
+    inputs: OpenedInputs,
+    tensors: Sequence[TensorPlan],
+    counted: Sequence[Round],
+    observed: Sequence[Statistic],
+    *,
+    sends: bool,
+) -> int:
+    agents = len(inputs.agents)
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
     compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
     fixed = BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += len(tensors) * _nbytes(observed, agents) + _sums(contents, observed, agents)
+    fixed += len(tensors) * _nbytes(observed, agents) + _sums(tensors, counted, observed, agents)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return fixed + (_BYTES_OF_SENDING if sends else 0)
 
@@ -146,18 +156,18 @@ def _workers(limits: ResourceLimits, *, solves: bool) -> int:
     return limits.threads or processors() + (0 if solves else _SPARE)
 
 
-def _counts(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
-    groups = [group for wanted in contents.rounds for group in set(wanted.values())]
+def _counts(counted: Sequence[Round], observed: Sequence[Statistic], agents: int) -> int:
+    groups = [group for wanted in counted for group in set(wanted.values())]
     return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
 
 
-def _sums(contents: PlannedContents, observed: Sequence[Statistic], agents: int) -> int:
+def _sums(tensors: Sequence[TensorPlan], counted: Sequence[Round], observed: Sequence[Statistic], agents: int) -> int:
     """The most bytes of counts, in 64 bits, of parts of the model that are begun and not complete."""
-    rounds = [*contents.rounds, dict.fromkeys(range(len(contents.tensors) if observed else 0), tuple(observed))]
-    return max(_open(contents.tensors, wanted, agents) for wanted in rounds)
+    reads = [*counted, dict.fromkeys(range(len(tensors) if observed else 0), tuple(observed))]
+    return max(_open(tensors, wanted, agents) for wanted in reads)
 
 
-def _open(tensors: Sequence[TensorPlan], wanted: Mapping[int, Sequence[Statistic]], agents: int) -> int:
+def _open(tensors: Sequence[TensorPlan], wanted: Round, agents: int) -> int:
     """The most bytes of sums at a time if tensors are counted one after another."""
     last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
     sizes: dict[Statistic, int] = {}

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
 
 from ramerge.core.methods.base import Statistic
-from ramerge.core.planning.model import TensorPlan
+from ramerge.core.planning.model import MergePlan, PlannedCounts, TensorPlan
 from ramerge.core.recipe.points import Point
 
 
 def rounds(
     tensors: Sequence[TensorPlan], points: Sequence[Point], known: Container[tuple[Statistic, str]] = ()
-) -> list[dict[int, tuple[Statistic, ...]]]:
+) -> tuple[dict[int, tuple[Statistic, ...]], ...]:
     """For each read: the statistics to count, by the tensor's index. A statistic of several points is counted once.
 
     Results in `known`, by statistic and part of the model, are not counted again.
@@ -32,7 +33,12 @@ def rounds(
             if tensor.merged
         }
         found.append({index: statistics for index, statistics in counted.items() if statistics})
-    return [read for read in found if read]
+    return tuple(read for read in found if read)
+
+
+def without_cache(plan: MergePlan) -> MergePlan:
+    """The plan as it would be if no counts of earlier reads were cached."""
+    return replace(plan, counts=PlannedCounts(rounds(plan.tensors, plan.points)))
 
 
 def _wanted(points: Sequence[Point], rule: int) -> list[Statistic]:

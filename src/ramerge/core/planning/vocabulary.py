@@ -7,13 +7,13 @@ models have are merged, and rows that only some have come from these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import quoted
-from ramerge.core.planning.findings import Findings, listed
+from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -79,46 +79,43 @@ def check_tokens(
     base: Checkpoint,
     agents: Mapping[str, Checkpoint],
     rows: Mapping[str, Sequence[Rows]],
-    findings: Findings,
-) -> str | None:
+) -> tuple[str | None, list[Finding]]:
     """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
 
     Returns:
-        The agent whose tokenizer and template the output gets; None for those of the base.
+        The agent whose tokenizer and template the output gets; None for those of the base. And the findings.
     """
-    for name, segments in rows.items():
-        findings.notes += [f"{name}: {_said(segment)}" for segment in segments]
+    findings = [note(f"{name}: {_said(segment)}") for name, segments in rows.items() for segment in segments]
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
-    tokens = _tokens(models, recipe, findings)
-    _refuse_clashes(tokens, models, recipe, findings)
+    tokens, unread = _tokens(models, recipe)
+    findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
     chosen = recipe.companions or next(iter(models))
     if recipe.allow.vocabulary is not None and recipe.companions is None:
         furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=chosen)
         if furthest != chosen:
-            findings.notes.append(
-                f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(chosen)} does not have"
-            )
+            text = f"the output gets the tokenizer of {furthest}, which has tokens that {_whose(chosen)} does not have"
+            findings.append(note(text))
             chosen = furthest
-    _warn_of_lost(tokens, chosen, recipe, findings)
-    return chosen if chosen in agents and chosen != next(iter(models)) else None
+    findings += _warn_of_lost(tokens, chosen, recipe)
+    return chosen if chosen in agents and chosen != next(iter(models)) else None, findings
 
 
-def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> None:
+def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe) -> list[Finding]:
     """Refuse models with different tokens in a recipe of mergekit's form that asks for another tokenizer."""
-    key = findings.document.same_tokenizers
+    key = recipe.document.same_tokenizers
     if key is None:
-        return
+        return []
     reader = TokenReader(recipe.allow.outside_links)
     try:
         known = reader.digest_of(base) is not None
         others = [name for name, agent in agents.items() if not _have_same_tokens(base, agent, reader)]
     except CheckpointError as error:
-        findings.error(error, "")
-        return
-    if others:
-        what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
-        text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
-        findings.problems.append(findings.document.where(key, f"{text} gets the base's tokenizer"))
+        return problems_of(error, "")
+    if not others:
+        return []
+    what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
+    text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
+    return [problem(f"{text} gets the base's tokenizer", key)]
 
 
 def _have_same_tokens(one: Checkpoint, other: Checkpoint, reader: TokenReader) -> bool:
@@ -133,31 +130,32 @@ def _said(rows: Rows) -> str:
     return which if len(rows.owners) > 1 else f"{which} only"
 
 
-def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings) -> dict[str, Mapping[int, bytes]]:
+def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe) -> tuple[dict[str, Mapping[int, bytes]], list[Finding]]:
     reader = TokenReader(recipe.allow.outside_links)
     digests: dict[str, bytes] = {}
     found: dict[bytes, Mapping[int, bytes]] = {}
+    findings: list[Finding] = []
     for name, model in models.items():
         try:
             digest = reader.digest_of(model)
         except CheckpointError as error:
-            findings.error(error, "" if name == BASE else name)
+            findings += problems_of(error, "" if name == BASE else name)
             continue
         if digest is not None:
             digests[name] = digest
         elif (file := reader.unread(model)) is not None:
-            findings.notes.append(f"{name}: tokens in {file} are not compared with those of other models")
+            findings.append(note(f"{name}: tokens in {file} are not compared with those of other models"))
     if len(set(digests.values())) < 2:
-        return {}
+        return {}, findings
     for name, digest in digests.items():
         if digest not in found:
             found[digest] = reader.tokens_of(models[name])
-    return {name: found[digest] for name, digest in digests.items()}
+    return {name: found[digest] for name, digest in digests.items()}, findings
 
 
 def _refuse_clashes(
-    tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe, findings: Findings
-) -> None:
+    tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe
+) -> Iterator[Finding]:
     first: dict[int, str] = {}
     for name, own in tokens.items():
         clashes = [row for row, token in own.items() if row in first and tokens[first[row]][row] != token]
@@ -172,13 +170,13 @@ def _refuse_clashes(
         more = f", and {len(clashes) - _SOME:,} more" if len(clashes) > _SOME else ""
         text = f"has other tokens in the same rows of the embeddings: {', '.join(some)}{more}"
         if recipe.allow.different_tokens:
-            findings.notes.append(f"{name}: {text} (allow.different_tokens)")
+            yield note(f"{name}: {text} (allow.different_tokens)")
         else:
             advice = "merging these rows mixes tokens; allow.different_tokens: true does so"
-            findings.problem(f"{models[name].directory}: {text} ({advice})", name)
+            yield problem(f"{models[name].directory}: {text} ({advice})", name)
 
 
-def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe, findings: Findings) -> None:
+def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe) -> Iterator[Finding]:
     """Warn of tokens that the output's tokenizer does not have; only note it if the recipe chooses the tokenizer."""
     for name, own in tokens.items():
         lost = sorted(own.keys() - tokens.get(chosen, own).keys())
@@ -189,10 +187,10 @@ def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe
         text = f"has {len(lost):,} token{'s' if len(lost) > 1 else ''} that the tokenizer of the output lacks: "
         text += f"{', '.join(some)}{more}. The output gets {_whose(chosen)}"
         if recipe.companions is not None:
-            findings.notes.append(f"{name}: {text}")
+            yield note(f"{name}: {text}")
         else:
             takes = "" if name == BASE else f"companions: {name} takes that of {name}; "
-            findings.warn(f"{text} ({takes}companions: {chosen} accepts it)", "" if name == BASE else name)
+            yield warning(f"{text} ({takes}companions: {chosen} accepts it)", "" if name == BASE else name)
 
 
 def _whose(model: str) -> str:
