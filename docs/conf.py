@@ -23,9 +23,6 @@ html_copy_source = False
 
 extensions = [
     "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_click",
     "sphinx_copybutton",
     "sphinxcontrib.mermaid",
     "ramerge_docs",
@@ -41,14 +38,4 @@ smartquotes = False  # `--base` must stay what one types
 myst_heading_anchors = 4
 copybutton_exclude = ".go, .gp"
 
-# Docstrings: Google's style, and single backticks for code.
-default_role = "literal"
-napoleon_numpy_docstring = False
-napoleon_use_ivar = True
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
-autodoc_member_order = "bysource"
-
-# Every reference must lead somewhere; types of other libraries and inner types of ours have no page here.
-nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!ramerge\.).*"), ("py:.*", r"ramerge\.\w+\..*")]
+nitpicky = True  # every reference must lead somewhere
