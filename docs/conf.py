@@ -20,6 +20,7 @@ html_theme = "furo"
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 
 extensions = [
     "myst_parser",

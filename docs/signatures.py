@@ -91,13 +91,15 @@ def _flag_default(option: click.Option, context: click.Context) -> str:
 # --- public names ---------------------------------------------------------------------------------------------------
 
 
-def function(name: str, value: Any) -> str:
+def function(module: str, value: Any) -> str:
     """A public function: its signature and its docstring."""
-    return "\n\n".join([f"### {name}", _signature(f"ramerge.{name}", value), *_documented(value)])
+    name = value.__name__
+    return "\n\n".join([f"### {name}", _signature(f"{module}.{name}", value), *_documented(value)])
 
 
-def public_class(name: str, cls: type) -> str:
+def public_class(cls: type) -> str:
     """A public class: what it is, its attributes with types and defaults, and its methods."""
+    name = cls.__name__
     parts = [f"### class {name}", *_documented(cls, fields(cls))]
     for member, value in vars(cls).items():
         made = getattr(value, "__func__", value)

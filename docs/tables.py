@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,8 @@ from docs.signatures import cell, command, function, public_class, table
 from ramerge.cli.main import COMMANDS
 from ramerge.core.methods.registry import METHODS, describe, listed
 from ramerge.core.options import Options, Ray, Upload, settings_of
+from ramerge.sdk.methods import merge_method
+from ramerge.testing import check_bounds, check_layout, check_method, check_order, check_reference
 
 DOCS = Path(__file__).parent
 _LORA = DOCS.parent / "lab" / "results" / "lora.json"
@@ -147,8 +150,12 @@ def _names(kind: str) -> str:
 
 def _signatures(kind: str) -> str:
     """Public names of a kind with types, defaults, errors and examples."""
-    show = {"functions": function, "classes": public_class}[kind]
-    return "\n\n".join(show(name, getattr(ramerge, name)) for name in names_of(kind))
+    if kind == "plug-ins":
+        checks = (check_method, check_layout, check_order, check_reference, check_bounds)
+        shown = [function("ramerge.sdk.methods", merge_method), *(function("ramerge.testing", each) for each in checks)]
+        return "\n\n".join(shown)
+    show = {"functions": partial(function, "ramerge"), "classes": public_class}[kind]
+    return "\n\n".join(show(getattr(ramerge, name)) for name in names_of(kind))
 
 
 def _first_line(value: object) -> str:

@@ -1,4 +1,4 @@
-"""The list of methods, formulas without scripts, links to included files, and a check of all links."""
+"""The list of methods, words for the search, formulas without scripts, included files, and a check of all links."""
 
 from __future__ import annotations
 
@@ -68,6 +68,20 @@ def _including(root: Path) -> dict[Path, Path]:
     return {(path.parent / found[1]).resolve(): path for path, found in pages if found}
 
 
+# --- search ---------------------------------------------------------------------------------------------------------
+
+_SEARCH = re.compile(r"<!-- search: (.+?) -->\n")
+
+
+def index_words(_app: Sphinx, _docname: str, source: list[str]) -> None:
+    """Make `<!-- search: vLLM, serve -->` entries of the index, for which the search shows that place first."""
+
+    def entries(found: re.Match[str]) -> str:
+        return f"```{{index}} {', '.join(f'! {word}' for word in found[1].split(', '))}\n```\n"
+
+    source[0] = _SEARCH.sub(entries, source[0])
+
+
 # --- links ----------------------------------------------------------------------------------------------------------
 
 
@@ -123,5 +137,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("all-methods", AllMethodsDirective)
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_block_math, None))
     app.connect("source-read", link_to_pages)
+    app.connect("source-read", index_words)
     app.connect("build-finished", check_links)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
