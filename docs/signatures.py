@@ -67,7 +67,7 @@ def _flag(option: click.Option, context: click.Context) -> tuple[str, ...]:
 
 
 def _value(option: click.Option, context: click.Context) -> str:
-    """What a flag takes: a word for it and, where that says more, its kind."""
+    """A word for the value of a flag and, where that says more, its kind."""
     kind = option.type
     if isinstance(kind, click.Choice):
         return " | ".join(map(str, kind.choices))

@@ -39,8 +39,8 @@ def test_the_search_finds_guides_first() -> None:
         unavailable("no chromium")
     # `make docs` has built it already, or builds on this
     site = ROOT / "build" / "docs"
-    built = [sys.executable, "-m", "sphinx", "--quiet", "-d", "build/doctrees", "docs", str(site)]
-    subprocess.run(built, cwd=ROOT, check=True)
+    command = [sys.executable, "-m", "sphinx", "--quiet", "-d", "build/doctrees", "docs", str(site)]
+    subprocess.run(command, cwd=ROOT, check=True)
     words = dict(FIRST)
     for page in sorted(DOCS.rglob("*.md")):
         for found in re.findall("<!-- search: (.+?) -->", page.read_text(encoding="utf-8")):
@@ -50,8 +50,8 @@ def test_the_search_finds_guides_first() -> None:
         page = browser.new_page()
         page.goto((site / "search.html").as_uri())
         page.wait_for_function("Search.hasIndex()")
-        found = {word: page.evaluate(ASK, word) for word in words}
+        answers = {word: page.evaluate(ASK, word) for word in words}
         everything = page.evaluate(ASK, "merge")
-    assert {word: pages[0] for word, pages in found.items()} == words
+    assert {word: pages[0] for word, pages in answers.items()} == words
     last = [bool(LAST.match(name)) for name in everything]
     assert True in last and last == sorted(last), json.dumps(everything)
