@@ -1,4 +1,4 @@
-"""What a page of reference says of commands and public names, in Markdown: every flag, signature, type and default.
+"""The reference of commands and public names, in Markdown: every flag, signature, type and default.
 
 Help texts and docstrings are the only source. Pages get it by `docs.tables`.
 """
@@ -102,14 +102,14 @@ def public_class(cls: type) -> str:
     name = cls.__name__
     parts = [f"### class {name}", *_documented(cls, fields(cls))]
     for member, value in vars(cls).items():
-        made = getattr(value, "__func__", value)
-        if member.startswith("_") or not (inspect.isfunction(made) or isinstance(value, property)):
+        function_itself = getattr(value, "__func__", value)
+        if member.startswith("_") or not (inspect.isfunction(function_itself) or isinstance(value, property)):
             continue
         if isinstance(value, property):
             head = f"{name}.{member}: {_type(inspect.get_annotations(value.fget).get('return', Any))}"  # type: ignore[arg-type]
             parts += [_fence("py", head), *_documented(value)]
         else:
-            parts += [_signature(f"{name}.{member}", made, of_class=True), *_documented(made)]
+            parts += [_signature(f"{name}.{member}", function_itself, of_class=True), *_documented(function_itself)]
     return "\n\n".join(parts)
 
 
