@@ -101,7 +101,7 @@ def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
 
 
 def _adapters(_nothing: str) -> str:
-    """What merges of tiny LoRA agents score, and how a time of 1 compares with the sum at all ranks."""
+    """Scores of merges of tiny LoRA agents, and how a time of 1 compares with the sum at all ranks."""
     stored = json.loads(_LORA.read_text(encoding="utf-8"))
     means = {column: {name: sum(each) / len(each) for name, each in rows.items()} for column, rows in stored.items()}
     shown = {column.partition(", ")[2]: rows for column, rows in means.items() if column.startswith("rank 8, ")}
@@ -168,7 +168,7 @@ def names_of(kind: str) -> list[str]:
 
 
 def kind_of(name: str) -> str:
-    """What a public name is."""
+    """The kind of a public name."""
     value = getattr(ramerge, name)
     if not inspect.isclass(value):
         return "functions"

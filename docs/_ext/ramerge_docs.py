@@ -133,7 +133,7 @@ def _leads_somewhere(path: Path, link: str, pages: Mapping[Path, _Page]) -> bool
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """What Sphinx calls."""
+    """Register everything above with Sphinx."""
     app.add_directive("all-methods", AllMethodsDirective)
     app.add_html_math_renderer("mathml", (visit_inline_math, None), (visit_block_math, None))
     app.connect("source-read", link_to_pages)
