@@ -50,6 +50,7 @@ LINKED = [
     *PAGES,
     *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "lab").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 MODELS = demo.NAMES | {"Qwen/Qwen2.5-7B-Instruct": "base"}
 COPY = "ramerge demo --models ."
