@@ -21,16 +21,10 @@ git -C "$repository" archive HEAD | tar -x -C "$source"
 
 step "machine code of the kernels (${KERNELS:-those of the demo})"
 environment compile "$source"
-"$folder/compile/bin/python" - "$source/src/ramerge/core/kernels/bundles" "$source/scripts" "${KERNELS:-}" <<'PYTHON'
-import sys
-from pathlib import Path
-
-sys.path.insert(0, sys.argv[2])
-import bundle_kernels
-
-some = {} if sys.argv[3] == "all" else {"agents": range(3, 4), "methods": ("ram", "ram+")}
-bundle_kernels.main(Path(sys.argv[1]), **some)
-PYTHON
+all="import bundle_kernels, sys; from pathlib import Path; bundle_kernels.main(Path(sys.argv[1])"
+some="$all, range(3, 4), ('ram', 'ram+')"
+[ "${KERNELS:-}" = all ] || all=$some
+PYTHONPATH=$source/scripts "$folder/compile/bin/python" -c "$all)" "$source/src/ramerge/core/kernels/bundles"
 
 step "build"
 environment tools build twine check-wheel-contents uv
