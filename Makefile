@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY := passive
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills rivals bench lab lab-quick agents real isolate scores clean
+.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -190,6 +190,9 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[lab]'
 	touch $@
+
+release-check:  ## rehearse a release in build/release: build, inspect, install, test, serve from a folder; nothing is published: 8 minutes
+	scripts/rehearse_release.sh build/release
 
 clean:
 	rm -rf $(VENV) $(FAST) $(PEERS) .bench .lab build dist

@@ -6,7 +6,8 @@
 # without it the tests of rooms that need no other library.
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
-folder=$(realpath "${1:-$(mktemp -d)}")
+folder=${1:-$(mktemp -d)}
+rm -rf "${folder:?}" && mkdir -p "$folder" && folder=$(realpath "$folder")
 python=${PYTHON:-python3}
 source=$folder/source dist=$folder/dist index=$folder/index
 unset PYTHONPATH
