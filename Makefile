@@ -192,6 +192,7 @@ $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	touch $@
 
 release-check:  ## rehearse a release in build/release: build, inspect, install, test, serve from a folder; nothing is published: 8 minutes
+	rm -rf build/release
 	scripts/rehearse_release.sh build/release
 
 clean:

@@ -3,7 +3,7 @@
 const FIRST = /^(tutorial|guides\/)/;
 const THEN = /^methods\//;
 const LAST =
-  /^(decisions|experiments|results)\/|^(findings|changes|contributing|explanation\/(architecture|life-of-a-block|scaling))$/;
+  /^(decisions|experiments|results)\/|^(all|findings|changes|contributing|explanation\/(architecture|life-of-a-block|scaling))$/;
 
 var Scorer = {
   score: ([page, , , , score]) =>

@@ -7,7 +7,8 @@
 set -euo pipefail
 repository=$(cd "$(dirname "$0")/.." && pwd)
 folder=${1:-$(mktemp -d)}
-rm -rf "${folder:?}" && mkdir -p "$folder" && folder=$(realpath "$folder")
+mkdir -p "$folder" && folder=$(realpath "$folder")
+[ -z "$(ls -A "$folder")" ] || { echo "$folder is not empty"; exit 2; }
 python=${PYTHON:-python3}
 source=$folder/source dist=$folder/dist index=$folder/index
 unset PYTHONPATH
