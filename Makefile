@@ -13,7 +13,7 @@ export OMP_WAIT_POLICY := passive
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills rivals bench lab lab-quick agents real isolate scores clean
+.PHONY: demo test rest test-all thorough peers browser sandbox lint docs format fuzz faults kills rivals bench lab lab-quick agents real isolate scores release-check clean
 
 demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the package, and score the result
 	$(BIN)/ramerge demo
@@ -71,6 +71,7 @@ lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and 
 	$(BIN)/zizmor --quiet --offline --no-progress .
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/feature.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows examples/action/merge.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.readthedocs .readthedocs.yaml
 	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
@@ -189,6 +190,10 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.lab: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP) --editable '.[lab]'
 	touch $@
+
+release-check:  ## rehearse a release in build/release: build, inspect, install, test, serve from a folder; nothing is published: 8 minutes
+	rm -rf build/release
+	scripts/rehearse_release.sh build/release
 
 clean:
 	rm -rf $(VENV) $(FAST) $(PEERS) .bench .lab build dist

@@ -20,12 +20,10 @@ html_theme = "furo"
 html_show_copyright = False
 html_show_sphinx = False
 html_copy_source = False
+html_search_scorer = str(Path(__file__).with_name("search.js"))
 
 extensions = [
     "myst_parser",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.napoleon",
-    "sphinx_click",
     "sphinx_copybutton",
     "sphinxcontrib.mermaid",
     "ramerge_docs",
@@ -41,14 +39,4 @@ smartquotes = False  # `--base` must stay what one types
 myst_heading_anchors = 4
 copybutton_exclude = ".go, .gp"
 
-# Docstrings: Google's style, and single backticks for code.
-default_role = "literal"
-napoleon_numpy_docstring = False
-napoleon_use_ivar = True
-autodoc_typehints = "description"
-autodoc_typehints_description_target = "documented"
-autodoc_member_order = "bysource"
-
-# Every reference must lead somewhere; types of other libraries and inner types of ours have no page here.
-nitpicky = True
-nitpick_ignore_regex = [("py:.*", r"(?!ramerge\.).*"), ("py:.*", r"ramerge\.\w+\..*")]
+nitpicky = True  # every reference must lead somewhere

@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,12 @@ from benchmarks.report import SMALL, load
 from benchmarks.timing import ratios, spread
 
 import ramerge
+from docs.signatures import cell, command, function, public_class, table
 from ramerge.cli.main import COMMANDS
 from ramerge.core.methods.registry import METHODS, describe, listed
 from ramerge.core.options import Options, Ray, Upload, settings_of
+from ramerge.sdk.methods import merge_method
+from ramerge.testing import check_bounds, check_layout, check_method, check_order, check_reference
 
 DOCS = Path(__file__).parent
 _LORA = DOCS.parent / "lab" / "results" / "lora.json"
@@ -58,36 +62,36 @@ def _method(name: str) -> str:
     parts = ["\n".join(f"- **{name}:** {text}" for name, text in fingerprint)]
     if method["parameters"]:
         rows = [_parameter_row(name, field) for name, field in method["parameters"].items()]
-        parts.append(_table(("parameter", "default", "values", "meaning"), rows))
+        parts.append(table(("parameter", "default", "values", "meaning"), rows))
     if method["presets"]:
         presets = [
             (f"`{name}`", ", ".join(f"`{key}` = `{value}`" for key, value in values.items()))
             for name, values in method["presets"].items()
         ]
-        parts.append(_table(("preset", "parameters"), presets))
+        parts.append(table(("preset", "parameters"), presets))
     return "\n\n".join(parts)
 
 
 def _parameter_row(name: str, field: Mapping[str, Any]) -> tuple[str, ...]:
     default = field["default"] if isinstance(field["default"], str) else json.dumps(field["default"])
     only = "".join(f"Only with `{key}: {value}`: " for key, value in field["only"].items())
-    return f"`{name}`", f"`{default}`", _cell(field["range"]), only + _cell(field["description"])
+    return f"`{name}`", f"`{default}`", cell(field["range"]), only + cell(field["description"])
 
 
 def all_methods() -> str:
     """All methods, each with a link to its page: the site's list, so that a new method changes no page but its own."""
     rows = [
-        (f"[`{name}`]({page_of(name)})", _cell(method.title), _code(method.formula), str(describe(method)["reads"]))
+        (f"[`{name}`]({page_of(name)})", cell(method.title), _code(method.formula), str(describe(method)["reads"]))
         for name, method in listed().items()
     ]
-    return _table(("method", "title", "merged task vector", "reads"), rows)
+    return table(("method", "title", "merged task vector", "reads"), rows)
 
 
 def _costs(_nothing: str) -> str:
     """Time over a file copy, and memory, as they were measured."""
     taken = load(measured.SECTION)[SMALL].data["taken"]
     rows = [(f"`{name}`", *_cost(taken, name)) for name in METHODS if name in taken]
-    return _table(("method", "over the copy", "peak memory, MB"), rows)
+    return table(("method", "over the copy", "peak memory, MB"), rows)
 
 
 def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
@@ -97,7 +101,7 @@ def _cost(taken: Mapping[str, Any], name: str) -> tuple[str, str]:
 
 
 def _adapters(_nothing: str) -> str:
-    """What merges of tiny LoRA agents score, and how a time of 1 compares with the sum at all ranks."""
+    """Scores of merges of tiny LoRA agents, and how a time of 1 compares with the sum at all ranks."""
     stored = json.loads(_LORA.read_text(encoding="utf-8"))
     means = {column: {name: sum(each) / len(each) for name, each in rows.items()} for column, rows in stored.items()}
     shown = {column.partition(", ")[2]: rows for column, rows in means.items() if column.startswith("rank 8, ")}
@@ -111,7 +115,7 @@ def _adapters(_nothing: str) -> str:
         f"At ranks 2, 8 and 32, `swudi` with `exp_time: 1` is {min(apart):+.1f} to {max(apart):+.1f} points from the "
         f"sum (`task_arithmetic`), in {sum(value > 0 for value in apart)} of {len(apart)} cases above it."
     )
-    return f"{_table(('merge', *shown), rows)}\n\n{told}"
+    return f"{table(('merge', *shown), rows)}\n\n{told}"
 
 
 def page_of(method: str) -> str:
@@ -124,14 +128,34 @@ def page_of(method: str) -> str:
 
 def _commands(_nothing: str) -> str:
     """The commands, as `ramerge --help` lists them."""
-    rows = [(f"`ramerge {name}`", _cell(COMMANDS[name].short_help or "")) for name in sorted(COMMANDS)]
-    return _table(("command", "what it does"), rows)
+    rows = [
+        (f"[`ramerge {name}`](#ramerge-{name})", cell(COMMANDS[name].short_help or "")) for name in sorted(COMMANDS)
+    ]
+    return table(("command", "what it does"), rows)
+
+
+def _flags(_nothing: str) -> str:
+    """Every command with all its flags."""
+    return "\n\n".join(command(name, COMMANDS[name]) for name in sorted(COMMANDS))
 
 
 def _names(kind: str) -> str:
     """Public names of a kind, each with the first sentence of its docstring."""
-    rows = [(f"`{name}`", _cell(_first_line(getattr(ramerge, name)))) for name in names_of(kind)]
-    return _table(("name", "what it is"), rows)
+    anchors = {"functions": "[`{0}`](#{1})", "classes": "[`{0}`](#class-{1})", "errors": "`{0}`"}
+    rows = [
+        (anchors[kind].format(name, name.lower()), cell(_first_line(getattr(ramerge, name)))) for name in names_of(kind)
+    ]
+    return table(("name", "what it is"), rows)
+
+
+def _signatures(kind: str) -> str:
+    """Public names of a kind with types, defaults, errors and examples."""
+    if kind == "plug-ins":
+        checks = (check_method, check_layout, check_order, check_reference, check_bounds)
+        shown = [function("ramerge.sdk.methods", merge_method), *(function("ramerge.testing", each) for each in checks)]
+        return "\n\n".join(shown)
+    show = {"functions": partial(function, "ramerge"), "classes": public_class}[kind]
+    return "\n\n".join(show(getattr(ramerge, name)) for name in names_of(kind))
 
 
 def _first_line(value: object) -> str:
@@ -144,7 +168,7 @@ def names_of(kind: str) -> list[str]:
 
 
 def kind_of(name: str) -> str:
-    """What a public name is."""
+    """The kind of a public name."""
     value = getattr(ramerge, name)
     if not inspect.isclass(value):
         return "functions"
@@ -155,30 +179,21 @@ def kind_of(name: str) -> str:
 
 
 def _code(text: str) -> str:
-    return f"`{_cell(text.replace('`', ''))}`"
+    return f"`{cell(text.replace('`', ''))}`"
 
 
 def _linked(text: str) -> str:
     return re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", text)
 
 
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
-
-
 def _options(_name: str) -> str:
     """The fields of `Options` and of its parts."""
     rows = [
-        (f"`{prefix}{name}`", f"`{setting.flag}`", _cell(setting.help))
+        (f"`{prefix}{name}`", f"`{setting.flag}`", cell(setting.help))
         for prefix, cls in (("", Options), ("upload.", Upload), ("ray.", Ray))
         for name, _, setting in settings_of(cls)
     ]
-    return _table(("field", "command line", "what it does"), rows)
-
-
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
-    rule = tuple("---" for _ in head)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (head, rule, *rows))
+    return table(("field", "command line", "what it does"), rows)
 
 
 _TABLES: Mapping[str, Callable[[str], str]] = {
@@ -186,7 +201,9 @@ _TABLES: Mapping[str, Callable[[str], str]] = {
     "costs": _costs,
     "adapters": _adapters,
     "commands": _commands,
+    "flags": _flags,
     "names": _names,
+    "signatures": _signatures,
     "options": _options,
 }
 

@@ -56,6 +56,8 @@ class MergedStateDict(dict[str, Any]):
         'task_arithmetic'
     """
 
+    record: Record
+
     def __init__(self, tensors: Mapping[str, Any], record: Record) -> None:
         super().__init__(tensors)
         self.record = record

@@ -6,6 +6,7 @@ the pages use. A block that cannot run here says why in its first line, which re
 """
 
 import contextlib
+import inspect
 import io
 import re
 import runpy
@@ -28,7 +29,7 @@ from markdown_it import MarkdownIt
 from ruamel.yaml import YAML
 
 import ramerge
-from docs import tables
+from docs import signatures, tables
 from ramerge.analysis.parts import AgentPair, AgentPart
 from ramerge.analysis.results import Analysis
 from ramerge.calibration.record import CalibrationRecord
@@ -49,11 +50,12 @@ LINKED = [
     *PAGES,
     *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
     *sorted((ROOT / "lab").rglob("*.md")),
+    *sorted((ROOT / "examples").rglob("*.md")),
 ]
 MODELS = demo.NAMES | {"Qwen/Qwen2.5-7B-Instruct": "base"}
 COPY = "ramerge demo --models ."
 ENVIRONMENT = [["python3", "-m", "venv", ".venv"], [".", ".venv/bin/activate"]]
-LANGUAGES = {"toml", "sh", "python", "yaml", "json", "mermaid", "text"}
+LANGUAGES = {"py", "pycon", "toml", "sh", "python", "yaml", "json", "mermaid", "text"}
 NOT_RUN = re.compile(r"# (needs|takes) \w+")
 # flags that pages mention and that are not ours
 THEIRS = {
@@ -72,6 +74,7 @@ THEIRS = {
     "--temperature": "Inspect",
     "--seeds": "lab",
     "--no-log-realtime": "Inspect",
+    "--log-dir": "Inspect",
     "--help": "every command",
     "--version": "ramerge by itself",
     **dict.fromkeys(
@@ -399,6 +402,30 @@ def test_predicted_times_follow_from_what_was_measured() -> None:
 def test_tables_are_what_the_code_and_the_measurements_say(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     assert text == tables.page(text), "run `python -m docs.tables`"
+
+
+def test_the_reference_has_every_flag_with_its_default() -> None:
+    text = (DOCS / "reference" / "cli.md").read_text(encoding="utf-8")
+    for name, command in COMMANDS.items():
+        section = text.partition(f"\n## ramerge {name}\n")[2].partition("\n## ")[0]
+        for flag in (flag for option in command.params for flag in option.opts if flag.startswith("--")):
+            assert re.search(rf"^\| `(--[\w-]+, )*{flag}[`/,]", section, re.MULTILINE), f"{name} {flag}"
+    assert "| `--score-timeout` | `SECONDS (number)` | `3600.0` |" in text
+    assert "| `--cache/--no-cache` |  | `--cache` |" in text
+
+
+def test_the_reference_has_every_signature_with_types_and_defaults() -> None:
+    text = (DOCS / "reference" / "api.md").read_text(encoding="utf-8")
+    for name in tables.names_of("functions"):
+        section = text.partition(f"\n### {name}\n")[2].partition("\n### ")[0]
+        for parameter in inspect.signature(getattr(ramerge, name)).parameters.values():
+            assert re.search(rf"\b{parameter.name}: \w", section), f"{name}({parameter})"
+    for name in tables.names_of("classes"):
+        section = text.partition(f"\n### class {name}\n")[2].partition("\n### ")[0]
+        rows = re.findall(r"^\| `(\w+)` \| `.+?` \| .* \| .+ \|$", section, re.MULTILINE)
+        assert {*signatures.fields(getattr(ramerge, name))} == {*rows}, name
+    assert "| `max_memory` | `int \\| str \\| None` | `None` |" in text
+    assert "    options: Options = Options(),\n" in text
 
 
 def test_every_method_has_a_page_with_its_facts() -> None:

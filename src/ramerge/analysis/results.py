@@ -30,6 +30,7 @@ class Analysis:
     """Changes by RL in all agents of one base.
 
     Attributes:
+        ramerge_version: the version that wrote it.
         base: folder or hub id.
         models: of the agents, by name.
         epsilon: an element has moved where |agent - base| > epsilon; None if that is relative.

@@ -184,6 +184,7 @@ class CalibrationRecord:
     """Record of a calibration of one agent.
 
     Attributes:
+        ramerge_version: the version that wrote it.
         agent: its name.
         fingerprint: of model, prompts and settings.
         prompts: how many there are.

@@ -7,7 +7,7 @@ it. Nothing slow is imported, because `ramerge --help` reads this.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -57,9 +57,17 @@ def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
             yield each.name, each.default, each.metadata["setting"]
 
 
+def _first_line(each: Field[Any]) -> str:
+    """The help of a setting, or the summary of a field that is a group of them."""
+    if "setting" in each.metadata:
+        return str(each.metadata["setting"].help)
+    group = each.default if each.default_factory is MISSING else each.default_factory
+    return (group.__doc__ or "").partition("\n")[0]
+
+
 def documented(cls: type[T]) -> type[T]:
-    """With the fields in the docstring, in front of the example."""
-    said = "".join(f"        {name}: {about.help}\n" for name, _, about in settings_of(cls))
+    """With the fields in the docstring, in front of the example; a field that is a group of options as that says."""
+    said = "".join(f"        {each.name}: {_first_line(each)}\n" for each in fields(cls))  # type: ignore[arg-type]
     text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
     cls.__doc__ = f"{text}    Attributes:\n{said}\n{example}{rest}"
     return cls

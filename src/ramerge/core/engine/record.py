@@ -100,6 +100,8 @@ class Record:
     Fields with a default may be missing in `ramerge.json`: if they are empty, or in records of earlier versions.
 
     Attributes:
+        ramerge_version: the version that wrote it.
+        method: the name of the method.
         point: of a sweep, the parameters that vary; else empty.
         parameters: as they were used, defaults included.
         base: folder or hub id; None where the method needs none.

@@ -32,8 +32,10 @@ class TensorStream(Iterator[MergedTensor]):
         ('lm_head.weight', torch.bfloat16)
     """
 
+    records: tuple[Record, ...]
+
     def __init__(self, work: Work, listen: Listener) -> None:
-        self.records: tuple[Record, ...] = ()
+        self.records = ()
         self._tensors = _tensors(work, listen)
 
     def __next__(self) -> MergedTensor:
