@@ -129,9 +129,9 @@ def run(line: str) -> str:
         assert result.exit_code == 0, f"{line}: {result.exception}\n{result.output}"
         return result.output
     if program == "python":
-        with redirect_stdout(io.StringIO()) as said:
+        with redirect_stdout(io.StringIO()) as output:
             runpy.run_path(words[0], run_name="__main__")
-        return said.getvalue()
+        return output.getvalue()
     path = os.pathsep.join([str(Path("bin").resolve()), str(Path(sys.executable).parent), os.environ["PATH"]])
     command = [shutil.which(program, path=path) or program, *words]
     done = subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False)
