@@ -58,7 +58,7 @@ def planned(
         ramerge.Options(cache=False),
         **{"kind": OUTPUT_KINDS["checkpoint"]} | more,
     )
-    assert plan.problems == ()
+    assert plan.findings.problems == ()
     resources = replace(plan.resources, block_elements=100, run_bytes=run_bytes, workers=workers)
     return replace(plan, resources=resources)
 
