@@ -38,7 +38,6 @@ def calibration(folder: Path, **agents: list[Exchange]) -> Path:
         record = ramerge.CalibrationRecord(
             ramerge_version="0",
             agent=name,
-            model="",
             fingerprint="",
             prompts=len(exchanges),
             **counts,

@@ -54,6 +54,9 @@ def check(case: bytes) -> bool:
         return False
     check_shown(summary(analysis))
     write_files(csv_files(analysis.tables(), folder("analyses") / "csv"))
-    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "chart_libraries", dict):
+    with (
+        mock.patch.object(page, "page_figures", return_value=[]),
+        mock.patch("ramerge.report.page.chart_libraries", dict),
+    ):
         assert render(analysis.to_dict()).count("<script") == 3
     return True

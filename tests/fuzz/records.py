@@ -75,6 +75,9 @@ def _values() -> dict[str, Any]:
 
 def _check_page(record: dict[str, Any]) -> None:
     """The page of the merge, without figures and libraries, which are the same in all cases."""
-    with mock.patch.object(page, "page_figures", return_value=[]), mock.patch.object(page, "chart_libraries", dict):
+    with (
+        mock.patch.object(page, "page_figures", return_value=[]),
+        mock.patch("ramerge.report.page.chart_libraries", dict),
+    ):
         text = render(_values(), record, "method: ram+")
     assert text.count("<script") == 3

@@ -61,7 +61,7 @@ def scripted_page(
     return templates.get_template(name).render(
         figures=figures,
         data={"figures": specs, **(data or {})},
-        libraries=_chart_libraries() | dict(libraries or {}),
+        libraries=chart_libraries() | dict(libraries or {}),
         styles=Markup(styles + page_styles()),
         script=Markup(script),
         digest=b64encode(sha256(script.encode()).digest()).decode(),
@@ -76,7 +76,7 @@ def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str
 
 
 @cache
-def _chart_libraries() -> dict[str, str]:
+def chart_libraries() -> dict[str, str]:
     """The scripts that draw the charts."""
     return {"charts": vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=VEGA_LITE)}
 
