@@ -189,7 +189,7 @@ class LiveBase:
     live: LiveModel
 
     def __init__(self, base: str | Path, settings: CalibrationSettings, options: Options) -> None:
-        self.base = str(base)
+        self.base: str = str(base)
         self.options = options
         self._settings = settings
         self._stack = ExitStack()
@@ -206,7 +206,7 @@ class LiveBase:
             # a second thread costs more than it gives in a tiny model, and far more on a busy machine
             tiny = plan.parameters_count < _TINY
             stack.enter_context(module.threads(limits.threads or (1 if tiny else None)))
-            self.place = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
+            self.place: Path = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
             folder = self._folder(plan)
             advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
             with module.naming_memory(str(folder), self.device, advice):
@@ -220,8 +220,8 @@ class LiveBase:
     def choose(self) -> None:
         """Choose device and dtype."""
         wanted = self._settings.dtype
-        self.device = choose_device(self._settings.device, wanted)
-        self.dtype = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
+        self.device: Any = choose_device(self._settings.device, wanted)
+        self.dtype: str = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""

@@ -46,8 +46,8 @@ class LiveModel:
         self.folder = folder
         self.device = device
         self.dtype = dtype
-        self.model = load_model(folder, dtype)
-        self.offloaded = Offloaded(self.model, device, budget) if budget is not None else None
+        self.model: Any = load_model(folder, dtype)
+        self.offloaded: Offloaded | None = Offloaded(self.model, device, budget) if budget is not None else None
         if self.offloaded is None:
             self.model.to(device)
         if hasattr(self.model, "set_experts_implementation"):  # else experts are multiplied all at once, unseen

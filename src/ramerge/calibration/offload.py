@@ -26,7 +26,7 @@ class Offloaded:
     def __init__(self, model: Any, device: torch.device, budget: int) -> None:
         self._device = device
         self._homes: dict[int, torch.Tensor] = {}
-        self.bytes = 0
+        self.bytes: int = 0
         placed: set[int] = set()
         for module in model.modules():
             own = [*module.parameters(recurse=False)]

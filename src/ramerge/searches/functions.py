@@ -51,8 +51,8 @@ class FunctionScorer:
             ready = self._running().ready
         except ScoreFailedError as error:
             raise EvaluationError(f"--score {spec}: {error}") from error
-        self.splits = bool(ready.get("splits"))
-        self.in_parts = bool(ready.get("in_parts"))
+        self.splits: bool = bool(ready.get("splits"))
+        self.in_parts: bool = bool(ready.get("in_parts"))
         self._digest = str(ready.get("digest"))
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
@@ -104,8 +104,8 @@ class CallableScorer:
 
     def __init__(self, function: Callable[..., Any], log: Path) -> None:
         self._function, self._log = function, log
-        self.splits = takes_split(function)
-        self.in_parts = inspect.isgeneratorfunction(function)
+        self.splits: bool = takes_split(function)
+        self.in_parts: bool = inspect.isgeneratorfunction(function)
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
         try:

@@ -114,8 +114,8 @@ class KeptServer:
     """
 
     def __init__(self, server: ModelServer, link: Path, log: Path) -> None:
-        self.model = str(link.absolute())
-        self.served_name = self.model if server.kind == "transformers" else link.name
+        self.model: str = str(link.absolute())
+        self.served_name: str = self.model if server.kind == "transformers" else link.name
         self._server = server
         self._link = link
         self._log = log

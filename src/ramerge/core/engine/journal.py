@@ -135,7 +135,7 @@ class Journal:
         self._spooled = spooled
         self._fresh = fresh
         self._run, self._trusted = 1, dict[str, int]()
-        self.reason = ""
+        self.reason: str = ""
         self._fingerprint = dict(fingerprint)
         self._total = max(total, 1)
         self._before = 0
@@ -299,7 +299,7 @@ class JournalWriter:
         self._lock = threading.Lock()
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | PRIVATE, 0o666)
         self._size = self._marked = 0
-        self.amount = 0
+        self.amount: int = 0
         self._last = time.monotonic()
         self.append(_RUN, 0, 0, 0, boot().encode())
 

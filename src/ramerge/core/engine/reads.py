@@ -20,7 +20,7 @@ from ramerge.core.engine.worker import Sink, Task
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.foundation.progress import Listener, silence
-from ramerge.core.methods.base import Statistic
+from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.methods.means import one_of
 from ramerge.core.planning import cached_counts
 from ramerge.core.planning.kinds import PlannedKind
@@ -50,21 +50,21 @@ class Passes:
     def __init__(self, plan: MergePlan, executor: Executor, listen: Listener) -> None:
         self.journal: Journal | None = None
         self.results: dict[tuple[Statistic, str], Any] = dict(plan.counts.cached)
-        self.rounding = blank(plan)
+        self.rounding: Counts = blank(plan)
         self.non_finite: Mapping[str, NonFinite] = {}
         self.overflowing: tuple[str, ...] = ()
         self.warned: list[str] = []
-        self.bytes_read = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
+        self.bytes_read: int = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
         target = plan.output.target if isinstance(plan.output.target, Path) else None
         output = replace(plan.output, target=target, kind=PlannedKind(), details=None)
-        self.plan = replace(plan, output=output)
+        self.plan: MergePlan = replace(plan, output=output)
         self._executor = executor
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}
         check_unchanged(plan.inputs.files)
-        self.files = Files(plan.inputs.files)
-        self.operators = Operators(plan.resources.workers * len(plan.points))
+        self.files: Files = Files(plan.inputs.files)
+        self.operators: Operators = Operators(plan.resources.workers * len(plan.points))
         _check_ties(plan, Reader(self.files))
 
     def close(self) -> None:

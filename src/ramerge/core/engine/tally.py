@@ -128,9 +128,9 @@ class PassTally:
 
     def __init__(self, work: PlanPass, results: Results, listen: Listener) -> None:
         plan, blocks = work.plan, [block for run in work.batches for batch in run for block in batch]
-        self.statistics = Statistics(plan, work.counted, results, blocks)
-        self.rounding = blank(plan)
-        self.done = 0
+        self.statistics: Statistics = Statistics(plan, work.counted, results, blocks)
+        self.rounding: Counts = blank(plan)
+        self.done: int = 0
         self.warned: list[str] = []
         self._plan, self._label, self._listen = plan, work.label, listen
         self._refusals = Refusals(plan)

@@ -90,7 +90,7 @@ class RemoteStagingDir(StagingDir):
 
     def __init__(self, folder: Path, kept: Collection[str], upload: UploadTarget, run: UploadRun) -> None:
         super().__init__(folder, kept, reserves=False)
-        self.needs_index = upload.needs_index
+        self.needs_index: bool = upload.needs_index
         self._upload, self._run = upload, run
 
     def __reduce__(self) -> tuple[Any, ...]:

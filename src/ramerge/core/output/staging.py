@@ -203,7 +203,7 @@ class OutputDir:
     """
 
     def __init__(self, out: Path, named: str = "") -> None:
-        self.named = named or str(out)
+        self.named: str = named or str(out)
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
