@@ -79,7 +79,7 @@ lint: $(VENV)/.dev  ## style, types, who may import whom, words, workflows, and 
 
 # Warnings are errors, and so is a link inside the site that leads nowhere. Nothing is fetched from the network.
 docs: $(VENV)/.docs  ## build the documentation's site into build/docs
-	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
+	$(BIN)/sphinx-build --quiet --write-all --fail-on-warning --keep-going -d build/doctrees docs build/docs
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
