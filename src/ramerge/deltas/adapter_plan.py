@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ramerge.deltas.kinds import AsAdapter
 from ramerge.sdk.formats import is_stored_transposed, module_of
 from ramerge.sdk.machine import ResourceLimits
-from ramerge.sdk.plans import BASELINE_BYTES, Finding, OpenedInputs, Resources, TensorPlan, listed, note, problem
+from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, listed, note, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.tensors import LowRank, Stored, Tensor, head_of, tied_embedding
 from ramerge.sdk.text import quoted
@@ -90,7 +90,7 @@ def in_float32(points: Sequence[Point]) -> tuple[Point, ...]:
 
 def plan_adapter(
     settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
-) -> tuple[AdapterPlan | None, list[Finding]]:
+) -> tuple[AdapterPlan | None, list[PlanFinding]]:
     """How the tensors of a merge become an adapter; notes what is exact, and which ranks vLLM serves."""
     base = inputs.opened_base
     if base is None:
@@ -123,7 +123,9 @@ def plan_adapter(
     return AdapterPlan(settings, tuple(matrices), tuple(others), peak, base.config, tied), findings
 
 
-def check(settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+def check(
+    settings: AsAdapter, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool
+) -> Iterator[PlanFinding]:
     """Refuse settings that are out of range, and what cannot be an adapter of the base."""
     if settings.rank is not None and settings.energy is not None:
         yield problem("--rank and --energy: each of them decides the ranks; give only one")
@@ -225,7 +227,7 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
     return sum(tensors[number].bytes_written for number in needed(plan))
 
 
-def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[Finding]]:
+def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[PlanFinding]]:
     """The resources, with the memory that decomposing takes if it is more than merging does."""
     peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
     text = (
@@ -254,7 +256,7 @@ def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     return f"vLLM serves it with --enable-lora --max-lora-rank {least}"
 
 
-def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[Finding]:
+def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> list[PlanFinding]:
     exact = [ranks_of(matrix.terms) for matrix in matrices if matrix.terms is not None]
     left = len(matrices) - len(exact)
     notes = []

@@ -11,7 +11,7 @@ from ramerge.sdk.machine import ResourceLimits
 from ramerge.sdk.options import about, documented
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import Finding, MergePlan, OpenedInputs, Resources, TensorPlan, problem
+from ramerge.sdk.plans import MergePlan, OpenedInputs, PlanFinding, Resources, TensorPlan, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint
@@ -27,7 +27,7 @@ class AsDelta(OutputKind):
     help: ClassVar[str] = "Write only what changes of the base; `ramerge apply` gives the model."
     least_block: ClassVar[int] = BLOCK  # blocks are compared as a whole
 
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
         recipe, base = points[0].recipe, inputs.opened_base
         if in_memory or points[0].name:
             yield problem("--as-delta: only a merge into a folder can be written as a delta, not a sweep or on_tensor")
@@ -45,7 +45,7 @@ class AsDelta(OutputKind):
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
-    ) -> tuple[Checkpoint | None, Sequence[Finding]]:
+    ) -> tuple[Checkpoint | None, Sequence[PlanFinding]]:
         return inputs.opened_base, ()
 
     def least_bytes(self, details: Checkpoint | None, tensors: Sequence[TensorPlan]) -> int:
@@ -117,7 +117,7 @@ class AsAdapter(OutputKind):
         ),
     )
 
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
         from ramerge.deltas.adapter_plan import check
 
         return check(self, points, inputs, in_memory=in_memory)
@@ -129,7 +129,7 @@ class AsAdapter(OutputKind):
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
-    ) -> tuple[AdapterPlan | None, Sequence[Finding]]:
+    ) -> tuple[AdapterPlan | None, Sequence[PlanFinding]]:
         from ramerge.deltas.adapter_plan import plan_adapter
 
         return plan_adapter(self, points, inputs, tensors)
@@ -141,7 +141,7 @@ class AsAdapter(OutputKind):
 
     def resources(
         self, details: AdapterPlan | None, resources: Resources, limits: ResourceLimits
-    ) -> tuple[Resources, Sequence[Finding]]:
+    ) -> tuple[Resources, Sequence[PlanFinding]]:
         from ramerge.deltas.adapter_plan import with_peak
 
         return with_peak(details, resources, limits) if details is not None else (resources, ())

@@ -10,7 +10,7 @@
 from ramerge.api import with_chosen_method
 from ramerge.core.planning import cached_counts
 from ramerge.core.planning.build import make_plan
-from ramerge.core.planning.findings import Finding, listed, note, problem
+from ramerge.core.planning.findings import PlanFinding, listed, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
 from ramerge.core.planning.inputs import OpenedInputs, tensors_of_base
 from ramerge.core.planning.model import Batch, Block, MergePlan, OutputPart, Resources, TensorPlan, scope_of
@@ -20,11 +20,11 @@ __all__ = [
     "BASELINE_BYTES",
     "Batch",
     "Block",
-    "Finding",
     "MergePlan",
     "ModelHeader",
     "OpenedInputs",
     "OutputPart",
+    "PlanFinding",
     "Resources",
     "TensorPlan",
     "cached_counts",

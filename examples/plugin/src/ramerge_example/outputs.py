@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from ramerge import Record
 from ramerge.sdk.outputs import OpenOutput, OutputKind, OutputSpec, Shard, Writer, fingerprint_of, records_of
 from ramerge.sdk.passes import Passes
-from ramerge.sdk.plans import Block, Finding, MergePlan, OpenedInputs, TensorPlan, problem
+from ramerge.sdk.plans import Block, MergePlan, OpenedInputs, PlanFinding, TensorPlan, problem
 from ramerge.sdk.recipes import Point
 from ramerge.sdk.text import dumped
 
@@ -26,7 +26,7 @@ class AsNumpy(OutputKind):
     help: ClassVar[str] = "Write a folder of NumPy files in float32."
     has_companions: ClassVar[bool] = False
 
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[Finding]:
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterator[PlanFinding]:
         """Refuse sweeps and merges in memory."""
         if in_memory or points[0].name:
             yield problem("--as-npy: only a merge into a folder can be written as NumPy files, not a sweep")
@@ -37,7 +37,7 @@ class AsNumpy(OutputKind):
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
-    ) -> tuple[Any, Sequence[Finding]]:
+    ) -> tuple[Any, Sequence[PlanFinding]]:
         """The base's `config.json`."""
         return inputs.opened_base.config if inputs.opened_base is not None else {}, ()
 

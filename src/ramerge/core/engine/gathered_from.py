@@ -19,7 +19,7 @@ from ramerge.core.tensors.tensor import Tensor
 _TENSORS = 4096
 """At most so many tensors of a model are compared, evenly spread."""
 _PIECES, _ELEMENTS = 4, 128
-"""Of each, so many pieces of so many elements are sampled, evenly spread."""
+"""So many pieces of so many elements are sampled of each, evenly spread."""
 
 
 def digests_of(tensors: Mapping[str, Tensor], reader: Reader) -> dict[str, str]:

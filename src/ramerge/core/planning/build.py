@@ -18,7 +18,7 @@ from ramerge.core.output import remote_output
 from ramerge.core.output.targets import OutputTarget, free_bytes, problems_of
 from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.devices import place
-from ramerge.core.planning.findings import Finding, collect, note, problem, split, warning
+from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
 from ramerge.core.planning.inputs import OpenedInputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.layout import Matched, plan_tensors
@@ -106,10 +106,10 @@ def make_plan(
 
 def _models(
     points: Sequence[Point], kind: PlannedKind, *, in_memory: bool
-) -> tuple[Sequence[Point], OpenedInputs, list[Finding]]:
+) -> tuple[Sequence[Point], OpenedInputs, list[PlanFinding]]:
     """The opened models, and the merges as these models and the kind need them."""
     recipe = points[0].recipe
-    findings: list[Finding] = [
+    findings: list[PlanFinding] = [
         *checks.note_methods(points),
         *map(warning, recipe.document.warnings),
         *map(note, recipe.document.notes),
@@ -130,7 +130,7 @@ def _check_output(
     *,
     options: Options,
     size: int | None,
-) -> tuple[int | None, list[Finding]]:
+) -> tuple[int | None, list[PlanFinding]]:
     """The free bytes where the output is built, None if there is no output; and what would make writing fail.
 
     `size` is what it takes there at least, if it is not the model's.
@@ -157,7 +157,7 @@ def _contents(
     *,
     cache: bool,
     alone: bool,
-) -> tuple[PlannedContents, list[Finding]]:
+) -> tuple[PlannedContents, list[PlanFinding]]:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:
         return PlannedContents(), []
@@ -199,7 +199,7 @@ def _contents(
 
 def _check_models(
     points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, *, alone: bool
-) -> Iterator[Finding]:
+) -> Iterator[PlanFinding]:
     recipe, agents = points[0].recipe, inputs.opened_agents
     yield from check_same_tokens(base, agents, recipe)
     yield from checks.note_one_agent(points[0])
@@ -211,7 +211,7 @@ def _check_models(
 
 def _match(
     points: Sequence[Point], base: Checkpoint, inputs: OpenedInputs
-) -> tuple[Matched, tuple[Tie, ...], list[Finding]]:
+) -> tuple[Matched, tuple[Tie, ...], list[PlanFinding]]:
     recipe, side = points[0].recipe, points[0].method.side
     fitted, findings = fit_agents(recipe, base, inputs.opened_agents)
     agents, differences = split({name: match(name, base, agent, recipe.allow) for name, agent in fitted.items()})

@@ -14,7 +14,7 @@ from ramerge.core.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
 from ramerge.core.output.write import Shard
 from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
-from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, warning
+from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.layout import unlike_base
 from ramerge.core.planning.model import TensorPlan, Tie, caught
@@ -39,7 +39,7 @@ _ADAPTERS = 'docs/methods/spectral.md, "Adapters"'
 
 def check_configs(
     base: Checkpoint, agents: Mapping[str, Checkpoint], ties: Sequence[Tie], recipe: Recipe
-) -> Iterator[Finding]:
+) -> Iterator[PlanFinding]:
     """Refuse differences between configurations that change what the weights mean, and warn of unknown ones."""
     if not base.config:
         yield note(f"{base.directory}: has no config.json; add one to the output before you load it")
@@ -80,7 +80,7 @@ def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
     return any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores)
 
 
-def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[Finding]]:
+def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
     """The inputs without agents of another architecture than the base's: for those, nothing else is worth a word."""
     base = inputs.opened_base
     if base is None or "model_type" in recipe.allow.config:
@@ -108,7 +108,7 @@ def _pairs(differences: Mapping[str, str]) -> str:
     return "; ".join(f"{brief(one_line(key), 200)}: {text}" for key, text in differences.items())
 
 
-def note_companions(inputs: OpenedInputs, recipe: Recipe, chosen: str | None) -> Iterator[Finding]:
+def note_companions(inputs: OpenedInputs, recipe: Recipe, chosen: str | None) -> Iterator[PlanFinding]:
     """Note which agents have another chat template, split text otherwise, or end answers at other tokens than the
     output, unless the recipe says whose files it gets."""
     base, agents = inputs.opened_base, inputs.opened_agents
@@ -151,7 +151,7 @@ def _numbers(tokens: Iterable[int]) -> str:
     return listed([str(token) for token in sorted(tokens)])
 
 
-def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[Finding]:
+def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[PlanFinding]:
     """Note that the output has no tokenizer, and which agent has one."""
     if has_tokenizer(companions):
         return
@@ -161,7 +161,7 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[
     yield note(f"the base has no tokenizer files, so the output has none; {advice}")
 
 
-def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[Finding]:
+def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[PlanFinding]:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
     if len(counts) > _MOST_RULES:
@@ -178,13 +178,13 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
         yield note("the rules leave nothing to merge")
 
 
-def note_methods(points: Sequence[Point]) -> list[Finding]:
+def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
     """Note which methods give other results in mergekit with the same parameters."""
     noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
     return [note(text) for text in dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)]
 
 
-def warn_of_idle(points: Sequence[Point]) -> Iterator[Finding]:
+def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
     """Warn of parameters that were given and change nothing at any point, in no tensor that they are for."""
     for key, rules in _given(points[0].recipe):
         first, name = points[0].parameters[rules[0]], key[-1]
@@ -207,13 +207,13 @@ def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
         yield from ((("rules", str(number - 1), "parameters", name), [number]) for name in own)
 
 
-def note_one_agent(point: Point) -> Iterator[Finding]:
+def note_one_agent(point: Point) -> Iterator[PlanFinding]:
     """Note what a merge of only one agent means."""
     if len(point.recipe.agents) == 1 and point.method.combines:
         yield note(f"{next(iter(point.recipe.agents))} is the only agent: {point.method.alone}")
 
 
-def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
+def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Note what `rounding: stochastic` does."""
     if recipe.seed is None:
         return
@@ -226,7 +226,7 @@ def note_rounding(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Fin
     )
 
 
-def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[Finding]:
+def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[PlanFinding]:
     """Note what dense updates mean for methods that are made for sparse ones."""
     if len(inputs.adapters) > 1 and any(point.method.for_sparse for point in points):
         yield note(
@@ -237,7 +237,7 @@ def note_adapters(points: Sequence[Point], inputs: OpenedInputs) -> Iterator[Fin
         )
 
 
-def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[Point, ...], list[Finding]]:
+def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[Point, ...], list[PlanFinding]]:
     """The merges with the defaults for LoRA adapters, if several agents are some. Warn of what harms these."""
     if len(inputs.adapters) < 2:
         return tuple(points), []
@@ -258,7 +258,7 @@ def suit_adapters(points: Sequence[Point], inputs: OpenedInputs) -> tuple[tuple[
     return suited, [*warnings, *map(note, dict.fromkeys(notes))]
 
 
-def check_layers(base: Checkpoint, recipe: Recipe) -> Iterator[Finding]:
+def check_layers(base: Checkpoint, recipe: Recipe) -> Iterator[PlanFinding]:
     """Refuse slices that do not hold all layers of the base."""
     asked = recipe.document.layers
     if asked is None:
@@ -269,7 +269,7 @@ def check_layers(base: Checkpoint, recipe: Recipe) -> Iterator[Finding]:
         yield problem(f"take layers 0 to {asked}, but {known}; only whole models can be merged", ("slices",))
 
 
-def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
+def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Refuse a shard size that would make too many files, for example 5 bytes instead of 5 gigabytes."""
     size, total = recipe.shard_size, sum(tensor.bytes_written for tensor in tensors)
     if size is not None and total > _MOST_SHARDS * size:
@@ -277,7 +277,7 @@ def check_shards(recipe: Recipe, tensors: Sequence[TensorPlan]) -> Iterator[Find
         yield problem(text, ("shard_size",))
 
 
-def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Iterator[Finding]:
+def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Iterator[PlanFinding]:
     """Refuse to quantize like the base where no rule says how. Note what is kept."""
     if recipe.dtype != LIKE_BASE or base.quantized is None:
         return
@@ -314,7 +314,7 @@ def check_like_base(base: Checkpoint, recipe: Recipe, *, counted: bool) -> Itera
         )
 
 
-def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[Finding]:
+def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[PlanFinding]:
     """Note which tensors stay wider than the dtype that the recipe asks for."""
     asked = FROM_FULL_NAME.get(recipe.dtype or "")
     ruled = {number for number, rule in enumerate(recipe.rules, 1) if rule.dtype is not None}
@@ -334,7 +334,7 @@ def note_kept_dtypes(tensors: Sequence[TensorPlan], recipe: Recipe) -> Iterator[
 
 def find_companions(
     inputs: OpenedInputs, recipe: Recipe, shards: Sequence[Shard], chosen: str | None
-) -> tuple[dict[str, Location], list[Finding]]:
+) -> tuple[dict[str, Location], list[PlanFinding]]:
     """Relative name to source of the files to copy; the tokenizer is that of the agent `chosen`, if there is one."""
     assert inputs.opened_base is not None
     base = inputs.opened_base.metadata_folder
@@ -364,7 +364,7 @@ def find_companions(
         return {}, findings + problems_of(error, None)
 
 
-def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
+def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     """Say which of the base's tensors are compared as the agents' trainers have rounded them."""
     made = [tensor for tensor in tensors if isinstance(tensor.base.origin, Rounded)]
     if made:
@@ -378,7 +378,7 @@ def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[Finding]:
         )
 
 
-def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[Finding]:
+def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[PlanFinding]:
     """Say which agents are stored more coarsely than the base: their rounding looks like training."""
     coarse = {
         source.owner: (full_name(tensor.base.dtype), full_name(source.tensor.dtype))

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ramerge.core.foundation.devices import called, choose_device, may_have_gpu, read_device
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_slow_in_float64, is_sound
-from ramerge.core.planning.findings import Finding, note, problem, warning
+from ramerge.core.planning.findings import PlanFinding, note, problem, warning
 from ramerge.core.planning.model import Resources, TensorPlan, matrices_of
 from ramerge.core.recipe.points import Point
 
@@ -28,7 +28,7 @@ def place(
     tensors: Sequence[TensorPlan],
     agents: int,
     resources: Resources,
-) -> tuple[Resources, list[Finding]]:
+) -> tuple[Resources, list[PlanFinding]]:
     """The resources with the device that `text` names.
 
     Raises:

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Finding:
+class PlanFinding:
     """A sentence for the user. Steps of planning return these, with their result if they have one.
 
     Attributes:
@@ -54,33 +54,33 @@ class Findings:
 NO_FINDINGS = Findings()
 
 
-def problem(text: str, about: str | Key | None = None) -> Finding:
-    """A problem. `about` is as for `Finding`."""
-    return Finding("problem", text, about)
+def problem(text: str, about: str | Key | None = None) -> PlanFinding:
+    """A problem. `about` is as for `PlanFinding`."""
+    return PlanFinding("problem", text, about)
 
 
-def warning(text: str, about: str | Key | None = None) -> Finding:
-    """A warning. `about` is as for `Finding`."""
-    return Finding("warning", text, about)
+def warning(text: str, about: str | Key | None = None) -> PlanFinding:
+    """A warning. `about` is as for `PlanFinding`."""
+    return PlanFinding("warning", text, about)
 
 
-def note(text: str) -> Finding:
+def note(text: str) -> PlanFinding:
     """A note."""
-    return Finding("note", text)
+    return PlanFinding("note", text)
 
 
-def problems_of(error: RamergeError, agent: str | None) -> list[Finding]:
+def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
     """All problems of an error about an agent, about the base if `agent` is "", or about neither if it is None."""
     return [problem(text, agent) for text in error.problems]
 
 
-def split(results: Mapping[str, tuple[T, Sequence[Finding]]]) -> tuple[dict[str, T], list[Finding]]:
+def split(results: Mapping[str, tuple[T, Sequence[PlanFinding]]]) -> tuple[dict[str, T], list[PlanFinding]]:
     """The results of a step by name, and the findings of all of them."""
     found = [each for _, findings in results.values() for each in findings]
     return {name: result for name, (result, _) in results.items()}, found
 
 
-def collect(found: Iterable[Finding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
+def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[str], *, strict: bool) -> Findings:
     """All findings as messages, each once. With `strict`, warnings are problems."""
     messages: dict[str, list[str]] = {"problem": [], "warning": [], "note": []}
     for one in found:

@@ -17,7 +17,7 @@ from ramerge.core.foundation.dtypes import FLOATS, INTEGERS
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import enumerated
 from ramerge.core.methods.base import IMPORTANCE
-from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, split, warning
+from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, split, warning
 from ramerge.core.planning.model import PlannedInputs
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
@@ -135,7 +135,7 @@ def missing_folders(document: Document) -> list[str]:
     return problems
 
 
-def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list[Finding]]:
+def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list[PlanFinding]]:
     """Find and open the models of a recipe. A model that cannot be opened is a problem.
 
     Args:
@@ -170,7 +170,7 @@ def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list
     return inputs, findings + found
 
 
-def _note_untied(base: Checkpoint, apart: Sequence[str]) -> Iterator[Finding]:
+def _note_untied(base: Checkpoint, apart: Sequence[str]) -> Iterator[PlanFinding]:
     if not base.untied and untied(base).untied:
         yield note(
             f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart: the output has "
@@ -178,7 +178,7 @@ def _note_untied(base: Checkpoint, apart: Sequence[str]) -> Iterator[Finding]:
         )
 
 
-def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[Finding]]:
+def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     if (given := recipe.document.models.get(texts[0])) is not None:
         return FoundModel(texts[0], given), []
     try:
@@ -187,7 +187,7 @@ def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, 
         return FoundModel("+".join(texts), None), problems_of(error, name)
 
 
-def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[Finding]]:
+def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     """An agent's side input: of importances, those that are part of what was gathered of it."""
     ((key, folder),) = agent.sides.items()
     side, found = _find([folder], recipe, name)
@@ -195,7 +195,7 @@ def _find_side(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, lis
     return (replace(side, directory=inner) if inner is not None and inner.is_dir() else side), found
 
 
-def _find_agent(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[Finding]]:
+def _find_agent(agent: Agent, recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
     if agent.soup is None:
         return _find(agent.parts, recipe, name)
     members, found = split({each: _find(one.parts, recipe, name) for each, one in agent.soup.agents.items()})
@@ -208,13 +208,13 @@ def _open_all(
     recipe: Recipe,
     base: Checkpoint | None,
     within: str = "",
-) -> tuple[dict[str, Checkpoint], list[Finding]]:
+) -> tuple[dict[str, Checkpoint], list[PlanFinding]]:
     """The agents that can be opened, each over the base, or over the agent that it changes.
 
     Findings are about the agent `within`, which is a soup of these.
     """
     opened: dict[str, Checkpoint] = {}
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     for name, model in models.items():
         agent = agents[name]
         if agent.over is not None and agent.over not in opened:
@@ -232,7 +232,7 @@ def _open_all(
 
 def _open_soup(
     name: str, soup: Soup, model: FoundModel, recipe: Recipe, base: Checkpoint | None
-) -> tuple[Checkpoint | None, list[Finding]]:
+) -> tuple[Checkpoint | None, list[PlanFinding]]:
     opened, findings = _open_all(dict(model.members), soup.agents, recipe, base, within=name)
     if len(opened) < len(soup.agents):
         return None, findings
@@ -244,7 +244,7 @@ def _open_soup(
 
 def _open(
     name: str, model: FoundModel, recipe: Recipe, base: Checkpoint | None = None, agent: Agent | None = None
-) -> tuple[Checkpoint | None, list[Finding]]:
+) -> tuple[Checkpoint | None, list[PlanFinding]]:
     if model.directory is None:
         return None, []
     try:
@@ -265,7 +265,7 @@ def _open(
     ]
 
 
-def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[Finding]:
+def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
     dtypes: dict[str, list[Tensor]] = {}
     for tensor in checkpoint.tensors.values():
         dtypes.setdefault(tensor.dtype, []).append(tensor)
@@ -277,20 +277,20 @@ def _check_arithmetic(name: str, checkpoint: Checkpoint) -> Iterator[Finding]:
             yield problem(f"{checkpoint.directory}: {what} ({why}); convert to bfloat16, or {ADVICE}", name)
 
 
-def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[Finding]:
+def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
     """Refuse parameters without elements in the model that all others are compared with."""
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
         yield problem(f"{checkpoint.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
 
 
-def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel]) -> Iterator[Finding]:
+def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:
     for name, model in agents.items():
         if model.folders and _places(model) == _places(base):
             yield problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
 
 
-def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[Finding]:
+def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:
     found: dict[tuple[Location, ...], list[str]] = {}
     for name, model in agents.items():
         if model.folders:

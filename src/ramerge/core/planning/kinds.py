@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 from ramerge.core.foundation.limits import ResourceLimits
-from ramerge.core.planning.findings import Finding
+from ramerge.core.planning.findings import PlanFinding
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.model import MergePlan, Resources, TensorPlan
 from ramerge.core.recipe.points import Point
@@ -23,7 +23,7 @@ class PlannedKind:
     least_block: ClassVar[int | None] = None
     has_companions: ClassVar[bool] = True
 
-    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterable[Finding]:
+    def check(self, points: Sequence[Point], inputs: OpenedInputs, *, in_memory: bool) -> Iterable[PlanFinding]:
         """A problem for everything that cannot be written as this kind, and notes.
 
         Args:
@@ -39,7 +39,7 @@ class PlannedKind:
 
     def details(
         self, points: Sequence[Point], inputs: OpenedInputs, tensors: Sequence[TensorPlan]
-    ) -> tuple[Any, Sequence[Finding]]:
+    ) -> tuple[Any, Sequence[PlanFinding]]:
         """Everything else that this kind decides before weights are read, which must pickle, and what it finds then."""
         return None, ()
 
@@ -49,7 +49,7 @@ class PlannedKind:
 
     def resources(
         self, details: Any, resources: Resources, limits: ResourceLimits
-    ) -> tuple[Resources, Sequence[Finding]]:
+    ) -> tuple[Resources, Sequence[PlanFinding]]:
         """The resources of the merge, with those that this kind needs besides; a problem if they are too few."""
         return resources, ()
 

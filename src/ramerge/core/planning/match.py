@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ramerge.core.formats.files import UNGATHERED
 from ramerge.core.formats.recorded import InputPlace, expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, warning
+from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.model import Recorded, Tie
 from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.model import Allow
@@ -35,7 +35,7 @@ class AgentTensors:
     ties: tuple[Tie, ...]
 
 
-def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple[AgentTensors, list[Finding]]:
+def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple[AgentTensors, list[PlanFinding]]:
     """Compare an agent with the base."""
     found = dict(agent.tensors)
     heads_of_base = _tied_in_agent(base, agent)
@@ -66,7 +66,7 @@ def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple
 
 def match_importance(
     name: str, wanted: Mapping[str, Tensor], importance: Checkpoint
-) -> tuple[dict[str, Tensor], list[Finding]]:
+) -> tuple[dict[str, Tensor], list[PlanFinding]]:
     """The importances of every tensor in `wanted`. Missing ones and other shapes or dtypes are problems."""
     missing = [key for key in wanted if key not in importance.tensors]
     found = {key: importance.tensors[key] for key in wanted if key in importance.tensors}
@@ -88,7 +88,7 @@ def match_importance(
 
 def match_inputs(
     name: str, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], recorded: Checkpoint
-) -> tuple[dict[str, Recorded], list[Finding]]:
+) -> tuple[dict[str, Recorded], list[PlanFinding]]:
     """The recorded inputs of the matrices in `wanted` that have any, also of experts in one tensor: `NAME[expert]`.
 
     Those of other widths are problems, and those of weights that are not among the `known` ones of the model.
@@ -146,7 +146,7 @@ class _Difference:
     policy: str
 
 
-def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference]) -> Iterator[Finding]:
+def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference]) -> Iterator[PlanFinding]:
     refused = []
     for difference in differences:
         if difference.tensors and difference.allowed:
@@ -159,7 +159,7 @@ def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference]) ->
         yield problem(f"{agent.directory}: {text}{hint}", name)
 
 
-def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[Finding]:
+def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[PlanFinding]:
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
     used = [tensor for tensor in stored if id(tensor) in places]
@@ -173,10 +173,10 @@ def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> 
 
 def _compare(
     name: str, base: Checkpoint, agent: Checkpoint, found: Mapping[str, Tensor], allow: Allow
-) -> tuple[dict[str, Tensor], list[Finding]]:
+) -> tuple[dict[str, Tensor], list[PlanFinding]]:
     """The base's tensors of which the agent's has another shape, and which shapes and dtypes differ."""
     kept: dict[str, Tensor] = {}
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     shapes, dtypes, empty, rows = [], [], [], set[int]()
     for tensor in base.tensors.values():
         other = found[tensor.name]

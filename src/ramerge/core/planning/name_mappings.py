@@ -17,7 +17,7 @@ from time import monotonic
 
 from ramerge.core.foundation.text import quoted
 from ramerge.core.planning.absences import is_buffer, known_absences
-from ramerge.core.planning.findings import Finding, listed, note, problem
+from ramerge.core.planning.findings import PlanFinding, listed, note, problem
 from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.model import Recipe, Rename
 from ramerge.core.recipe.patterns import replace_all
@@ -34,7 +34,7 @@ _SECONDS = 5
 
 def fit_agents(
     recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint]
-) -> tuple[dict[str, Checkpoint], list[Finding]]:
+) -> tuple[dict[str, Checkpoint], list[PlanFinding]]:
     """The agents, with the base's names where the recipe or a convention gives them. Notes say so.
 
     Rules of the recipe apply first, one after another. A rule that catches nothing is a problem, as is a name that
@@ -42,7 +42,7 @@ def fit_agents(
     """
     uses: set[int] = set()
     fitted: dict[str, Checkpoint] = {}
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     for name, agent in agents.items():
         renamed = _rename(name, agent, recipe.rename)
         found = fit(base, renamed.agent)
@@ -65,7 +65,7 @@ class _Renamed:
 
     agent: Checkpoint
     rules: frozenset[int]
-    problems: tuple[Finding, ...] = ()
+    problems: tuple[PlanFinding, ...] = ()
 
 
 def _rename(name: str, agent: Checkpoint, rules: Sequence[Rename]) -> _Renamed:

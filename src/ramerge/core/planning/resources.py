@@ -8,7 +8,7 @@ from dataclasses import replace
 from ramerge.core.foundation.limits import ResourceLimits
 from ramerge.core.foundation.machine import memory, processors
 from ramerge.core.methods.base import FEW, Statistic
-from ramerge.core.planning.findings import Finding, problem
+from ramerge.core.planning.findings import PlanFinding, problem
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.model import Resources, TensorPlan
 from ramerge.core.planning.rounds import rounds
@@ -65,7 +65,7 @@ def cut(
     observed: Sequence[Statistic] = (),
     sends: bool = False,
     fewest: int = SMALLEST_BLOCK,
-) -> tuple[Resources, list[Finding]]:
+) -> tuple[Resources, list[PlanFinding]]:
     """The largest blocks, then the most workers, that fit the memory.
 
     Without a limit, the budget for buffers is so small that a laptop does not notice it. Where inputs are remote,
@@ -105,7 +105,7 @@ def cut(
         block //= 2
     while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
-    made, refused = resources(workers, block), list[Finding]()
+    made, refused = resources(workers, block), list[PlanFinding]()
     if limits.memory and made.peak_memory_bytes > limits.memory:
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
         refused = [problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")]  # rounded up

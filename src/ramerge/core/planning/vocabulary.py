@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import quoted
-from ramerge.core.planning.findings import Finding, listed, note, problem, problems_of, warning
+from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -79,7 +79,7 @@ def check_tokens(
     base: Checkpoint,
     agents: Mapping[str, Checkpoint],
     rows: Mapping[str, Sequence[Rows]],
-) -> tuple[str | None, list[Finding]]:
+) -> tuple[str | None, list[PlanFinding]]:
     """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
 
     Returns:
@@ -100,7 +100,7 @@ def check_tokens(
     return chosen if chosen in agents and chosen != next(iter(models)) else None, findings
 
 
-def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe) -> list[Finding]:
+def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe: Recipe) -> list[PlanFinding]:
     """Refuse models with different tokens in a recipe of mergekit's form that asks for another tokenizer."""
     key = recipe.document.same_tokenizers
     if key is None:
@@ -130,11 +130,13 @@ def _said(rows: Rows) -> str:
     return which if len(rows.owners) > 1 else f"{which} only"
 
 
-def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe) -> tuple[dict[str, Mapping[int, bytes]], list[Finding]]:
+def _tokens(
+    models: Mapping[str, Checkpoint], recipe: Recipe
+) -> tuple[dict[str, Mapping[int, bytes]], list[PlanFinding]]:
     reader = TokenReader(recipe.allow.outside_links)
     digests: dict[str, bytes] = {}
     found: dict[bytes, Mapping[int, bytes]] = {}
-    findings: list[Finding] = []
+    findings: list[PlanFinding] = []
     for name, model in models.items():
         try:
             digest = reader.digest_of(model)
@@ -155,7 +157,7 @@ def _tokens(models: Mapping[str, Checkpoint], recipe: Recipe) -> tuple[dict[str,
 
 def _refuse_clashes(
     tokens: Mapping[str, Mapping[int, bytes]], models: Mapping[str, Checkpoint], recipe: Recipe
-) -> Iterator[Finding]:
+) -> Iterator[PlanFinding]:
     first: dict[int, str] = {}
     for name, own in tokens.items():
         clashes = [row for row, token in own.items() if row in first and tokens[first[row]][row] != token]
@@ -176,7 +178,7 @@ def _refuse_clashes(
             yield problem(f"{models[name].directory}: {text} ({advice})", name)
 
 
-def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe) -> Iterator[Finding]:
+def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe: Recipe) -> Iterator[PlanFinding]:
     """Warn of tokens that the output's tokenizer does not have; only note it if the recipe chooses the tokenizer."""
     for name, own in tokens.items():
         lost = sorted(own.keys() - tokens.get(chosen, own).keys())
