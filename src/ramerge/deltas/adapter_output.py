@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Progress, Record, WeightsError
-from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm
+from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, known_rank, needed, said_of_vllm
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
@@ -294,7 +294,8 @@ class _Adapter:
             text += f"; it lacks {share:.2%} of the updates' norm, most in {quoted(worst)}: {lossy[worst]:.2%}"
         else:
             text += "; it is the exact sum, up to the rounding of its float32 factors"
-        return f"{text}; {said_of_vllm(high, saves=bool(self._saved))}"
+        planned = known_rank(self._adapter.settings, self._adapter.matrices) is not None  # and said by its notes
+        return text if planned else f"{text}; {said_of_vllm(high, saves=bool(self._saved))}"
 
 
 _NOTHING = np.empty((0, 0), np.float32)

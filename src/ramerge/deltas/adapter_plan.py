@@ -246,6 +246,14 @@ def served_rank(rank: int) -> int | None:
     return next((each for each in VLLM_RANKS if each >= rank), None)
 
 
+def known_rank(settings: AsAdapter, matrices: Sequence[AdaptedMatrix]) -> int | None:
+    """The largest rank, if it does not depend on the values of updates."""
+    terms = [matrix.terms for matrix in matrices]
+    if settings.rank is not None or settings.energy is not None or None in terms:
+        return settings.rank
+    return max((ranks_of(each) for each in terms if each is not None), default=0)
+
+
 def said_of_vllm(rank: int, *, saves: bool = False) -> str:
     """How vLLM serves an adapter of this largest rank, human-readable."""
     least = served_rank(rank)
@@ -269,9 +277,9 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
     if left:
         kept = f"of rank {settings.rank}" if settings.rank else f"that keep {settings.energy or ENERGY:g} of its energy"
         notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {kept}")
-    known = max([*exact, 0]) if settings.rank is None else settings.rank
-    if notes and (settings.rank is not None or (not left and settings.energy is None)):
-        notes.append(said_of_vllm(known))
+    known = known_rank(settings, matrices)
+    if notes and known is not None:
+        notes.append(said_of_vllm(known, saves=bool(others) and settings.save_modules))
     elif notes:
         notes.append(f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})")
     if others:
