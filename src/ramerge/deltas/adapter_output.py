@@ -294,8 +294,9 @@ class _Adapter:
             text += f"; it lacks {share:.2%} of the updates' norm, most in {quoted(worst)}: {lossy[worst]:.2%}"
         else:
             text += "; it is the exact sum, up to the rounding of its float32 factors"
-        planned = known_rank(self._adapter.settings, self._adapter.matrices) is not None  # and said by its notes
-        return text if planned else f"{text}; {said_of_vllm(high, saves=bool(self._saved))}"
+        if self._saved or known_rank(self._adapter.settings, self._adapter.matrices) is None:
+            text += f"; {said_of_vllm(high, saves=bool(self._saved))}"
+        return text  # where the rank was known, the plan has said how vLLM serves it
 
 
 _NOTHING = np.empty((0, 0), np.float32)

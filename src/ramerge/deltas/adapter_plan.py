@@ -279,7 +279,7 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
         notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {kept}")
     known = known_rank(settings, matrices)
     if notes and known is not None:
-        notes.append(said_of_vllm(known, saves=bool(others) and settings.save_modules))
+        notes.append(said_of_vllm(known))
     elif notes:
         notes.append(f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})")
     if others:
