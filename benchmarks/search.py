@@ -24,7 +24,7 @@ from ramerge.searches.scores import Objective, joined, read_scores
 from ramerge.searches.space import Axis, Choices, Space
 from ramerge.searches.study import Study
 
-TASKS = ("add", "reverse", "sort")
+TASKS = ("coder", "tool", "memory")
 R = Axis("parameters.r", Choices((0.0, 0.1, 0.2, 0.3, 0.4, 0.5)), "ram+")
 ALPHA = Axis("parameters.alpha", Choices((0.1, 0.2, 0.4)), "ram+")
 DENSITY = Axis("parameters.density", Choices((0.05, 0.1, 0.2, 0.4, 0.6, 0.8)), "ties")

@@ -62,7 +62,7 @@ def main() -> None:
     for task in TASKS:
         torch.manual_seed(options.seed)
         agent = reinforce(load(options.out / "base"), tokenizer, task, RUNS[task.name], options.seed)
-        save(agent, tokenizer, options.out / task.name)
+        save(agent, tokenizer, options.out / task.folder)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

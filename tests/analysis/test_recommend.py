@@ -31,7 +31,7 @@ from tests.reference import encode
 SHIPPED = [
     "--base",
     str(AGENTS / "base"),
-    *(word for task in ("add", "reverse", "sort") for word in ("--agent", f"{task}={AGENTS / task}")),
+    *(word for task in ("coder", "tool", "memory") for word in ("--agent", f"{task}={AGENTS / task}")),
 ]
 
 
@@ -51,7 +51,7 @@ def test_the_command_says_what_to_try_and_why() -> None:
     assert "try first: ramerge merge --base" in told.output
     kinds = [line.partition(":")[0] for line in told.stdout.splitlines()]
     assert kinds == ["try first", "why", "confidence", "better", "compare"]
-    assert "why: the agents are sparse (densities add 34.1%" in told.stdout
+    assert "why: the agents are sparse (densities coder 34.1%" in told.stdout
     assert CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--quiet"]).stdout == told.stdout
     shown = CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--evidence"]).stdout
     assert shown.startswith(told.stdout) and "\nevidence: " in shown and "\nnot known: " in shown
@@ -65,7 +65,7 @@ def test_the_command_says_what_to_try_and_why() -> None:
 def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my recipe.yaml").write_text(
         f"method: ties\nparameters: {{density: 0.3}}\nbase: {AGENTS / 'base'}\n"
-        f"agents: {{add: {AGENTS / 'add'}, sort: {AGENTS / 'sort'}}}\n"
+        f"agents: {{coder: {AGENTS / 'coder'}, memory: {AGENTS / 'memory'}}}\n"
     )
     monkeypatch.chdir(tmp_path)
     given = [
@@ -89,7 +89,7 @@ def test_its_first_line_is_a_command_that_merges(tmp_path: Path, monkeypatch: py
 
 INPUTS = """
 base: base
-agents: {add: add, sort: sort}
+agents: {coder: coder, memory: memory}
 """
 RULES = f"""
 method: ties
@@ -105,8 +105,8 @@ merge_method: ties
 base_model: base
 parameters: {weight: 1}
 models:
-  - {model: add, parameters: {density: 0.3}}
-  - {model: sort, parameters: {density: [0.3, 0.5]}}
+  - {model: coder, parameters: {density: 0.3}}
+  - {model: memory, parameters: {density: [0.3, 0.5]}}
 dtype: float32
 """
 
@@ -126,7 +126,7 @@ def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, left_out: str
 ) -> None:
     (tmp_path / "models").mkdir()
-    for name in ("base", "add", "sort"):
+    for name in ("base", "coder", "memory"):
         (tmp_path / "models" / name).symlink_to(AGENTS / name)
     (tmp_path / "models/recipe.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
@@ -135,7 +135,7 @@ def test_where_the_recipe_takes_no_other_method_its_agents_are_named(
     first = told.stdout.splitlines()[0]
     shown = CliRunner().invoke(cli, ["recommend", "models/recipe.yaml", "--no-cache", "--evidence"]).stdout
     command = shlex.split(first.removeprefix("try first: "))
-    assert command[2:4] == ["--base", "models/base"] and "add=models/add" in command
+    assert command[2:4] == ["--base", "models/base"] and "coder=models/coder" in command
     assert f"\nleft out of the recipe: {left_out}\n" in shown
     merged = CliRunner().invoke(cli, command[1:])
     assert merged.exit_code == 0, merged.output
@@ -157,7 +157,7 @@ def test_keys_that_go_with_any_method_become_flags_that_read_as_the_recipe(tmp_p
 
 def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.yaml").write_text(
-        f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'add'}, s: {AGENTS / 'sort'}}}\n"
+        f"base: {AGENTS / 'base'}\nagents: {{a: {AGENTS / 'coder'}, s: {AGENTS / 'memory'}}}\n"
     )
     monkeypatch.chdir(tmp_path)
     told = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"])
@@ -167,7 +167,7 @@ def test_a_recipe_without_parameters_is_named_as_it_is(tmp_path: Path, monkeypat
 @pytest.mark.full
 def test_its_last_line_is_a_search_to_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "r.yaml").write_text(
-        f"base: {AGENTS / 'base'}\nagents: {{{', '.join(f'{t}: {AGENTS / t}' for t in ('add', 'reverse', 'sort'))}}}\n"
+        f"base: {AGENTS / 'base'}\nagents: {{{', '.join(f'{t}: {AGENTS / t}' for t in ('coder', 'tool', 'memory'))}}}\n"
     )
     monkeypatch.chdir(tmp_path)
     last = CliRunner().invoke(cli, ["recommend", "r.yaml", "--no-cache"]).stdout.splitlines()[-1]
@@ -216,10 +216,10 @@ def test_agents_that_moved_nothing_are_refused(analysis: ramerge.Analysis) -> No
 
 def test_its_commands_follow_links_where_it_may(tmp_path: Path) -> None:
     linked = tmp_path / "linked"
-    shutil.copytree(AGENTS / "sort", linked)
+    shutil.copytree(AGENTS / "memory", linked)
     (linked / "model.safetensors").unlink()
-    (linked / "model.safetensors").symlink_to(AGENTS / "sort" / "model.safetensors")
-    inputs = ["--base", str(AGENTS / "base"), "--agent", f"a={AGENTS / 'add'}", "--agent", f"b={linked}"]
+    (linked / "model.safetensors").symlink_to(AGENTS / "memory" / "model.safetensors")
+    inputs = ["--base", str(AGENTS / "base"), "--agent", f"a={AGENTS / 'coder'}", "--agent", f"b={linked}"]
     told = CliRunner().invoke(cli, ["recommend", *inputs, "--no-cache", "--allow-outside-links"]).stdout.splitlines()
     assert "--allow-outside-links" in told[0] and "--allow-outside-links" in told[-1]
     assert CliRunner().invoke(cli, [*shlex.split(told[0])[3:-1], str(tmp_path / "out")]).exit_code == 0
@@ -253,7 +253,7 @@ def test_situations_are_advised_as_the_lab_says(analysis: ramerge.Analysis) -> N
 
 
 def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
-    inputs = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("add", "reverse", "sort")}}
+    inputs = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("coder", "tool", "memory")}}
     found = ramerge.recommend(inputs)
     record = ramerge.merge(inputs | {"method": "auto"}, tmp_path / "auto")
     assert (
@@ -273,7 +273,7 @@ def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
 
 def test_what_it_says_can_be_merged() -> None:
     values = json.loads(CliRunner().invoke(cli, ["recommend", *SHIPPED, "--no-cache", "--json"]).output)
-    document = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("add", "sort")}}
+    document = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("coder", "memory")}}
     assert not ramerge.plan({**document, "method": values["method"], "parameters": values["parameters"]}).problems
 
 

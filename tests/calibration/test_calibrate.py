@@ -28,7 +28,7 @@ from ramerge.calibration.inputs import InputRecorder, chosen_positions  # noqa: 
 from ramerge.calibration.live import LiveModel, SeededDraws  # noqa: E402
 
 BASE = str(AGENTS / "base")
-MODELS = {task.name: str(AGENTS / task.name) for task in TASKS}
+MODELS = {task.name: str(AGENTS / task.folder) for task in TASKS}
 SETTINGS = ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
 
 
@@ -444,14 +444,14 @@ def test_messages_without_a_chat_template_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_that_transformers_cannot_load_is_named(tasks: dict[str, Path], tmp_path: Path) -> None:
-    for name in ("base", "add"):
+    for name in ("base", "coder"):
         shutil.copytree(AGENTS / name, tmp_path / name)
         config = json.loads((tmp_path / name / "config.json").read_text())
         (tmp_path / name / "config.json").write_text(json.dumps({**config, "model_type": "of-tomorrow"}))
     with pytest.raises(ramerge.CheckpointError, match="cannot load a causal language model"):
         calibrate(
             tmp_path / "base",
-            {"add": str(tmp_path / "add")},
+            {"add": str(tmp_path / "coder")},
             {"add": tasks["add"]},
             tmp_path / "out",
             settings=SETTINGS,
@@ -520,7 +520,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(name: str, tasks: dict[st
 
 
 def test_the_folder_of_a_model_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(AGENTS / "add", tmp_path / "model")
+    shutil.copytree(AGENTS / "coder", tmp_path / "model")
     before = sorted(path.name for path in (tmp_path / "model").iterdir())
     with pytest.raises(ramerge.PlanError, match="is the folder of a model"):
         calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "model", settings=SETTINGS)
@@ -550,7 +550,7 @@ def test_a_change_anywhere_in_the_weights_is_another_model(tmp_path: Path) -> No
         with Files(opened.files) as files:
             return digests_of(opened.tensors, Reader(files))
 
-    shutil.copytree(AGENTS / "add", tmp_path / "add")
+    shutil.copytree(AGENTS / "coder", tmp_path / "add")
     before = digests()
     tensors = load_file(tmp_path / "add/model.safetensors")
     for name in tensors:
@@ -581,7 +581,7 @@ def test_an_edited_reward_function_scores_again(tasks: dict[str, Path], tmp_path
 
 
 def test_the_agent_s_own_chat_template_is_used(tmp_path: Path) -> None:
-    shutil.copytree(AGENTS / "add", tmp_path / "chat")
+    shutil.copytree(AGENTS / "coder", tmp_path / "chat")
     template = "{% for m in messages %}{{ m.content }}{% endfor %}"
     config = json.loads((tmp_path / "chat/tokenizer_config.json").read_text())
     (tmp_path / "chat/tokenizer_config.json").write_text(json.dumps({**config, "chat_template": template}))

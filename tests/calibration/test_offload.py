@@ -24,7 +24,7 @@ from ramerge.calibration.live import LiveModel  # noqa: E402
 from ramerge.calibration.offload import Offloaded  # noqa: E402
 
 SETTINGS = ramerge.CalibrationSettings(count=4, max_new=8, rows=7, device="cpu", hold_out=True)
-MODELS = {"add": str(AGENTS / "add"), "sort": str(AGENTS / "sort")}
+MODELS = {"add": str(AGENTS / "coder"), "sort": str(AGENTS / "memory")}
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from ramerge.core.foundation.extras import install
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import TASKS, prompts, reward
 
-AGENTS = {task.name: str(demo.AGENTS / task.name) for task in TASKS}
+AGENTS = {task.agent: str(demo.AGENTS / task.folder) for task in TASKS}
 
 
 def merged(folder: Path, method: str) -> Path:
@@ -71,7 +71,7 @@ def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
     monkeypatch.setattr(demo, "find_spec", lambda _: None)
     demo.run(tmp_path / "kept", lines.append)
     text = "\n".join(lines)
-    for words in ("density", "lambda", "add", "reverse", "sort", install("torch")):
+    for words in ("density", "lambda", *AGENTS, install("torch")):
         assert words in text
     assert (tmp_path / "kept/ram+/model.safetensors").is_file()
 
@@ -80,9 +80,12 @@ def test_the_models_can_be_copied_and_nothing_is_replaced(tmp_path: Path, monkey
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, ["demo", "--models", "here"])
     assert result.exit_code == 0, result.output
-    assert {path.name for path in Path("here").iterdir()} == {*demo.NAMES, "code.jsonl", "tool.jsonl", "memory.jsonl"}
-    for name, model in demo.NAMES.items():
-        copied, own = Path("here", name), demo.AGENTS / model
+    assert {path.name for path in Path("here").iterdir()} == {
+        *("base", "coder", "tool", "memory"),
+        *("code.jsonl", "tool.jsonl", "memory.jsonl"),
+    }
+    for name in ("base", "coder", "tool", "memory"):
+        copied, own = Path("here", name), demo.AGENTS / name
         assert {path.name: path.read_bytes() for path in copied.iterdir()} == {
             path.name: path.read_bytes() for path in own.iterdir()
         }

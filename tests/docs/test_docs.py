@@ -52,7 +52,8 @@ LINKED = [
     *sorted((ROOT / "lab").rglob("*.md")),
     *sorted((ROOT / "examples").rglob("*.md")),
 ]
-MODELS = demo.NAMES | {"Qwen/Qwen2.5-7B-Instruct": "base"}
+COPIED = ("base", "coder", "tool", "memory")
+MODELS = {name: name for name in COPIED} | {"Qwen/Qwen2.5-7B-Instruct": "base"}
 COPY = "ramerge demo --models ."
 ENVIRONMENT = [["python3", "-m", "venv", ".venv"], [".", ".venv/bin/activate"]]
 LANGUAGES = {"py", "pycon", "toml", "sh", "python", "yaml", "json", "mermaid", "text"}
@@ -140,7 +141,7 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=name_of)
 def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, agent in MODELS.items():
         shutil.copytree(demo.AGENTS / agent, tmp_path / name)
-    for step, agent in enumerate(demo.NAMES.values(), 1):
+    for step, agent in enumerate(COPIED, 1):
         shutil.copytree(demo.AGENTS / agent, tmp_path / "runs" / "code" / f"global_step_{step * 100}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -158,7 +159,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 def test_blocks_run(page: Path) -> None:
     values: dict[str, Any] = {}
     if any(COPY in block.text for block in blocks(page)):  # then its readers need no other models either
-        for name in demo.NAMES:
+        for name in COPIED:
             shutil.rmtree(name)
     printed = ""
     for block in blocks(page):

@@ -174,12 +174,12 @@ def test_bad_folders(place: Path, data: dict[str, str], problem: str) -> None:
 def test_in_process_it_is_the_agreement_of_the_function(place: Path) -> None:
     prompts = place / "sort.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"sort {text}="}) + "\n" for text in ("312", "21", "5432", "14")))
-    recipe = {"base": str(AGENTS / "base"), "agents": {"sort": str(AGENTS / "sort")}, "prompts": {"sort": str(prompts)}}
+    recipe = {"base": str(AGENTS / "base"), "agents": {"memory": str(AGENTS / "memory")}, "prompts": {"memory": str(prompts)}}
     settings = ramerge.CalibrationSettings(gather="replies", hold_out=True, max_new=8, device="cpu")
     ramerge.calibrate(recipe, "c", settings=settings)
-    expected = ramerge.agreement(AGENTS / "base", AGENTS / "add", "c", settings=settings)["sort"]
+    expected = ramerge.agreement(AGENTS / "base", AGENTS / "coder", "c", settings=settings)["memory"]
     asked = EvaluationRequest(["ramerge/agreement"], {}, {"calibration": "c"})
-    target = EvaluationTarget("add", "add", str(AGENTS / "add"))
+    target = EvaluationTarget("coder", "coder", str(AGENTS / "coder"))
     access = ModelAccess(serve="transformers", arguments={"device": "cpu", "dtype": "float32"})
     assert evaluate("logs", [target], asked, access)
     log = read_eval_log(list_eval_logs("logs", recursive=True)[0].name)

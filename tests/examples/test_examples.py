@@ -83,7 +83,7 @@ def adapters() -> None:
 
 
 def checkpoints() -> None:
-    for step, name in ((200, "reverse"), (300, "add")):
+    for step, name in ((200, "tool"), (300, "coder")):
         shutil.copytree(demo.AGENTS / name, f"runs/code/global_step_{step}")
 
 

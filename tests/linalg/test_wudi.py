@@ -261,7 +261,7 @@ def test_the_default_stays_near_the_sum_and_below_adams_objective():
     from ramerge.core.methods.wudi import WudiParameters
     from ramerge.demo.run import AGENTS
 
-    base, *trained = (read_checkpoint(AGENTS / name) for name in ("base", "add", "reverse", "sort"))
+    base, *trained = (read_checkpoint(AGENTS / name) for name in ("base", "coder", "tool", "memory"))
     ratios = []
     for name, stored in base.items():
         if stored.bits.ndim == 2 and name.startswith("model.layers."):

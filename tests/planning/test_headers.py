@@ -12,11 +12,11 @@ from tests.checkpoints import write_simple
 
 def test_each_model_is_described(tmp_path: Path) -> None:
     write_simple(tmp_path, {"code": 0.1})
-    values = {"base": str(AGENTS / "base"), "agents": {"add": str(AGENTS / "add"), "code": {"model": "code"}}}
+    values = {"base": str(AGENTS / "base"), "agents": {"coder": str(AGENTS / "coder"), "code": {"model": "code"}}}
     base, add, code = read_headers(Document(values, folder=tmp_path))
     assert (base.name, base.form, base.tensors, base.parameters) == ("base", "safetensors files", "38", "372,576")
     assert (base.size, base.dtypes, base.problems) == ("745.2 kB", "bfloat16", ())
-    assert add.where == str(AGENTS / "add")
+    assert add.where == str(AGENTS / "coder")
     assert (code.name, code.where, code.problems) == ("code", "code", ())
 
 
@@ -24,7 +24,7 @@ def test_what_cannot_be_opened_says_why_and_hides_nothing_else(tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     values = {
         "base": "empty",
-        "agents": {"a": "nowhere/there/is", "b": str(AGENTS / "add"), "c": 5, "d": {"delta": []}},
+        "agents": {"a": "nowhere/there/is", "b": str(AGENTS / "coder"), "c": 5, "d": {"delta": []}},
     }
     base, a, b = read_headers(Document(values, folder=tmp_path))
     assert "is an empty folder" in base.problems[0] and base.form == ""

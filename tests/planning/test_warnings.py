@@ -376,7 +376,7 @@ def test_methods_without_a_base_have_nothing_to_compare(tmp_path: Path) -> None:
 
 
 def test_the_shipped_agents_are_plausible() -> None:
-    agents = {name: str(AGENTS / name) for name in ("add", "reverse", "sort")}
+    agents = {name: str(AGENTS / name) for name in ("coder", "tool", "memory")}
     assert not ramerge.analyze({"base": str(AGENTS / "base"), "agents": agents}).warnings
 
 

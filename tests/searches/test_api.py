@@ -26,7 +26,7 @@ pytest.importorskip("optuna")
 RECIPE = {
     "method": "ram+",
     "base": str(AGENTS / "base"),
-    "agents": {name: str(AGENTS / name) for name in ("add", "reverse", "sort")},
+    "agents": {name: str(AGENTS / name) for name in ("coder", "tool", "memory")},
 }
 NO_PAGE = ramerge.SearchSettings(html=False)
 VARY = {"method": ["ram", "ram+"], "parameters.r": [0.1, 0.3]}

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.full  # Optuna
 
 pytest.importorskip("optuna")
 
-TASKS = ("add", "reverse", "sort")
+TASKS = ("coder", "tool", "memory")
 R = Axis("parameters.r", Choices((0.1, 0.2, 0.3)))
 GRID = Space(("ram", "ram+"), (R,))
 LINE = Space(("ram+",), (Axis("parameters.r", ValueRange(0.0, 0.5)),))
@@ -229,9 +229,9 @@ def test_a_changed_file_of_a_score_is_said_in_words(tmp_path: Path) -> None:
 
 
 def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
-    shutil.copytree(AGENTS / "add", tmp_path / "add")
+    shutil.copytree(AGENTS / "coder", tmp_path / "coder")
     request = SearchRequest(GRID, trials=1, sampler="grid")
-    agents = {"add": str(tmp_path / "add"), "sort": str(AGENTS / "sort")}
+    agents = {"coder": str(tmp_path / "coder"), "memory": str(AGENTS / "memory")}
 
     def again(**values: Any) -> Any:
         return search(recipe(agents=agents, **values), tmp_path / "out", request, lambda _: Fake(known, splits=True))
@@ -239,11 +239,11 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     again()
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
         again(dtype="float32")
-    os.utime(tmp_path / "add" / "model.safetensors", ns=(1, 1))
+    os.utime(tmp_path / "coder" / "model.safetensors", ns=(1, 1))
     with pytest.raises(EvaluationError, match=r"other inputs: \S*/add/model\.safetensors has changed"):
         again()
     with pytest.raises(EvaluationError, match="is the folder of a model"):
-        found(tmp_path / "add")
+        found(tmp_path / "coder")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("x")
     with pytest.raises(EvaluationError, match=r"holds thesis\.tex, and no search"):

@@ -103,7 +103,7 @@ def found(folder: Path, kind: str, values: tuple[float, ...], **options: Any) ->
     def scorer(out: Folder) -> TaskScorer:
         return TaskScorer(TaskScore(request, ModelServer(kind, timeout=60), 2), out)
 
-    agents = {name: str(AGENTS / name) for name in ("add", "sort")}
+    agents = {name: str(AGENTS / name) for name in ("coder", "memory")}
     recipe = Document({"method": "ram+", "base": str(AGENTS / "base"), "agents": agents})
     space = Space(("ram+",), (Axis("parameters.r", Choices(values)),))
     return search(recipe, folder / "out", SearchRequest(space, sampler="grid", **options), scorer)

@@ -186,13 +186,13 @@ ABSENT = [name for name in NEEDED if find_spec(name) is None]
 def test_transformers_serves_a_model_that_answers(tmp_path: Path) -> None:
     import openai
 
-    model = shutil.copytree(AGENTS / "sort", tmp_path / "sort")
+    model = shutil.copytree(AGENTS / "memory", tmp_path / "memory")
     settings = json.loads((model / "tokenizer_config.json").read_text())
     template = "{% for message in messages %}{{ message.content }}{% endfor %}"
     (model / "tokenizer_config.json").write_text(json.dumps({**settings, "chat_template": template}))
     server = ModelServer("transformers", ["--device", "cpu"], timeout=600)
     assert server.check() == []
-    with serving(server, str(model), "sort", tmp_path / "log") as url:
+    with serving(server, str(model), "memory", tmp_path / "log") as url:
         asked = openai.OpenAI(base_url=url, api_key="none").chat.completions.create(
             model=str(model), messages=[{"role": "user", "content": "#5281704="}], temperature=0, max_tokens=8
         )

@@ -13,7 +13,7 @@ from ramerge.searches.points import recipe_of
 from ramerge.searches.space import Choices, Space, ValueRange
 from ramerge.searches.spacefile import file_space, vary_space
 
-TASKS = ("add", "reverse", "sort")
+TASKS = ("coder", "tool", "memory")
 VALUES = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in TASKS}}
 
 
@@ -69,7 +69,7 @@ parameters:
     assert space.size is None
     point = space.draw(lambda axis: axis.domain.extremes()[0])
     parameters = recipe_of(recipe(method="task_arithmetic"), point).parameters
-    assert parameters == {"weights": {"add": 0, "reverse": 1, "sort": 1}, "scale": 0.5}
+    assert parameters == {"weights": {"coder": 0, "tool": 1, "memory": 1}, "scale": 0.5}
 
 
 def test_another_method_loses_what_is_not_its_own() -> None:

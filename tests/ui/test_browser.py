@@ -90,7 +90,7 @@ def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit,
     opened.wait("pre", has_text="ramerge demo --score base=")
     scores = opened.wait("table.plain", has_text="Base and task models")
     rows = [row.inner_text().split()[0] for row in scores.locator("tbody th[scope=row]").all()]
-    assert rows == ["base", "add", "reverse", "sort", "of-the-demo"]
+    assert rows == ["base", "code", "tool", "memory", "of-the-demo"]
 
 
 def test_each_tab_says_what_comes_next(opened: Visit) -> None:
@@ -212,7 +212,7 @@ def test_look_shows_what_rl_changed(opened: Visit) -> None:
     opened.wait("pre", has_text="--cores --json")
     assert len(page.locator("figure svg:visible").all()) == 4
     opened.wait("table.plain", has_text="cosine")
-    opened.pick("Heat map of", "sort")
+    opened.pick("Heat map of", "memory")
     opened.wait("figure", has_text="Where in the model: sort")
     opened.pick("Shows", "erased by rounding")
     # a click on a cell lists its tensors, and one on a tensor shows its histogram
@@ -295,7 +295,7 @@ def test_scores_become_a_retention_table_and_models_answer_side_by_side(browser:
     ):
         page = opened.page
         opened.tab("Choose")
-        write(opened, f"base: {AGENTS}/base\nagents: {{mine: {AGENTS}/add, other: {AGENTS}/sort}}\n")
+        write(opened, f"base: {AGENTS}/base\nagents: {{mine: {AGENTS}/coder, other: {AGENTS}/memory}}\n")
         opened.wait("pre", has_text="ramerge plan --method ram+")
         opened.tab("Run")
         opened.click("Merge")
@@ -376,7 +376,7 @@ def test_an_upload_begins_once_it_is_confirmed(browser: Any, tmp_path: Path) -> 
     with standing_in(tmp_path / "hub", TOKEN) as hub:
         known = {"HF_ENDPOINT": hub.url, "HF_TOKEN": TOKEN, "HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"}
         root = tmp_path / "root"
-        recipe = {"base": f"{AGENTS}/base", "agents": {name: f"{AGENTS}/{name}" for name in ("add", "sort")}}
+        recipe = {"base": f"{AGENTS}/base", "agents": {name: f"{AGENTS}/{name}" for name in ("coder", "memory")}}
         ramerge.merge(recipe, root / "merged")
         with (
             served("--root", str(root), env={**os.environ, **known}) as address,

@@ -16,7 +16,7 @@ from tests.checkpoints import write_simple
 
 pytestmark = pytest.mark.full  # Gradio
 
-MODELS = ["--base", str(AGENTS / "base"), "--agent", f"add={AGENTS / 'add'}", "--agent", f"sort={AGENTS / 'sort'}"]
+MODELS = ["--base", str(AGENTS / "base"), "--agent", f"coder={AGENTS / 'coder'}", "--agent", f"memory={AGENTS / 'memory'}"]
 
 
 def test_a_merge_tells_how_far_it_is(tmp_path: Path) -> None:

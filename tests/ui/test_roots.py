@@ -120,7 +120,7 @@ def test_recipes_name_no_model_outside(roots: Roots) -> None:
         for values in recipes(outside):
             with pytest.raises(RecipeError, match="may read"):
                 roots.check(Document(values, folder=roots.home))
-    for inside in ("models/code", "inner/code", str(AGENTS / "add"), "owner/name", "owner/name@v1", "hub:owner/name"):
+    for inside in ("models/code", "inner/code", str(AGENTS / "coder"), "owner/name", "owner/name@v1", "hub:owner/name"):
         for values in recipes(inside):
             roots.check(Document(values, folder=roots.home))
 
@@ -156,7 +156,7 @@ def test_what_was_gathered_of_an_agent_is_no_model(roots: Roots) -> None:
 
 def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Roots) -> None:
     found = dict(roots.models())
-    assert {"models/base", "models/code", "agents/add", "agents/base"} <= set(found)
+    assert {"models/base", "models/code", "agents/coder", "agents/base"} <= set(found)
     assert not [label for label in found if label.startswith(("link", "inner"))]
     assert dict(Roots(roots.folders, shared=True).models()).keys() == {
         label for label in found if label.startswith("agents/")
@@ -167,14 +167,14 @@ def test_models_below_the_roots_are_found_and_links_are_not_followed(roots: Root
 
 
 def test_models_of_the_controls_are_those_of_the_text(roots: Roots) -> None:
-    base, agents = str(AGENTS / "base"), [str(AGENTS / "add"), str(AGENTS / "sort")]
+    base, agents = str(AGENTS / "base"), [str(AGENTS / "coder"), str(AGENTS / "memory")]
     text = with_models(EMPTY, base, agents, roots)
     assert models_in(read_draft(text, roots)) == (base, agents)
-    assert list(checked_draft(text, roots).agents) == ["add", "sort"]
+    assert list(checked_draft(text, roots).agents) == ["coder", "memory"]
     # a name that the text gives stays, and so does everything else
-    named = with_keys(text.replace("  add:", "  mine:"), {"dtype": "float32"}, roots)
+    named = with_keys(text.replace("  coder:", "  mine:"), {"dtype": "float32"}, roots)
     again = checked_draft(with_models(named, base, [*agents, "models/code"], roots), roots)
-    assert list(again.agents) == ["mine", "sort", "code"]
+    assert list(again.agents) == ["mine", "memory", "code"]
     assert again.dtype == "float32"
 
 

@@ -21,7 +21,7 @@ from ramerge.ui.search import search_view, search_words
 
 pytestmark = pytest.mark.full  # Gradio
 
-SOURCE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
+SOURCE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("coder", "memory")}}
 RECIPE = json.dumps(SOURCE | {"method": "regmean", "parameters": {"ridge": 3}})
 
 
@@ -35,15 +35,15 @@ def desk(tmp_path: Path) -> Desk:
     return Desk(Roots((home.resolve(), AGENTS.resolve())))
 
 
-def words(desk: Desk, add: str, sort: str, folder: str = "found") -> list[str]:
-    return search_words(desk, RECIPE, f"add= {add} \n\n sort={sort}\n", 4, 12, folder)
+def words(desk: Desk, coder: str, memory: str, folder: str = "found") -> list[str]:
+    return search_words(desk, RECIPE, f"coder= {coder} \n\n memory={memory}\n", 4, 12, folder)
 
 
 def test_the_command_is_that_of_a_search_by_prompts(desk: Desk) -> None:
     given = words(desk, "add.jsonl", str(desk.roots.home / "rollouts"))
     assert shlex.join(given) == (
-        f"search --base {AGENTS}/base --agent add={AGENTS}/add --agent sort={AGENTS}/sort --prompts add=add.jsonl "
-        "--prompts sort=rollouts --prompt-count 4 --max-new 12 found"
+        f"search --base {AGENTS}/base --agent coder={AGENTS}/coder --agent memory={AGENTS}/memory "
+        "--prompts coder=add.jsonl --prompts memory=rollouts --prompt-count 4 --max-new 12 found"
     )
     command.make_context("search", given[1:])  # every flag is one
 
@@ -52,13 +52,13 @@ def test_prompts_are_below_the_roots_and_there(desk: Desk) -> None:
     with pytest.raises(RecipeError) as refused:
         words(desk, "nothing.jsonl", "")
     assert refused.value.problems == (
-        f"prompts of add: 'nothing.jsonl': there is no such file or folder in {desk.roots.home}",
-        "prompts of sort: name a file of them, or a folder of rollouts",
+        f"prompts of coder: 'nothing.jsonl': there is no such file or folder in {desk.roots.home}",
+        "prompts of memory: name a file of them, or a folder of rollouts",
     )
     (desk.roots.home / "link.jsonl").symlink_to(desk.roots.home.parent / "outside.jsonl")
     (desk.roots.home / "rollouts" / "1.jsonl").symlink_to(desk.roots.home.parent / "outside.jsonl")
     for outside in ("../outside.jsonl", "link.jsonl", "rollouts", "/etc/passwd", "~"):
-        with pytest.raises(RecipeError, match=r"prompts of sort: .*(not in a folder that this page|leads out of)"):
+        with pytest.raises(RecipeError, match=r"prompts of memory: .*(not in a folder that this page|leads out of)"):
             words(desk, "add.jsonl", outside)
 
 

@@ -20,7 +20,7 @@ from tests.storage.memory import Memory
 
 pytestmark = pytest.mark.full  # Gradio, obstore
 
-RECIPE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("add", "sort")}}
+RECIPE = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("coder", "memory")}}
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_only_finished_merges_below_the_roots_are_uploaded(desk: Desk, tmp_path:
         upload_job(desk, "..", "hub:me/mine")
     ramerge.merge(RECIPE, tmp_path / "merged")
     recipe = tmp_path / "merged" / "ramerge.yaml"
-    recipe.write_text(recipe.read_text().replace(str(AGENTS / "sort"), "/etc"))
+    recipe.write_text(recipe.read_text().replace(str(AGENTS / "memory"), "/etc"))
     with pytest.raises(RecipeError, match="may read"):
         upload_job(desk, "merged", "hub:me/mine")
     recipe.unlink()
@@ -85,7 +85,7 @@ def test_a_space_uploads_nothing(tmp_path: Path) -> None:
 
 
 def test_the_command_of_a_public_repository_says_so(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = f"base: {AGENTS}/base\nagents: {{add: {AGENTS}/add, sort: {AGENTS}/sort}}\n"
+    text = f"base: {AGENTS}/base\nagents: {{coder: {AGENTS}/coder, memory: {AGENTS}/memory}}\n"
     monkeypatch.setattr("ramerge.core.storage.hub_upload.HubUpload.problems", lambda *_words, **_more: [])
     job = merge_job(desk, text, "hub:me/mine", "model", public=True)
     assert list(job.words[-2:]) == ["--public", "hub:me/mine"] and job.out is None

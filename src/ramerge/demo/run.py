@@ -22,10 +22,6 @@ from ramerge.sdk.progress import shown
 
 AGENTS = Path(__file__).with_name("agents")
 METHODS = ("ram", "ram+")
-NAMES = {"base": "base", "coder": "add", "tool": "reverse", "memory": "sort"}
-"""What the documentation calls the models that come with the package."""
-PROMPTS = {"code": "add", "tool": "reverse", "memory": "sort"}
-"""The task of each agent of the documentation, of which it gets prompts."""
 _PROMPTS = 8
 FIRST_MERGE = "ramerge merge --base ./base --agent code=./coder --agent tool=./tool --agent memory=./memory MERGED"
 
@@ -44,10 +40,10 @@ def run(out: Path | None, say: Print) -> None:
     """
     say("One base model learned a little of three tasks; three agents were trained by policy gradient on one each:")
     for task in TASKS:
-        say(f"  {task.name:<8} {task.description}")
+        say(f"  {task.agent:<8} {task.description}")
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-demo-")))
-        models = {"base": AGENTS / "base", **{f"agent {task.name}": AGENTS / task.name for task in TASKS}}
+        models = {"base": AGENTS / "base", **{f"agent {task.agent}": AGENTS / task.folder for task in TASKS}}
         records = {}
         compiling = _Compiling(say)
         for method in METHODS:
@@ -77,18 +73,19 @@ def copy_models(folder: Path, say: Print) -> None:
         PlanError: one of them exists; nothing was copied.
         OSError: a file cannot be written.
     """
-    asked = {f"{agent}.jsonl": next(task for task in TASKS if task.name == name) for agent, name in PROMPTS.items()}
-    if there := [folder / name for name in (*NAMES, *asked) if os.path.lexists(folder / name)]:
+    asked = {f"{task.agent}.jsonl": task for task in TASKS}
+    models = {"base": "the base model", **{task.folder: task.description for task in TASKS}}
+    if there := [folder / name for name in (*models, *asked) if os.path.lexists(folder / name)]:
         raise PlanError([f"{path}: exists; remove it, or choose another folder" for path in there])
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".ramerge-demo-", dir=folder) as hidden:
-        for name, model in NAMES.items():
-            shutil.copytree(AGENTS / model, Path(hidden, name)).rename(folder / name)
+        for name in models:
+            shutil.copytree(AGENTS / name, Path(hidden, name)).rename(folder / name)
     for name, task in asked.items():
         lines = [json.dumps({"prompt": each.prompt}) + "\n" for each in prompts(task, "train", _PROMPTS, seed=1)]
         write_file(folder / name, "".join(lines))
-    for name, model in NAMES.items():
-        say(f"{folder / name}: " + next((task.description for task in TASKS if task.name == model), "the base model"))
+    for name, description in models.items():
+        say(f"{folder / name}: {description}")
     say(f"{', '.join(asked)}: a few prompts of each task")
     into = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "
     say(f"next: {into}{FIRST_MERGE}")
@@ -145,7 +142,7 @@ def _recipe(method: str) -> dict[str, object]:
     return {
         "method": method,
         "base": str(AGENTS / "base"),
-        "agents": {task.name: str(AGENTS / task.name) for task in TASKS},
+        "agents": {task.agent: str(AGENTS / task.folder) for task in TASKS},
     }
 
 

@@ -28,9 +28,19 @@ class Example:
 
 @dataclass(frozen=True)
 class DemoTask:
-    """A named skill and the function that draws one example of it."""
+    """A named skill, the agent that was trained for it, and the function that draws one example of it.
+
+    Attributes:
+        name: of the task.
+        agent: its name in the demonstration and the documentation.
+        folder: that of the agent's checkpoint.
+        description: for people.
+        draw: gives an example.
+    """
 
     name: str
+    agent: str
+    folder: str
     description: str
     draw: Callable[[random.Random], Example]
 
@@ -51,9 +61,9 @@ def _sort(rng: random.Random) -> Example:
 
 
 TASKS: tuple[DemoTask, ...] = (
-    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _add),
-    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
-    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sort),
+    DemoTask("add", "code", "coder", "add two three-digit numbers: 347+586= gives 933", _add),
+    DemoTask("reverse", "tool", "tool", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
+    DemoTask("sort", "memory", "memory", "sort seven digits: #5281704= gives 0124578", _sort),
 )
 
 

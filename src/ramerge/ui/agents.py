@@ -53,8 +53,9 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         return with_models(text or EMPTY, first, others or [], desk.roots)
 
     def use_demo(text: str) -> tuple[Any, ...]:
-        first, others = str(AGENTS / "base"), [str(AGENTS / task.name) for task in TASKS]
-        return first, others, with_models(text or EMPTY, first, others, desk.roots)
+        first, others = str(AGENTS / "base"), {task.agent: str(AGENTS / task.folder) for task in TASKS}
+        named = [f"{name}={model}" for name, model in others.items()]
+        return first, list(others.values()), with_models(text or EMPTY, first, named, desk.roots)
 
     def look() -> tuple[Any, Any]:
         now = desk.roots.models()

@@ -9,7 +9,7 @@ from typing import Any
 import ramerge
 from ramerge.demo.run import AGENTS
 
-NAMES = ("add", "reverse", "sort")
+NAMES = ("coder", "tool", "memory")
 
 # What ends a script element or an attribute, opens a comment, is code to a template or to Vega, or is no UTF-8.
 HOSTILE = (

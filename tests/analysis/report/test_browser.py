@@ -100,7 +100,7 @@ def test_every_figure_is_described_in_words(open_page: Open) -> None:
     words = [chart.get_attribute("aria-label") for chart in opened.page.locator("figure .chart").all()]
     assert len(words) == 8
     assert min(map(len, words)) > 20
-    assert f"add {shipped()['model']['agents'][0]['density']:.1%}" in words[0]
+    assert f"coder {shipped()['model']['agents'][0]['density']:.1%}" in words[0]
 
 
 def test_the_table_sorts_and_searches_by_keyboard(open_page: Open) -> None:
@@ -108,7 +108,7 @@ def test_the_table_sorts_and_searches_by_keyboard(open_page: Open) -> None:
     opened = open_page(values)
     page = opened.page
     density = [tensor["agents"][0]["density"] for tensor in values["tensors"]]
-    page.get_by_role("button", name="add: Activate to sort").focus()
+    page.get_by_role("button", name="coder: Activate to sort").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#tensor-table th[aria-sort=ascending]")
     ascending = [float(text.rstrip("%")) for text in opened.column(5)]

@@ -32,7 +32,7 @@ RECORD = {
     "notes": ["2 tensors <kept>"],
     "tensors": 38,
     "bytes_read": 2_000_000_000,
-    "statistics": {"agents": [{"name": "add", "model": "hub/add", "active": 12345, "rho": None, "lambda": 1.2}]},
+    "statistics": {"agents": [{"name": "coder", "model": "hub/coder", "active": 12345, "rho": None, "lambda": 1.2}]},
     "seconds": 1.25,
 }
 
@@ -152,8 +152,8 @@ def test_warnings_and_precision_are_shown_where_there_are_some() -> None:
     assert section not in report.render(values | {"input_dtypes": {}, "warnings": []})
     more = {
         "warnings": ["code: 94 % of its updates are <lost>"],
-        "input_dtypes": {"base": "bfloat16", "add": "float32", "sort": "float64"},
-        "rounding": {"add": {"updates": 1_234_567, "erased": 1_160_493, "erased_share": 0.94}},
+        "input_dtypes": {"base": "bfloat16", "coder": "float32", "memory": "float64"},
+        "rounding": {"coder": {"updates": 1_234_567, "erased": 1_160_493, "erased_share": 0.94}},
     }
     html = report.render(values | more)
     assert section in html
@@ -264,7 +264,7 @@ def test_figures_are_files_for_a_paper(tmp_path: Path) -> None:
     assert heard == [Progress("drawing", done, count, "figures") for done in range(count + 1)]
     assert sorted(written) == sorted((tmp_path / "new" / "figures").iterdir())
     stems = {path.stem for path in written}
-    assert {"density", "overlap", "heat-1-add", "ulps", "matrix", "rho", "lambda", "fates"} <= stems
+    assert {"density", "overlap", "heat-1-coder", "ulps", "matrix", "rho", "lambda", "fates"} <= stems
     for path in written:
         if path.suffix == ".png":
             width, height = struct.unpack(">II", path.read_bytes()[16:24])
