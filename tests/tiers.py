@@ -10,9 +10,16 @@ import pytest
 from hypothesis import settings
 
 
-def some(values: Iterable[Any], *, fast: Collection[Any]) -> list[Any]:
-    """All values, of which those that are not in `fast` belong to the full tier. Tuples are several parameters."""
-    return [pytest.param(*_tuple(value), marks=[] if value in fast else pytest.mark.full) for value in values]
+def some(values: Iterable[Any], *, fast: Collection[Any] = (), full: Collection[Any] | None = None) -> list[Any]:
+    """All values: those in `fast`; those of the full tier, by default the others; the rest is thorough.
+
+    Tuples are several parameters.
+    """
+    marks = [
+        [] if value in fast else [pytest.mark.full, *([] if full is None or value in full else [pytest.mark.thorough])]
+        for value in (values := list(values))
+    ]
+    return [pytest.param(*_tuple(value), marks=each) for value, each in zip(values, marks, strict=True)]
 
 
 def at_most(examples: int) -> int:

@@ -253,7 +253,10 @@ def test_situations_are_advised_as_the_lab_says(analysis: ramerge.Analysis) -> N
 
 
 def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
-    inputs = {"base": str(AGENTS / "base"), "agents": {task: str(AGENTS / task) for task in ("coder", "tool", "memory")}}
+    inputs = {
+        "base": str(AGENTS / "base"),
+        "agents": {task: str(AGENTS / task) for task in ("coder", "tool", "memory")},
+    }
     found = ramerge.recommend(inputs)
     record = ramerge.merge(inputs | {"method": "auto"}, tmp_path / "auto")
     assert (

@@ -25,6 +25,7 @@ from ramerge.calibration import layout  # noqa: E402
 from ramerge.calibration.exchanges import Exchange, read_exchanges  # noqa: E402
 from ramerge.calibration.live import quiet  # noqa: E402
 from tests.commands import ramerge as command  # noqa: E402
+from tests.tiers import some  # noqa: E402
 
 WORDS = ("<unk>", "<s>", "</s>", "user", "assistant", *(f"w{place}" for place in range(8)))
 IDS = {word: place for place, word in enumerate(WORDS)}
@@ -252,7 +253,7 @@ def test_damaged_weights_are_named(model: Path, tasks: Path, tmp_path: Path) -> 
     assert not (tmp_path / "out/a").exists()
 
 
-@pytest.mark.parametrize("folder", ["a", "a/importance"])
+@pytest.mark.parametrize("folder", some(["a", "a/importance"], full=["a"]))
 def test_from_the_command_line_to_a_merge(folder: str, model: Path, tasks: Path, tmp_path: Path) -> None:
     agent = llama(tmp_path / "agent")
     base = load_file(model / "model.safetensors")

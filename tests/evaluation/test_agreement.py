@@ -174,7 +174,11 @@ def test_bad_folders(place: Path, data: dict[str, str], problem: str) -> None:
 def test_in_process_it_is_the_agreement_of_the_function(place: Path) -> None:
     prompts = place / "sort.jsonl"
     prompts.write_text("".join(json.dumps({"prompt": f"sort {text}="}) + "\n" for text in ("312", "21", "5432", "14")))
-    recipe = {"base": str(AGENTS / "base"), "agents": {"memory": str(AGENTS / "memory")}, "prompts": {"memory": str(prompts)}}
+    recipe = {
+        "base": str(AGENTS / "base"),
+        "agents": {"memory": str(AGENTS / "memory")},
+        "prompts": {"memory": str(prompts)},
+    }
     settings = ramerge.CalibrationSettings(gather="replies", hold_out=True, max_new=8, device="cpu")
     ramerge.calibrate(recipe, "c", settings=settings)
     expected = ramerge.agreement(AGENTS / "base", AGENTS / "coder", "c", settings=settings)["memory"]

@@ -17,6 +17,7 @@ import ramerge
 from tests import reference
 from tests.formats.tiny_models import CLASSES, build, made, text_class
 from tests.reference import Stored
+from tests.tiers import some
 
 pytestmark = [
     pytest.mark.full,  # torch, transformers
@@ -117,7 +118,7 @@ def check(folder: Path, base: Any, agents: list[State]) -> None:
     assert torch.equal(*logits)
 
 
-@pytest.mark.parametrize("kind", kinds(TEXT, VISION, WITHOUT_TEXT))
+@pytest.mark.parametrize("kind", some(kinds(TEXT, VISION, WITHOUT_TEXT), full=kinds(TEXT, VISION, WITHOUT_TEXT)[::3]))
 def test_agents_of_the_same_class(kind: str, tmp_path: Path) -> None:
     base = build(kind)
     base.save_pretrained(tmp_path / "base")
@@ -132,7 +133,7 @@ def test_agents_of_the_same_class(kind: str, tmp_path: Path) -> None:
     check(tmp_path, base, agents)
 
 
-@pytest.mark.parametrize("kind", kinds(VISION))
+@pytest.mark.parametrize("kind", some(kinds(VISION), full=kinds(VISION)[::2]))
 def test_text_agents_of_a_larger_model(kind: str, tmp_path: Path) -> None:
     base = build(kind)
     base.save_pretrained(tmp_path / "base")

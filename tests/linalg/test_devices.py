@@ -79,7 +79,12 @@ def _refuse(text: str) -> None:
 
 @pytest.mark.needs("torch")
 @pytest.mark.parametrize(
-    ("method", "shape"), some([(m, s) for m in SPECTRAL for s in LARGE], fast=[("tsvm", LARGE[0]), ("swudi", LARGE[1])])
+    ("method", "shape"),
+    some(
+        [(m, s) for m in SPECTRAL for s in LARGE],
+        fast=[("tsvm", LARGE[0]), ("swudi", LARGE[1])],
+        full=[(m, LARGE[place % 3]) for place, m in enumerate(SPECTRAL)],
+    ),
 )
 def test_vectors_refined_from_float32_are_those_of_float64(method, shape, monkeypatch):
     device, refined = devices._Device(TORCH_CPU), []

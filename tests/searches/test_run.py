@@ -240,7 +240,7 @@ def test_other_recipes_inputs_and_folders_are_refused(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match="another recipe: dtype: it was null"):
         again(dtype="float32")
     os.utime(tmp_path / "coder" / "model.safetensors", ns=(1, 1))
-    with pytest.raises(EvaluationError, match=r"other inputs: \S*/add/model\.safetensors has changed"):
+    with pytest.raises(EvaluationError, match=r"other inputs: \S*/coder/model\.safetensors has changed"):
         again()
     with pytest.raises(EvaluationError, match="is the folder of a model"):
         found(tmp_path / "coder")

@@ -62,7 +62,7 @@ def test_a_parameter_that_another_value_switches_off_does_not_vary(tmp_path: Pat
 def test_agents_weights_and_ranges(tmp_path: Path) -> None:
     text = """
 parameters:
-  weights: {add: {from: 0, to: 1, step: 0.5}, reverse: 1, sort: [1, 2]}
+  weights: {coder: {from: 0, to: 1, step: 0.5}, tool: 1, memory: [1, 2]}
   scale: {from: 0.5, to: 1.5}
 """
     space = spanned(tmp_path, text, method="task_arithmetic")

@@ -16,7 +16,14 @@ from tests.checkpoints import write_simple
 
 pytestmark = pytest.mark.full  # Gradio
 
-MODELS = ["--base", str(AGENTS / "base"), "--agent", f"coder={AGENTS / 'coder'}", "--agent", f"memory={AGENTS / 'memory'}"]
+MODELS = [
+    "--base",
+    str(AGENTS / "base"),
+    "--agent",
+    f"coder={AGENTS / 'coder'}",
+    "--agent",
+    f"memory={AGENTS / 'memory'}",
+]
 
 
 def test_a_merge_tells_how_far_it_is(tmp_path: Path) -> None:
