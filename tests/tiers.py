@@ -15,11 +15,13 @@ def some(values: Iterable[Any], *, fast: Collection[Any] = (), full: Collection[
 
     Tuples are several parameters.
     """
-    marks = [
-        [] if value in fast else [pytest.mark.full, *([] if full is None or value in full else [pytest.mark.thorough])]
-        for value in (values := list(values))
-    ]
-    return [pytest.param(*_tuple(value), marks=each) for value, each in zip(values, marks, strict=True)]
+    found = []
+    for value in values:
+        tier = [] if value in fast else [pytest.mark.full]
+        if full is not None and value not in (*fast, *full):
+            tier.append(pytest.mark.thorough)
+        found.append(pytest.param(*_tuple(value), marks=tier))
+    return found
 
 
 def at_most(examples: int) -> int:

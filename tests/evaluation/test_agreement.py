@@ -189,5 +189,5 @@ def test_in_process_it_is_the_agreement_of_the_function(place: Path) -> None:
     log = read_eval_log(list_eval_logs("logs", recursive=True)[0].name)
     assert log.results is not None
     nll = next(score.metrics for score in log.results.scores if "nll" in str(score.metrics))
-    assert nll["sort/nll"].value == pytest.approx(expected.nll, abs=1e-5)
+    assert nll["memory/nll"].value == pytest.approx(expected.nll, abs=1e-5)
     assert len(log.samples or []) == expected.prompts == 2

@@ -28,21 +28,21 @@ class Example:
 
 @dataclass(frozen=True)
 class DemoTask:
-    """A named skill, the agent that was trained for it, and the function that draws one example of it.
+    """A named skill, the function that draws one example of it, and the agent that was trained for it.
 
     Attributes:
         name: of the task.
-        agent: its name in the demonstration and the documentation.
-        folder: that of the agent's checkpoint.
         description: for people.
         draw: gives an example.
+        agent: name in the demonstration and the documentation; empty if none comes with the package.
+        folder: that of the agent's checkpoint.
     """
 
     name: str
-    agent: str
-    folder: str
     description: str
     draw: Callable[[random.Random], Example]
+    agent: str = ""
+    folder: str = ""
 
 
 def _add(rng: random.Random) -> Example:
@@ -61,9 +61,9 @@ def _sort(rng: random.Random) -> Example:
 
 
 TASKS: tuple[DemoTask, ...] = (
-    DemoTask("add", "code", "coder", "add two three-digit numbers: 347+586= gives 933", _add),
-    DemoTask("reverse", "tool", "tool", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
-    DemoTask("sort", "memory", "memory", "sort seven digits: #5281704= gives 0124578", _sort),
+    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _add, "code", "coder"),
+    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse, "tool", "tool"),
+    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sort, "memory", "memory"),
 )
 
 
