@@ -55,3 +55,27 @@ def test_docstrings_of_packages_name_their_modules(package: Path) -> None:
 
 def test_the_page_is_short() -> None:
     assert len(PAGE.split()) <= 1500
+
+
+def test_kinds_of_places_are_told_apart_in_few_lines() -> None:
+    """All others ask a location for what they want to know (`core/tensors/access.py`, `core/output/build.py`)."""
+    kinds = {"Location", "OutputTarget", "Path", "PurePath", "Remote", "RemoteOutputDir", "RemoteStagingDir"}
+    kinds |= {"BucketUpload", "HubUpload", "LocalAccess", "OutputDir", "RemoteAccess", "StagingDir", "UploadTarget"}
+    found = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if kinds & _kinds_asked_for(node)
+    ]
+    assert len(found) <= 12, found
+
+
+def _kinds_asked_for(node: ast.AST) -> set[str]:
+    """The names of the classes that an expression or a pattern tests for."""
+    asked: list[ast.AST] = []
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+        asked = node.args[1:]
+    elif isinstance(node, ast.MatchClass):
+        asked = [node.cls]
+    names = [each for part in asked for each in ast.walk(part)]
+    return {str(getattr(each, "id", None) or getattr(each, "attr", None)) for each in names}

@@ -13,7 +13,7 @@ from ramerge import CheckpointError
 from ramerge.deltas.trainers.link import Link
 from ramerge.sdk.files import leads_outside, linked_out
 from ramerge.sdk.formats import Opening, safetensors
-from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.storage import Location, here
 from ramerge.sdk.tensors import Checkpoint
 
 _MOST_LINKS = 10_000
@@ -63,10 +63,10 @@ class TrainerLayout:
         """The folder with a delta: this one, or the newest version in it, unless it also holds a model."""
         if (name := self.inside(folder)) is not None:
             return folder / name
-        if isinstance(folder, Remote) or safetensors.find(folder):
+        if (parent := here(folder)) is None or safetensors.find(parent):
             return None
         try:
-            versions = self.versions(folder)
+            versions = self.versions(parent)
         except CheckpointError:  # `links` says so
             return folder
         newest = versions[max(versions)] if versions else None
