@@ -61,21 +61,20 @@ def test_kinds_of_places_are_told_apart_in_few_lines() -> None:
     """All others ask a location for what they want to know (`core/tensors/access.py`, `core/output/build.py`)."""
     kinds = {"Location", "OutputTarget", "Path", "PurePath", "Remote", "RemoteOutputDir", "RemoteStagingDir"}
     kinds |= {"BucketUpload", "HubUpload", "LocalAccess", "OutputDir", "RemoteAccess", "StagingDir", "UploadTarget"}
-    found = [
+    lines = [
         f"{path.relative_to(SOURCE)}:{node.lineno}"
         for path in SOURCE.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if kinds & _kinds_asked_for(node)
+        if isinstance(node, ast.Call | ast.MatchClass) and kinds & _classes_tested_for(node)
     ]
-    assert len(found) <= 12, found
+    assert len(lines) <= 12, lines
 
 
-def _kinds_asked_for(node: ast.AST) -> set[str]:
-    """The names of the classes that an expression or a pattern tests for."""
-    asked: list[ast.AST] = []
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
-        asked = node.args[1:]
-    elif isinstance(node, ast.MatchClass):
-        asked = [node.cls]
-    names = [each for part in asked for each in ast.walk(part)]
-    return {str(getattr(each, "id", None) or getattr(each, "attr", None)) for each in names}
+def _classes_tested_for(node: ast.Call | ast.MatchClass) -> set[str]:
+    """The names of the classes in a call of `isinstance`, or in a pattern."""
+    if isinstance(node, ast.MatchClass):
+        classes: list[ast.expr] = [node.cls]
+    else:
+        classes = node.args[1:] if getattr(node.func, "id", "") in ("isinstance", "issubclass") else []
+    names = [part for each in classes for part in ast.walk(each)]
+    return {getattr(name, "id", getattr(name, "attr", "")) for name in names}

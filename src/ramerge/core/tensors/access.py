@@ -61,7 +61,7 @@ class Access(Protocol):
     """Access to the file or folder of a path."""
 
     def version(self) -> Identity:
-        """What distinguishes a file's content from any other.
+        """The identity of a file, without a sample.
 
         Raises:
             CheckpointError: it cannot be opened.
