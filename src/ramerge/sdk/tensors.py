@@ -15,7 +15,7 @@ from ramerge.core.foundation.dtypes import (
     itemsize,
     widest,
 )
-from ramerge.core.tensors.access import Identity
+from ramerge.core.tensors.access import Identity, access
 from ramerge.core.tensors.arena import Arena, room
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, head_of, tied_embedding
@@ -48,6 +48,7 @@ __all__ = [
     "Stored",
     "Tensor",
     "Wanted",
+    "access",
     "check_unchanged",
     "full_dtype",
     "full_name",

@@ -13,9 +13,9 @@ from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.core.foundation.jsontext import JsonLimits, read
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, is_far
-from ramerge.core.tensors.access import Identity
+from ramerge.core.tensors.access import Identity, access
 from ramerge.core.tensors.identity import identify
-from ramerge.core.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
+from ramerge.core.tensors.paths import climbs_out, is_too_long, linked_out
 from ramerge.core.tensors.tensor import Tensor
 
 UNGATHERED = (
@@ -193,7 +193,7 @@ def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow
     ]
     if not allow_outside_links:
         problems += [
-            linked_out(folder / name) for name in (*files, "config.json") if leads_outside(folder / name, folder)
+            linked_out(folder / name) for name in (*files, "config.json") if access(folder / name).leads_outside(folder)
         ]
     if problems:
         raise CheckpointError(problems)

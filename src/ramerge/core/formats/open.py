@@ -16,7 +16,7 @@ from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.paths import common_folder, leads_outside, linked_out
+from ramerge.core.tensors.paths import common_folder, linked_out
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
@@ -131,7 +131,7 @@ def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
     named, place = here(directory), here(found)
     if named is None or place is None or allowed:
         return
-    if leads_outside(place, common_folder(named, place)):
+    if access(place).leads_outside(common_folder(named, place)):
         raise CheckpointError(linked_out(found))
 
 

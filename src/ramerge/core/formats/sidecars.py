@@ -20,7 +20,7 @@ from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, relative
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.embeddings import set_vocabulary, untie
-from ramerge.core.tensors.paths import leads_outside, linked_out
+from ramerge.core.tensors.paths import linked_out
 
 # Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
 _WEIGHTS = (
@@ -131,7 +131,8 @@ def companion_files(
         chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
     for folder in tokenizer_from or base[1:]:
         chosen |= {name: path for name, path in _Sorted.of(folder).kept.items() if _is_tokenizer(name)}
-    outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in (*base, *tokenizer_from))]
+    roots = (*base, *tokenizer_from)
+    outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
     if outside and not allow_outside_links:
         raise CheckpointError(map(linked_out, outside))
     return chosen

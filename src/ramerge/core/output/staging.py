@@ -248,18 +248,13 @@ class OutputDir:
 
         Args:
             inputs: files and folders that are read.
-            size: bytes that are on the disk of this machine at a time (`bytes_at_once`).
+            size: bytes that are on the disk of this machine at a time. An old output is removed only after that.
             overwrite: whether what is there would be replaced.
         """
         return problems_of(self._out, inputs, size, overwrite=overwrite)
 
     def bytes_at_once(self, size: int, largest: int) -> int:
-        """Bytes on the disk of this machine at a time.
-
-        Args:
-            size: bytes of all files.
-            largest: bytes of the largest file, of all points together.
-        """
+        """Bytes on the disk of this machine at a time, of `size` in all files, and `largest` in one (of all points)."""
         return size
 
     def free_bytes(self) -> int:
@@ -267,11 +262,7 @@ class OutputDir:
         return free_bytes(self._out)
 
     def is_left_complete(self) -> bool:
-        """Whether the run that put OUT in place was killed before it removed the hidden folder.
-
-        Raises:
-            OSError, ValueError: nothing is left, or nothing is at OUT.
-        """
+        """Whether the run that put OUT in place was killed before it removed the hidden folder, if one is there."""
         return int(self._lock_file.read_bytes()) == self._out.lstat().st_ino
 
     # --- the beginning ------------------------------------------------------------------------------------------------

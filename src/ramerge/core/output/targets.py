@@ -91,14 +91,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
 
 
 def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
-    """All problems with an output folder at `out`.
-
-    Args:
-        out: the output folder.
-        inputs: files and folders that are read.
-        size: bytes that will be written. An old output is removed only after that.
-        overwrite: whether an existing folder would be replaced.
-    """
+    """All problems with an output folder at `out`, with the arguments of `OutputDir.problems`."""
     text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
     ancestor = _ancestor(out)

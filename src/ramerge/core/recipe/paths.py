@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,14 +20,13 @@ class ModelPart(NamedTuple):
 
 def parts_of(model: str, folder: Path) -> list[ModelPart]:
     """A model and the adapters added to it; relative paths start at `folder`."""
-    try:
+    with suppress(ValueError, RuntimeError, OSError):
         path = folder / Path(model).expanduser()
         if path.exists():
             return [ModelPart(model, path)]
-    except (ValueError, RuntimeError, OSError):
-        return [ModelPart(model)]
-    names = model.split("+")
-    return [part for name in names for part in parts_of(name, folder)] if names[1:] else [ModelPart(model)]
+        if "+" in model:
+            return [part for name in model.split("+") for part in parts_of(name, folder)]
+    return [ModelPart(model)]
 
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:

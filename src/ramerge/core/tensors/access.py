@@ -76,11 +76,8 @@ class Access(Protocol):
     def is_readable(self) -> bool:
         """Whether this process may read it."""
 
-    def target(self) -> Location:
-        """Where links lead."""
-
     def leads_outside(self, folder: Location) -> bool:
-        """Whether links lead out of a folder."""
+        """Whether a link in a folder leads to a file outside of it."""
 
     def absence(self) -> str:
         """The message about a folder that is not there."""
@@ -117,15 +114,15 @@ class LocalAccess:
     def is_readable(self) -> bool:
         return os.access(self.path, os.R_OK | os.X_OK if self.path.is_dir() else os.R_OK)
 
-    def target(self) -> Path:
-        """Links that form a circle are their own target."""
-        return Path(os.path.realpath(self.path))
-
     def leads_outside(self, folder: Location) -> bool:
-        """No file of this machine is inside of a remote folder."""
+        """No file of this machine is inside of a remote folder.
+
+        The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
+        These count as inside.
+        """
         if (inside := here(folder)) is None:
             return True
-        resolved, home = self.target(), Path(os.path.realpath(inside))
+        resolved, home = Path(os.path.realpath(self.path)), Path(os.path.realpath(inside))
         caches = (place.parent.parent / "blobs" for place in (home, *home.parents) if place.parent.name == "snapshots")
         return not any(map(resolved.is_relative_to, (home, *caches)))
 
@@ -160,9 +157,6 @@ class RemoteAccess:
 
     def is_readable(self) -> bool:
         return True
-
-    def target(self) -> Remote:
-        return self.path
 
     def leads_outside(self, folder: Location) -> bool:
         return False

@@ -6,7 +6,6 @@ import os
 from pathlib import Path, PurePosixPath
 
 from ramerge.core.storage.location import Location
-from ramerge.core.tensors.access import access
 
 
 def climbs_out(name: str) -> bool:
@@ -21,21 +20,12 @@ def is_too_long(name: str) -> bool:
 
 
 def linked_out(path: Location) -> str:
-    """The message about a link that `leads_outside`."""
+    """The message about a link that leads out of its folder."""
     return (
-        f"{path}: links to {access(path).target()}, outside the checkpoint; if you trust it, set "
+        f"{path}: links to {os.path.realpath(str(path))}, outside the checkpoint; if you trust it, set "
         "allow.outside_links: true in the recipe (--set allow.outside_links=true), or give convert, delta and apply "
         "the option --allow-outside-links"
     )
-
-
-def leads_outside(path: Location, directory: Location) -> bool:
-    """Whether a link in `directory` points to a file outside of it.
-
-    The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
-    These count as inside. Remote places have no links, and no file of this machine is inside of a folder there.
-    """
-    return access(path).leads_outside(directory)
 
 
 def common_folder(*paths: Path) -> Path:
