@@ -270,7 +270,8 @@ class OutputDir:
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
         """The folder to build in. First repairs what a killed run left."""
         self._policy = policy
-        self._make()
+        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._out.parent.mkdir(parents=True, exist_ok=True)
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
         if self._put_back():
@@ -289,7 +290,10 @@ class OutputDir:
         if policy is not None and not self._continues:
             policy.begin(self.work, self._built[1])
         kept = policy.files.keys() - self._arrived if policy is not None and self._continues else ()
-        self._remove_all_but(kept)
+        for folder, _folders, files in os.walk(self._new):
+            for path in (Path(folder, name) for name in files):
+                if path.relative_to(self._new).as_posix() not in kept:
+                    path.unlink()
         self._staging = self._open_staging(kept)
         return self._staging
 
@@ -322,12 +326,6 @@ class OutputDir:
 
     def _open_staging(self, kept: Collection[str]) -> StagingDir:
         return StagingDir(self._new, kept)
-
-    def _remove_all_but(self, kept: Collection[str]) -> None:
-        for folder, _folders, files in os.walk(self._new):
-            for path in (Path(folder, name) for name in files):
-                if path.relative_to(self._new).as_posix() not in kept:
-                    path.unlink()
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if _at(self._out) is None:
@@ -404,7 +402,10 @@ class OutputDir:
                 )
             finally:
                 os.close(self._lock)
-        self._unmake()
+        with suppress(OSError):
+            if _at(self._out) is None:
+                for folder in self._made:
+                    folder.rmdir()
 
     def discard(self) -> list[str]:
         """Do what every run does before it begins, and say what was there."""
@@ -423,16 +424,6 @@ class OutputDir:
         return [*found, f"{self.work}: removed"] if left or not back else found
 
     # --- what is on the disk ------------------------------------------------------------------------------------------
-
-    def _make(self) -> None:
-        self._made = [folder for folder in self._out.parents if not folder.exists()]
-        self._out.parent.mkdir(parents=True, exist_ok=True)
-
-    def _unmake(self) -> None:
-        with suppress(OSError):
-            if _at(self._out) is None:
-                for folder in self._made:
-                    folder.rmdir()
 
     def _settle(self) -> bool:
         """Put back, and remove what is not kept. Return whether an old output was moved back."""

@@ -172,16 +172,13 @@ def _from_hub(text: str, path: Path) -> FoundModel:
     if cached is not None and all((cached / key).is_file() for key in files):
         return FoundModel(text, cached, name, revision or commit)
     if find_spec("obstore") is None:
-        _announce(text, sum(version.nbytes for version in files.values()))
+        from rich.filesize import decimal
+
+        size = decimal(sum(version.nbytes for version in files.values()))
+        note = f"{text}: downloads {size} into the hub's cache; without a download, by range: {install('remote')}"
+        warnings.warn(note, DownloadNote, stacklevel=1)
         return FoundModel(text, _downloaded(name, commit), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
-
-
-def _announce(text: str, size: int) -> None:
-    from rich.filesize import decimal
-
-    note = f"{text}: downloads {decimal(size)} into the hub's cache; without a download, by range: {install('remote')}"
-    warnings.warn(note, DownloadNote, stacklevel=2)
 
 
 def on_this_machine(model: FoundModel) -> Path:
