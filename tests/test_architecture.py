@@ -55,3 +55,26 @@ def test_docstrings_of_packages_name_their_modules(package: Path) -> None:
 
 def test_the_page_is_short() -> None:
     assert len(PAGE.split()) <= 1500
+
+
+def test_kinds_of_places_are_told_apart_in_few_lines() -> None:
+    """All others ask a location for what they want to know (`core/tensors/access.py`, `core/output/build.py`)."""
+    kinds = {"Location", "OutputTarget", "Path", "PurePath", "Remote", "RemoteOutputDir", "RemoteStagingDir"}
+    kinds |= {"BucketUpload", "HubUpload", "LocalAccess", "OutputDir", "RemoteAccess", "StagingDir", "UploadTarget"}
+    lines = [
+        f"{path.relative_to(SOURCE)}:{node.lineno}"
+        for path in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call | ast.MatchClass) and kinds & _classes_tested_for(node)
+    ]
+    assert len(lines) <= 12, lines
+
+
+def _classes_tested_for(node: ast.Call | ast.MatchClass) -> set[str]:
+    """The names of the classes in a call of `isinstance`, or in a pattern."""
+    if isinstance(node, ast.MatchClass):
+        classes: list[ast.expr] = [node.cls]
+    else:
+        classes = node.args[1:] if getattr(node.func, "id", "") in ("isinstance", "issubclass") else []
+    names = [part for each in classes for part in ast.walk(each)]
+    return {getattr(name, "id", getattr(name, "attr", "")) for name in names}

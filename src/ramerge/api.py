@@ -20,8 +20,8 @@ from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.foundation.progress import Listener, silence
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
-from ramerge.core.output.build import discard, tidy
-from ramerge.core.output.targets import OutputTarget, output_target, problems_of
+from ramerge.core.output.build import discard, output_dir, tidy
+from ramerge.core.output.targets import OutputTarget, output_target
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.explain import explain, forecast, values_of
 from ramerge.core.planning.inputs import missing_folders, tensors_of_base
@@ -284,7 +284,9 @@ def _refuse_existing(out: str | Path | None, options: Options) -> None:
         PlanError: all problems are listed.
     """
     place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
-    if isinstance(place, Path) and (problems := problems_of(place, [], 0, overwrite=options.overwrite)):
+    if place is None or (output := output_dir(place)).sends:
+        return
+    if problems := output.problems([], 0, overwrite=options.overwrite):
         raise PlanError(problems)
 
 
@@ -555,7 +557,7 @@ def clean(out: str | Path, *, staging_dir: str | Path | None = None) -> list[str
         []
     """
     folder = output_target(out, staging_dir)
-    if isinstance(folder, Path) and not folder.name:
+    if not folder.name:
         raise RecipeError(
             f"{os.fspath(out)!r}: cannot be an output folder; name the folder that the stopped runs wrote"
         )

@@ -295,7 +295,7 @@ def test_a_claim_that_is_given_up_is_waited_for(tmp_path: Path) -> None:
     out, source = Place(tmp_path / "stage"), recipe(tmp_path, write_simple(tmp_path), shard_size="5GB")
     obstore.put(out.store, CLAIM, b"another")
     given_up = threading.Timer(0.5, partial(obstore.delete, out.store, [CLAIM]))
-    out.begin = lambda **_: given_up.start() or {}  # type: ignore[method-assign]
+    out.begin = lambda run, **_: given_up.start() or run.begin({})  # type: ignore[method-assign]
     execute(planned(source, out), ThreadExecutor(2))
     execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
     assert as_written_here(out.files()) == weights(tmp_path / "here")
@@ -362,6 +362,27 @@ def test_a_store_without_conditions_is_named(tmp_path: Path) -> None:
         execute(planned(source, out), ThreadExecutor(2))
     execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
     assert as_written_here(out.files()) == weights(tmp_path / "here")
+
+
+def test_a_merge_into_a_store_without_conditions_is_resumed_by_another_process(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    source, store = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), LocalStore(str(tmp_path / "store"))
+
+    def fails(_name: str) -> None:
+        raise SendError("s3://memory/model: the server says no")
+
+    with pytest.warns(OutputWarning, match="ignores conditions"):
+        execute(planned(source, Place(tmp_path / "stage", store)), ThreadExecutor(2))
+    with (
+        pytest.warns(OutputWarning, match="ignores conditions"),
+        pytest.raises(ramerge.OutputError, match="of the work is kept"),
+    ):
+        execute(planned(source, Place(tmp_path / "stage", store, fails), overwrite=True), ThreadExecutor(2))
+    again = Place(tmp_path / "stage", store)
+    with pytest.warns(OutputWarning, match="continuing"):
+        execute(planned(source, again, overwrite=True), ThreadExecutor(2))
+    execute(planned(source, tmp_path / "here"), ThreadExecutor(2))
+    assert as_written_here(again.files()) == weights(tmp_path / "here")
 
 
 def test_weights_that_are_refused_leave_nothing(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_the_output_is_that_of_threads(
 
 def test_a_stage_that_is_too_small(s3: Server, source: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     size = ramerge.plan(source).bytes_written
-    monkeypatch.setattr(remote_output, "free_here", lambda upload: size - 1)
+    monkeypatch.setattr(remote_output.RemoteOutputDir, "free_bytes", lambda output: size - 1)
     monkeypatch.setattr(remote_output, "_SHARDS", 1)
     out = f"s3://{BUCKET}/small"
     assert ramerge.plan(source, out).problems == (), "one process has few files there"

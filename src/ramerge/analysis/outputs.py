@@ -81,7 +81,7 @@ def _models_of(recipe: Document) -> list[Path]:
     """Folders of models on this machine that a recipe names, in whatever form."""
     own = open_recipe(recipe, tensors_of_base)
     parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
-    return [part.resolve() for part in parts if isinstance(part, Path) and part.is_dir()]
+    return [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
 
 
 def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:

@@ -43,6 +43,7 @@ from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
 from ramerge.sdk.records import digests_of
+from ramerge.sdk.storage import here
 from ramerge.sdk.tensors import Files, Reader, Tensor
 from ramerge.sdk.text import RECORD, dumped, quoted, unknown
 from ramerge.sdk.text import read as read_json
@@ -225,13 +226,9 @@ class LiveBase:
 
     def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
-        found = plan.inputs.base.directory
-        if (
-            isinstance(found, Path)
-            and plan.inputs.formats
-            and (found / "config.json").exists()
-            and _is_plain(found, plan)
-        ):
+        base = plan.inputs.base.directory
+        found = here(base) if base is not None else None
+        if found and plan.inputs.formats and (found / "config.json").exists() and _is_plain(found, plan):
             return found
         folder = self.place / "base"
         ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))

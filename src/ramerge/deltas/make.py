@@ -18,7 +18,7 @@ from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
 from ramerge.sdk.passes import Executor, Processed, in_runs
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.storage import Location, is_far
 from ramerge.sdk.tensors import (
     BITS,
     Arena,
@@ -205,7 +205,7 @@ class ComparePass:
         """The pass that fills a spool."""
         entries = spool.slots.entries
         blocks = [block for index, pair in enumerate(work.pairs) for block in _blocks(index, pair, entries[index])]
-        remote = any(isinstance(path, Remote) for path in work.files)
+        remote = any(map(is_far, work.files))
         size = min(_RUN, sum(block.nbytes for block in blocks) // _LEAST_RUNS) if remote else 0
         runs = list(in_runs(blocks, lambda block: block.nbytes, size))
         return ComparePass(Files(work.files), list(work.pairs), spool, work.compression, work.buffer_bytes, runs)

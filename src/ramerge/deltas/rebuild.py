@@ -20,7 +20,7 @@ from ramerge.sdk.formats import ONE_FILE
 from ramerge.sdk.machine import map_in_threads
 from ramerge.sdk.outputs import Shard, StagingDir, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.storage import Location, is_far
 from ramerge.sdk.tensors import (
     Arena,
     Checkpoint,
@@ -62,7 +62,7 @@ def write_agent(
     shards = _shards(agent, agent.delta, index)
     memory = max(map(_memory, agent.tensors.values()), default=0)
     blocks = _blocks(agent, shards)
-    size = _RUN if any(isinstance(path, Remote) for path in agent.files) else 1
+    size = _RUN if any(map(is_far, agent.files)) else 1
     runs = iter(lambda: list(islice(blocks, size)), [])
     with Files(agent.files) as files:
         writer = Writer(staging, shards)

@@ -23,7 +23,7 @@ from ramerge.deltas.record import DeltaRecord
 from ramerge.deltas.spool import spool_of
 from ramerge.sdk.formats import open_stacked
 from ramerge.sdk.machine import ResourceLimits, read_limits
-from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_target, problems_of, remote_output, tidy
+from ramerge.sdk.outputs import OutputTarget, build_output, open_output, output_dir, output_target, tidy
 from ramerge.sdk.passes import chosen_executor
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.storage import FoundModel, Location, resolve
@@ -147,11 +147,7 @@ def apply(
 
 
 def _refuse(out: OutputTarget, inputs: Sequence[Location], size: int, *, overwrite: bool) -> None:
-    if isinstance(out, Path):
-        problems = problems_of(out, inputs, size, overwrite=overwrite)
-    else:
-        problems = remote_output.problems_of(out, inputs, size, overwrite=overwrite)
-    if problems:
+    if problems := output_dir(out).problems(inputs, size, overwrite=overwrite):
         tidy(out)
         raise PlanError(problems)
 

@@ -130,9 +130,11 @@ class DeltaWriter:
         found = digest(source.encode()).hex() if isinstance(source, str) else digest_of_file(source)
         same = source == base or (base is not None and base.is_file() and digest_of_file(base) == found)
         self._companions[name] = Companion(same, found)
-        if isinstance(source, str) and not same:
+        if same:
+            return
+        if isinstance(source, str):
             self._staging.write(f"{COMPANIONS}/{name}", source)
-        elif isinstance(source, Location) and not same:
+        else:
             self._staging.copy(f"{COMPANIONS}/{name}", source)
 
     @property

@@ -10,7 +10,7 @@ from ramerge.sdk.recipes import Document, parts_of
 
 def is_under(model: str, folder: Path) -> bool:
     """Whether a model, or one of the parts that are added up, exists under a folder."""
-    return any(isinstance(part, Path) for part in parts_of(model, folder))
+    return any(part.path for part in parts_of(model, folder))
 
 
 def choose_folder(document: Document, models: Sequence[str]) -> tuple[Path, str | None]:

@@ -19,7 +19,7 @@ from ramerge.core.foundation.files import (
     write_texts,
 )
 from ramerge.core.foundation.systems import NO_LINK, NO_WAIT, PRIVATE, STOPPING, lock_file
-from ramerge.core.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
+from ramerge.core.tensors.paths import climbs_out, is_too_long, linked_out
 
 __all__ = [
     "NO_LINK",
@@ -32,7 +32,6 @@ __all__ = [
     "check_own",
     "climbs_out",
     "is_too_long",
-    "leads_outside",
     "linked_out",
     "lock",
     "lock_file",

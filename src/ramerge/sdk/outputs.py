@@ -13,10 +13,9 @@ from ramerge.core.engine.card import effective_means, erased_means, model_card
 from ramerge.core.engine.fingerprint import fingerprint_of
 from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
 from ramerge.core.engine.sidecars import files_of, records_of, resolved
-from ramerge.core.output import remote_output
-from ramerge.core.output.build import build_output, tidy
+from ramerge.core.output.build import build_output, output_dir, tidy
 from ramerge.core.output.staging import StagingDir
-from ramerge.core.output.targets import OutputTarget, output_target, path_of, problems_of
+from ramerge.core.output.targets import OutputTarget, output_target, path_of
 from ramerge.core.output.write import Shard, Writer, lay_out
 
 __all__ = [
@@ -38,11 +37,10 @@ __all__ = [
     "lay_out",
     "model_card",
     "open_output",
+    "output_dir",
     "output_target",
     "path_of",
-    "problems_of",
     "records_of",
-    "remote_output",
     "resolved",
     "tidy",
 ]

@@ -15,11 +15,12 @@ from ramerge.core.foundation.dtypes import (
     itemsize,
     widest,
 )
+from ramerge.core.tensors.access import Identity, access
 from ramerge.core.tensors.arena import Arena, room
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, head_of, tied_embedding
 from ramerge.core.tensors.header import Header, HeaderEntry, header_bytes, parse_header, read_header
-from ramerge.core.tensors.identity import Identity, check_unchanged, identify
+from ramerge.core.tensors.identity import check_unchanged, identify
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.reader import MOST_KEPT, Files, Reader, Span, Wanted, threads_for
 from ramerge.core.tensors.tensor import Origin, Stored, Tensor
@@ -47,6 +48,7 @@ __all__ = [
     "Stored",
     "Tensor",
     "Wanted",
+    "access",
     "check_unchanged",
     "full_dtype",
     "full_name",

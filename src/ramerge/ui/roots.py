@@ -133,7 +133,7 @@ class Roots:
         for model in names_in(document.values):
             for part in parts_of(model, document.folder):
                 try:
-                    self._check_model(str(part))
+                    self._check_model(str(part.path or part.written))
                 except RamergeError as error:
                     problems += error.problems
         prompts = document.values.get("prompts")

@@ -76,7 +76,7 @@ def _model(agent: Any, folder: Path, start: Path | None) -> Any:
 
 def _from_here(model: str, folder: Path, start: Path | None) -> str:
     """A model of a recipe, by a name that is valid here: paths of a recipe start at its folder."""
-    return "+".join(_shortened(part, start) if isinstance(part, Path) else part for part in parts_of(model, folder))
+    return "+".join(_shortened(part.path, start) if part.path else part.written for part in parts_of(model, folder))
 
 
 def _shortened(path: Path, start: Path | None) -> str:

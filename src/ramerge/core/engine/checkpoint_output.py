@@ -13,7 +13,6 @@ from ramerge.core.engine.record import Record
 from ramerge.core.engine.sidecars import records_of, write_sidecars
 from ramerge.core.engine.sinks import Shards, all_shards
 from ramerge.core.engine.uploads import UploadedShards
-from ramerge.core.output.remote_output import RemoteStagingDir
 from ramerge.core.output.write import Writer
 from ramerge.core.planning.model import MergePlan
 
@@ -41,11 +40,10 @@ class AsCheckpoint(OutputKind):
 
 def shards_of(plan: MergePlan, output: OpenOutput) -> Shards:
     """A plan's files, in the folder that is built."""
-    staging, shards = output.staging, all_shards(plan)
-    if isinstance(staging, RemoteStagingDir):
-        left = [shard for shard in shards if shard.name not in staging.arrived]
-        return UploadedShards(plan, Writer(staging, left, output.journal.before_sync), staging)
-    return Shards(plan, Writer(staging, shards, output.journal.before_sync))
+    staging = output.staging
+    left = [shard for shard in all_shards(plan) if shard.name not in staging.arrived]
+    writer = Writer(staging, left, output.journal.before_sync)
+    return UploadedShards(plan, writer, staging) if staging.sends else Shards(plan, writer)
 
 
 CHECKPOINT = AsCheckpoint()

@@ -15,12 +15,12 @@ import numpy as np
 
 from ramerge.core.engine.journal import left_in
 from ramerge.core.foundation.version import __version__
-from ramerge.core.output.build import hidden_folder_of
+from ramerge.core.output.build import output_dir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning.cached_counts import fingerprint as values_of
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.storage.location import Location
-from ramerge.core.tensors.identity import FileIdentity, Identity
+from ramerge.core.tensors.access import FileIdentity, Identity
 
 
 def versions() -> dict[str, str]:
@@ -43,7 +43,7 @@ def _file(identity: Identity) -> str:
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:
     """The fingerprint of an interrupted run that has left work alongside an output; empty if there is none."""
-    return left_in(hidden_folder_of(out))
+    return left_in(output_dir(out).work)
 
 
 def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:

@@ -17,7 +17,7 @@ from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import Record
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import unknown
-from ramerge.core.output.build import build_output, hidden_folder_of
+from ramerge.core.output.build import build_output, output_dir
 from ramerge.core.output.staging import SPOOL, StagingDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning.kinds import PlannedKind
@@ -71,7 +71,7 @@ def open_output(what: OutputSpec, *, fresh: bool) -> Iterator[OpenOutput]:
     """
     spool = {f"{SPOOL}/{name}": size for name, size in what.spooled.items()}
     journal = Journal(what.fingerprint, what.files, what.total, spooled=spool, fresh=fresh)
-    work = hidden_folder_of(what.out)
+    work = output_dir(what.out).work
     with closing(journal), build_output(what.out, overwrite=what.overwrite, policy=journal) as staging:
         journal.open(work)
         yield OpenOutput(staging, journal, work / SPOOL)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,8 +56,7 @@ class Passes:
         self.bytes_read: int = sum(tie.head.nbytes + tie.embedding.nbytes for tie in plan.ties)
         self.listen = listen
         # what passes hold may travel to other nodes, so not what uploads, whose credentials stay here
-        target = plan.output.target if isinstance(plan.output.target, Path) else None
-        output = replace(plan.output, target=target, kind=PlannedKind(), details=None)
+        output = replace(plan.output, target=None, kind=PlannedKind(), details=None)
         self.plan: MergePlan = replace(plan, output=output)
         self._executor = executor
         self._by_tensor: dict[tuple[Statistic, str], Any] = {}

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.engine.sinks import Shards, shard_name
 from ramerge.core.foundation.progress import Listener, Progress, silence
-from ramerge.core.output.remote_output import RemoteStagingDir
+from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import Writer
 from ramerge.core.planning.model import Block, MergePlan
 
@@ -35,7 +35,7 @@ class UploadedShards(Shards):
         staging: their folder.
     """
 
-    def __init__(self, plan: MergePlan, writer: Writer, staging: RemoteStagingDir) -> None:
+    def __init__(self, plan: MergePlan, writer: Writer, staging: StagingDir) -> None:
         super().__init__(plan, writer, frozenset(staging.arrived))
         self._staging = staging
         self._sizes = {shard.name: shard.file_bytes for shard in plan.shards}

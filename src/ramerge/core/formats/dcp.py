@@ -25,10 +25,11 @@ from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.jsontext import JsonLimits, parse
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.embeddings import EMBEDDINGS
 from ramerge.core.tensors.header import read_header
-from ramerge.core.tensors.identity import Identity, identify
+from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.origins import PlacedPiece
 from ramerge.core.tensors.paths import climbs_out, is_too_long
 from ramerge.core.tensors.tensor import Stored, Tensor

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
 from ramerge.core.foundation.jsontext import JsonLimits, read
 from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location, Remote
-from ramerge.core.tensors.identity import Identity, identify
-from ramerge.core.tensors.paths import climbs_out, is_too_long, leads_outside, linked_out
+from ramerge.core.storage.location import Location, is_far
+from ramerge.core.tensors.access import Identity, access
+from ramerge.core.tensors.identity import identify
+from ramerge.core.tensors.paths import climbs_out, is_too_long, linked_out
 from ramerge.core.tensors.tensor import Tensor
 
 UNGATHERED = (
@@ -176,7 +175,7 @@ def opened_each(
         except CheckpointError as error:
             return error
 
-    if any(isinstance(path, Remote) for path in paths):
+    if any(map(is_far, paths)):
         with ThreadPoolExecutor(_REQUESTS) as pool:
             return list(pool.map(opened, paths))
     return map(opened, paths)
@@ -194,15 +193,17 @@ def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow
     ]
     if not allow_outside_links:
         problems += [
-            linked_out(folder / name) for name in (*files, "config.json") if leads_outside(folder / name, folder)
+            linked_out(folder / name) for name in (*files, "config.json") if access(folder / name).leads_outside(folder)
         ]
     if problems:
         raise CheckpointError(problems)
 
 
 def _absence(path: Location, in_index: bool) -> str:
-    if isinstance(path, Path) and os.path.lexists(path):
-        return "is not a regular file" if path.exists() else "is a broken link"
+    if path.exists():
+        return "is not a regular file"
+    if path.is_symlink():
+        return "is a broken link"
     return "the index names this file, but it is missing" if in_index else "is missing"
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
 
 ADAPTER = "adapter"
@@ -49,12 +49,12 @@ def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Locatio
     """A way to open folders that are on this machine, which refuses others."""
 
     def opened(folder: Location, opening: Opening) -> Contents:
-        if isinstance(folder, Remote):
+        if (place := here(folder)) is None:
             raise CheckpointError(
                 f"{folder}: holds files of a kind that is read on this machine only (remote: safetensors files, "
                 "adapters and deltas in them); copy the folder here, or convert it first (ramerge convert)"
             )
-        return open_folder(folder, opening)
+        return open_folder(place, opening)
 
     return opened
 

@@ -21,10 +21,10 @@ from ramerge.core.formats.views import tensor_of, unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
+from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.origins import PlacedPiece
-from ramerge.core.tensors.paths import leads_outside
 
 _FILE = re.compile(r"model_world_size_([1-9][0-9]{0,5})_rank_(0|[1-9][0-9]{0,5})\.pt")
 _CONFIG = "fsdp_config.json"
@@ -99,7 +99,7 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
     found: dict[int, list[int]] = {}
     for rank in range(ranks):
         path = folder / f"extra_state_world_size_{ranks}_rank_{rank}.pt"
-        if not path.is_file() or leads_outside(path, folder):
+        if not path.is_file() or access(path).leads_outside(folder):
             continue
         try:
             state = load_file(path, modules=("numpy", "_codecs", "random"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 
 from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
@@ -14,11 +12,11 @@ from ramerge.core.formats.format import ADAPTER, Opening
 from ramerge.core.formats.registry import by_priority
 from ramerge.core.formats.stacks import undone
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.files import no_such_folder
 from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location, here
+from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.paths import common_folder, leads_outside, linked_out
+from ramerge.core.tensors.paths import common_folder, linked_out
 
 # Planning takes a kilobyte of memory for each tensor.
 _MOST_TENSORS = 250_000
@@ -48,7 +46,7 @@ def open_checkpoint(
     """
     if not directory.is_dir():
         raise CheckpointError(not_a_directory(directory))
-    if isinstance(directory, Path) and not os.access(directory, os.R_OK | os.X_OK):
+    if not access(directory).is_readable():
         raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
     for format in by_priority():
         if (folder := format.find(directory)) is not None:
@@ -130,9 +128,10 @@ def _undoes(folder: Location, names: Sequence[str]) -> str:
 
 def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
     """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
-    if allowed or isinstance(directory, Remote) or isinstance(found, Remote):
+    named, place = here(directory), here(found)
+    if named is None or place is None or allowed:
         return
-    if leads_outside(found, common_folder(directory, found)):
+    if access(place).leads_outside(common_folder(named, place)):
         raise CheckpointError(linked_out(found))
 
 
@@ -145,9 +144,7 @@ def not_a_directory(directory: Location) -> str:
         )
     if directory.is_file():
         return f"{directory}: is a file; give the folder that holds config.json and the weights"
-    if isinstance(directory, Remote):
-        return f"{directory}: there is nothing under this name"
-    return no_such_folder(directory)
+    return access(directory).absence()
 
 
 def _no_weights(directory: Location) -> str:
@@ -156,17 +153,15 @@ def _no_weights(directory: Location) -> str:
             f"{directory}: holds GGUF files only, which are quantized and cannot be merged; "
             "merge the original safetensors checkpoints and convert the result"
         )
-    if steps := sorted((path for pattern in _STEPS for path in directory.glob(pattern)), key=_age):
+    if steps := sorted(
+        (path for pattern in _STEPS for path in directory.glob(pattern)), key=lambda path: path.stat().st_mtime
+    ):
         return f"{directory}: is the folder of a training run; give one of its steps, such as {steps[-1].parent}"
     if text := unread.advice(directory):
         return f"{directory}: {text}"
-    if isinstance(directory, Path) and not any(directory.iterdir()):
+    if not any(directory.rglob("*")):
         return f"{directory}: is an empty folder; give the folder that holds config.json and the weights"
     inner = sorted({path.parent.name for path in directory.glob("*/*.safetensors")})
     hint = f"; there are some in {directory / inner[0]}" if inner else ""
     known = ", ".join(dict.fromkeys(format.title for format in by_priority()))
     return f"{directory}: holds no weights in a format that is known ({known}){hint}"
-
-
-def _age(path: Location) -> float:
-    return path.version().modified_ns / 1e9 if isinstance(path, Remote) else path.stat().st_mtime

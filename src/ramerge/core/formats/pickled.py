@@ -11,7 +11,7 @@ from ramerge.core.formats.torchfile.load import View, load_file
 from ramerge.core.formats.views import tensor_of, without_ties
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.checkpoint import Contents
 from ramerge.core.tensors.tensor import Tensor
 
@@ -42,9 +42,9 @@ def tensors_of(path: Location) -> list[Tensor]:
     Raises:
         CheckpointError: it does not hold a dictionary of tensors; see `torchfile.load`.
     """
-    if isinstance(path, Remote):
+    if (file := here(path)) is None:
         raise CheckpointError(f"{path}: a file of torch.save is read on this machine only; copy it here, or convert it")
-    state = load_file(path)
+    state = load_file(file)
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, View) for name, value in state.items()
     ):

@@ -19,8 +19,8 @@ from ramerge.core.formats.views import without_ties
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.checkpoint import Contents
-from ramerge.core.tensors.identity import Identity
 from ramerge.core.tensors.origins import Box, Pieces, PlacedPiece, is_covered
 from ramerge.core.tensors.tensor import Tensor
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from ramerge.core.formats.encodings.decode import KEYS, without_declaration
@@ -18,9 +17,10 @@ from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.errors import CheckpointError, collected, readable
 from ramerge.core.foundation.jsontext import JsonLimits, dumped, parse
 from ramerge.core.foundation.text import quoted
-from ramerge.core.storage.location import Location, Remote, relative
+from ramerge.core.storage.location import Location, relative
+from ramerge.core.tensors.access import access
 from ramerge.core.tensors.embeddings import set_vocabulary, untie
-from ramerge.core.tensors.paths import leads_outside, linked_out
+from ramerge.core.tensors.paths import linked_out
 
 # Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
 _WEIGHTS = (
@@ -131,7 +131,8 @@ def companion_files(
         chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
     for folder in tokenizer_from or base[1:]:
         chosen |= {name: path for name, path in _Sorted.of(folder).kept.items() if _is_tokenizer(name)}
-    outside = [path for path in chosen.values() if all(leads_outside(path, root) for root in (*base, *tokenizer_from))]
+    roots = (*base, *tokenizer_from)
+    outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
     if outside and not allow_outside_links:
         raise CheckpointError(map(linked_out, outside))
     return chosen
@@ -199,7 +200,7 @@ class _Sorted:
         if not path.is_file():
             if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
                 raise CheckpointError(f"{path}: is not a regular file; put the file in its place, or remove it")
-        elif isinstance(path, Path) and not os.access(path, os.R_OK):
+        elif not access(path).is_readable():
             raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
         elif not _is_pointer(path):
             self.kept[name.as_posix()] = path
@@ -243,8 +244,7 @@ def _modules_of(directory: Location) -> set[str]:
 
 def _is_pointer(path: Location) -> bool:
     """Whether a file is what Git has in place of a large one. Only small files are read."""
-    size = path.version().nbytes if isinstance(path, Remote) else path.stat().st_size
-    if not len(_LFS_POINTER) < size < _LARGEST_POINTER:
+    if not len(_LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
         return False
     with readable(path), path.open("rb") as file:
         return file.read(len(_LFS_POINTER)) == _LFS_POINTER

@@ -126,7 +126,7 @@ def hidden_beside(path: Path, ending: str) -> Path:
     """`.NAME.ending` next to a path. If that is too long, NAME is cut and gets a digest."""
     name, room = os.fsencode(path.name), _LONGEST_NAME - len(f"..{ending}")
     if len(name) <= room:
-        return path.with_name(f".{path.name}.{ending}")
+        return path.parent / f".{path.name}.{ending}"
     digest = f"~{hashlib.sha256(name).hexdigest()[:12]}"
     return path.with_name(f".{name[: room - len(digest)].decode(errors='ignore')}{digest}.{ending}")
 

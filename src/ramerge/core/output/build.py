@@ -9,17 +9,13 @@ from pathlib import Path
 
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, StoppedError
 from ramerge.core.foundation.signals import Guard, held
-from ramerge.core.output.remote_output import RemoteOutputDir, local_folder
-from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_folder
+from ramerge.core.output.remote_output import RemoteOutputDir
+from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir
 from ramerge.core.output.targets import OutputTarget
 
 
-def hidden_folder_of(out: OutputTarget) -> Path:
-    """The hidden folder in which an output is built."""
-    return hidden_folder(out if isinstance(out, Path) else local_folder(out))
-
-
-def _output_dir(out: OutputTarget) -> OutputDir:
+def output_dir(out: OutputTarget) -> OutputDir:
+    """The folder in which an output is built, and what depends on where the output will be."""
     return OutputDir(out) if isinstance(out, Path) else RemoteOutputDir(out)
 
 
@@ -41,7 +37,7 @@ def build_output(out: OutputTarget, *, overwrite: bool, policy: ResumePolicy | N
 
     The message says what is at `out` afterwards.
     """
-    output, guard = _output_dir(out), Guard()
+    output, guard = output_dir(out), Guard()
     failure: BaseException | None = None
     said = ""
     try:
@@ -89,7 +85,7 @@ def discard(out: OutputTarget) -> list[str]:
     Raises:
         OutputError: a process on this machine writes `out`, or what is there cannot be removed.
     """
-    output = _output_dir(out)
+    output = output_dir(out)
     with held():
         try:
             return output.discard()
@@ -100,12 +96,13 @@ def discard(out: OutputTarget) -> list[str]:
 def tidy(out: OutputTarget | None) -> None:
     """Remove what a run has left that was killed after it had put its output in place, and warn that it is complete.
 
-    Called where the next run is refused because of that output. Remote outputs are left alone.
+    Called where the next run is refused because of that output. Remote outputs are left alone, because nothing is ever
+    at the path next to their hidden folder.
     """
-    if not isinstance(out, Path) or not out.name:
+    if out is None:
         return
     with suppress(OSError, ValueError, OutputError):  # none is left, it lives, or another user's folder is there
-        if int((hidden_folder(out) / "lock").read_bytes()) == out.lstat().st_ino:
+        if output_dir(out).is_left_complete():
             discard(out)
             note = f"{out}: is complete; what the run that made it had left, because it was killed, is removed"
             warnings.warn(note, OutputWarning, stacklevel=3)

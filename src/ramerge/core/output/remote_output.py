@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from ramerge.core.foundation import store
-from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir, hidden_folder
-from ramerge.core.output.targets import free_bytes
+from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.schemes import UploadTarget
 from ramerge.core.storage.upload import UploadRun
@@ -35,51 +34,8 @@ def local_folder(upload: UploadTarget) -> Path:
     return upload.staging / f"{re.sub(r'[^A-Za-z0-9.-]+', '_', upload.address)[:80]}~{address}"
 
 
-def problems_of(upload: UploadTarget, inputs: Sequence[Location], needed: int, *, overwrite: bool) -> list[str]:
-    """All problems with a remote output.
-
-    Args:
-        upload: the place.
-        inputs: files and folders that are read.
-        needed: bytes that are in the staging directory at a time (`needed_of`).
-        overwrite: whether what is there would be replaced.
-    """
-    staging, work = upload.staging, hidden_folder(local_folder(upload))
-    folder = next(each for each in (staging, *staging.parents) if each.exists())
-    if not os.access(folder, os.W_OK | os.X_OK):
-        return [
-            f"{staging}: no permission to write there; choose another folder for files until they are uploaded "
-            "(--staging-dir)"
-        ]
-    problems = upload.problems(inputs, overwrite=overwrite, resumes=(work / _LOG).exists())
-    free = free_here(upload)
-    with suppress(FileNotFoundError):  # what an interrupted run left counts
-        free += sum(512 * path.lstat().st_blocks for path in (work / "new").rglob("*"))
-    if needed > free:
-        problems.append(
-            f"{upload}: needs {needed:,} bytes of disk in {staging} for files until they are uploaded, but only "
-            f"{free:,} are free; choose another folder (--staging-dir), or smaller files (--shard-size)"
-        )
-    return problems
-
-
-def needed_of(size: int, largest: int) -> int:
-    """Bytes in the staging directory at a time.
-
-    Args:
-        size: bytes of all files.
-        largest: bytes of the largest file, of all points together.
-    """
-    return min(size, _SHARDS * largest)
-
-
-def free_here(upload: UploadTarget) -> int:
-    """Free bytes of the disk on which files lie until they are uploaded."""
-    return free_bytes(local_folder(upload))
-
-
 class RemoteStagingDir(StagingDir):
-    """A complete shard can be uploaded before the others are made.
+    """A complete shard is uploaded before the others are made.
 
     Args:
         folder: the folder.
@@ -87,6 +43,8 @@ class RemoteStagingDir(StagingDir):
         upload: where they are uploaded to.
         run: what has arrived there.
     """
+
+    sends = True
 
     def __init__(self, folder: Path, kept: Collection[str], upload: UploadTarget, run: UploadRun) -> None:
         super().__init__(folder, kept, reserves=False)
@@ -99,35 +57,50 @@ class RemoteStagingDir(StagingDir):
 
     @property
     def arrived(self) -> Collection[str]:
-        """Shards that have arrived, and are not here any more."""
         return self._run.arrived.keys()
 
     def upload(self, name: str) -> None:
-        """Upload a complete shard, and remove it here.
-
-        Raises:
-            OutputError: it cannot be uploaded.
-        """
         self._run.add(name, self._upload.put(self._run, name, self.folder / name))
         self.remove(name)
-
-    def commit(self) -> None:
-        """Put what is here, which makes it the model there."""
-        paths = (path for path in self.folder.rglob("*") if path.is_file())
-        files = {path.relative_to(self.folder).as_posix(): path for path in paths}
-        self._upload.commit(self._run, files)
 
 
 class RemoteOutputDir(OutputDir):
     """A remote place, and the folder in the staging directory."""
 
+    sends = True
+
     def __init__(self, upload: UploadTarget) -> None:
         super().__init__(local_folder(upload), str(upload))
         self._upload = upload
-        self._run = UploadRun(self._work / _LOG)
-        self._gone = self._run.arrived
+        self._run = UploadRun(self.work / _LOG)
         if upload.staging != store.folder("outputs"):
             self._words += f" --staging-dir {shlex.quote(str(upload.staging))}"
+
+    @property
+    def _arrived(self) -> Collection[str]:
+        return self._run.arrived.keys()
+
+    def problems(self, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
+        staging = self._upload.staging
+        folder = next(each for each in (staging, *staging.parents) if each.exists())
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return [
+                f"{staging}: no permission to write there; choose another folder for files until they are uploaded "
+                "(--staging-dir)"
+            ]
+        problems = self._upload.problems(inputs, overwrite=overwrite, resumes=self._run.log.exists())
+        free = self.free_bytes()
+        with suppress(FileNotFoundError):  # what an interrupted run left counts
+            free += sum(512 * path.lstat().st_blocks for path in self._new.rglob("*"))
+        if size > free:
+            problems.append(
+                f"{self._upload}: needs {size:,} bytes of disk in {staging} for files until they are uploaded, but "
+                f"only {free:,} are free; choose another folder (--staging-dir), or smaller files (--shard-size)"
+            )
+        return problems
+
+    def bytes_at_once(self, size: int, largest: int) -> int:
+        return min(size, _SHARDS * largest)
 
     def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
         fits = bool(self._run.name) and super()._fits(policy, built)
@@ -146,13 +119,14 @@ class RemoteOutputDir(OutputDir):
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if not self._continues:
-            self._run.begin(self._upload.begin(overwrite=overwrite))
+            self._upload.begin(self._run, overwrite=overwrite)
 
     def publish(self, overwrite: bool) -> None:
-        """Upload the rest."""
-        assert isinstance(self._staging, RemoteStagingDir)
+        """Put what is left here, which makes it the model there."""
+        assert self._staging is not None
         self._staging.check()
-        self._staging.commit()
+        paths = (path for path in self._new.rglob("*") if path.is_file())
+        self._upload.commit(self._run, {path.relative_to(self._new).as_posix(): path for path in paths})
         self.placed = True
 
     def _remove(self) -> None:

@@ -25,7 +25,7 @@ import os
 import shlex
 import shutil
 import stat
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
@@ -34,7 +34,7 @@ from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarn
 from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
 from ramerge.core.foundation.signals import held
 from ramerge.core.foundation.systems import NO_LINK, PRIVATE, sync_folder
-from ramerge.core.output.targets import EXISTS, free_bytes, is_replaceable
+from ramerge.core.output.targets import EXISTS, free_bytes, is_replaceable, problems_of
 from ramerge.core.storage.location import Location
 
 SPOOL = "spool"
@@ -93,9 +93,11 @@ class StagingDir:
 
     Attributes:
         needs_index: whether a model of one shard needs an index, too.
+        sends: whether shards are uploaded, each as soon as it is complete.
     """
 
     needs_index = False
+    sends = False
 
     def __init__(self, folder: Path, kept: Collection[str] = (), *, reserves: bool = True) -> None:
         self.folder = folder
@@ -172,6 +174,14 @@ class StagingDir:
         (self.folder / name).unlink()
         del self._files[name]
 
+    @property
+    def arrived(self) -> Collection[str]:
+        """Shards that have been uploaded, and are not here any more."""
+        return ()
+
+    def upload(self, name: str) -> None:
+        """Upload a complete shard, and remove it here. A local output keeps it."""
+
     def check(self) -> None:
         """Check that the folder holds exactly the files that were written, and wait until all folders are on the disk.
 
@@ -198,20 +208,23 @@ class OutputDir:
 
     Attributes:
         named: OUT for messages.
+        work: the hidden folder.
+        sends: whether what is built is uploaded.
         placed: whether the folder that was built is at OUT; None if that is unknown.
         notices: what the user should know besides the result.
     """
+
+    sends = False
 
     def __init__(self, out: Path, named: str = "") -> None:
         self.named: str = named or str(out)
         self.placed: bool | None = False
         self.notices: list[str] = []
         self._out = out
-        self._work = hidden_folder(out)
-        self._new, self._old, self._lock_file = (self._work / name for name in ("new", "old", "lock"))
+        self.work: Path = hidden_folder(out)
+        self._new, self._old, self._lock_file = (self.work / name for name in ("new", "old", "lock"))
         self._lock = -1
         self._words = shlex.quote(self.named)
-        self._gone: Collection[str] = ()  # files that were uploaded, and are not here any more
         self._policy: ResumePolicy | None = None
         self._continues = self._keeps = False
         self._made: list[Path] = []
@@ -223,12 +236,42 @@ class OutputDir:
         """Whether the folder to build in has been made."""
         return self._built is not None
 
+    @property
+    def _arrived(self) -> Collection[str]:
+        """Files that were uploaded, and are not here any more."""
+        return ()
+
+    # --- before the merge ---------------------------------------------------------------------------------------------
+
+    def problems(self, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
+        """All problems with the output.
+
+        Args:
+            inputs: files and folders that are read.
+            size: bytes that are on the disk of this machine at a time. An old output is removed only after that.
+            overwrite: whether what is there would be replaced.
+        """
+        return problems_of(self._out, inputs, size, overwrite=overwrite)
+
+    def bytes_at_once(self, size: int, largest: int) -> int:
+        """Bytes on the disk of this machine at a time, of `size` in all files, and `largest` in one (of all points)."""
+        return size
+
+    def free_bytes(self) -> int:
+        """Free bytes of the disk on which the output is built."""
+        return free_bytes(self._out)
+
+    def is_left_complete(self) -> bool:
+        """Whether the run that put OUT in place was killed before it removed the hidden folder, if one is there."""
+        return int(self._lock_file.read_bytes()) == self._out.lstat().st_ino
+
     # --- the beginning ------------------------------------------------------------------------------------------------
 
     def open(self, overwrite: bool, policy: ResumePolicy | None) -> StagingDir:
         """The folder to build in. First repairs what a killed run left."""
         self._policy = policy
-        self._make()
+        self._made = [folder for folder in self._out.parents if not folder.exists()]
+        self._out.parent.mkdir(parents=True, exist_ok=True)
         with held():  # a folder without its lock would not be removed
             self._lock = self._own()
         if self._put_back():
@@ -245,9 +288,12 @@ class OutputDir:
         assert self._built is not None
         write_all(self._lock, memoryview(f"{self._built[1]:>20}".encode()), 0)
         if policy is not None and not self._continues:
-            policy.begin(self._work, self._built[1])
-        kept = policy.files.keys() - self._gone if policy is not None and self._continues else ()
-        self._remove_all_but(kept)
+            policy.begin(self.work, self._built[1])
+        kept = policy.files.keys() - self._arrived if policy is not None and self._continues else ()
+        for folder, _folders, files in os.walk(self._new):
+            for path in (Path(folder, name) for name in files):
+                if path.relative_to(self._new).as_posix() not in kept:
+                    path.unlink()
         self._staging = self._open_staging(kept)
         return self._staging
 
@@ -259,33 +305,27 @@ class OutputDir:
             yield ContinueNote(f"{self.named}: restarts from scratch: {self._policy.reason}")
 
     def _own(self) -> int:
-        if self._work.is_symlink():
-            raise OutputError(f"{self._work}: is a link, but the output is built in this folder; remove the link")
+        if self.work.is_symlink():
+            raise OutputError(f"{self.work}: is a link, but the output is built in this folder; remove the link")
         try:
             while True:
                 with suppress(FileNotFoundError):  # another process has removed the folder just now
                     try:
-                        self._work.mkdir(mode=0o700)
+                        self.work.mkdir(mode=0o700)
                     except FileExistsError:
-                        check_own(self._work)
+                        check_own(self.work)
                     return lock(self._lock_file, wait=False)
         except BlockingIOError as error:
             raise OutputError(
-                f"{self.named}: another process is writing it, in {self._work}; wait for it, or choose another folder"
+                f"{self.named}: another process is writing it, in {self.work}; wait for it, or choose another folder"
             ) from error
 
     def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
         """Whether what an earlier run left can be continued."""
-        return not any(_is_stray(self._work / name) for name in _LEFT) and policy.fits(self._work, built, self._gone)
+        return not any(_is_stray(self.work / name) for name in _LEFT) and policy.fits(self.work, built, self._arrived)
 
     def _open_staging(self, kept: Collection[str]) -> StagingDir:
         return StagingDir(self._new, kept)
-
-    def _remove_all_but(self, kept: Collection[str]) -> None:
-        for folder, _folders, files in os.walk(self._new):
-            for path in (Path(folder, name) for name in files):
-                if path.relative_to(self._new).as_posix() not in kept:
-                    path.unlink()
 
     def _refuse_occupied(self, overwrite: bool) -> None:
         if _at(self._out) is None:
@@ -303,7 +343,7 @@ class OutputDir:
         if _at(self._out) is None:
             return
         try:
-            self._out.rename(self._work)
+            self._out.rename(self.work)
         except OSError as error:
             if error.errno in _IMMOVABLE:
                 raise PlanError(
@@ -357,20 +397,23 @@ class OutputDir:
                 self.notices.append(str(error))
             except OSError as error:
                 self.notices.append(
-                    f"{self._work}: is left over and cannot be removed: {reason(error)}; "
+                    f"{self.work}: is left over and cannot be removed: {reason(error)}; "
                     f"the next run to {self.named} removes it"
                 )
             finally:
                 os.close(self._lock)
-        self._unmake()
+        with suppress(OSError):
+            if _at(self._out) is None:
+                for folder in self._made:
+                    folder.rmdir()
 
     def discard(self) -> list[str]:
         """Do what every run does before it begins, and say what was there."""
-        if not os.path.lexists(self._work):
+        if not os.path.lexists(self.work):
             return []
         self._lock = self._own()
         try:
-            left = any(os.path.lexists(self._work / name) for name in _LEFT)
+            left = any(os.path.lexists(self.work / name) for name in _LEFT)
             back = self._settle()
         finally:
             try:
@@ -378,19 +421,9 @@ class OutputDir:
             finally:
                 os.close(self._lock)
         found = [f"{self._out}: has been moved back from {self._old}"] if back else []
-        return [*found, f"{self._work}: removed"] if left or not back else found
+        return [*found, f"{self.work}: removed"] if left or not back else found
 
     # --- what is on the disk ------------------------------------------------------------------------------------------
-
-    def _make(self) -> None:
-        self._made = [folder for folder in self._out.parents if not folder.exists()]
-        self._out.parent.mkdir(parents=True, exist_ok=True)
-
-    def _unmake(self) -> None:
-        with suppress(OSError):
-            if _at(self._out) is None:
-                for folder in self._made:
-                    folder.rmdir()
 
     def _settle(self) -> bool:
         """Put back, and remove what is not kept. Return whether an old output was moved back."""
@@ -418,12 +451,12 @@ class OutputDir:
     def _remove(self) -> None:
         """Remove what is no longer needed; the journal first, because it speaks of the others."""
         for name in _LEFT:
-            _remove_tree(self._work / name)
+            _remove_tree(self.work / name)
 
     def _leave(self) -> None:
         self._lock_file.unlink()
         try:
-            self._work.rmdir()
+            self.work.rmdir()
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):  # another process has begun or ended there
                 raise
@@ -452,7 +485,7 @@ class OutputDir:
         except OSError:
             self.placed = None
         if self.placed is None:
-            return f"it is unknown whether {self._out} is the new one: look there, and in {self._work}"
+            return f"it is unknown whether {self._out} is the new one: look there, and in {self.work}"
         if old is not None and self._lock >= 0:
             back = "" if out else f", and the next run to {self._out} puts it back"
             return f"what was at {self._out} is in {self._old}{back}"

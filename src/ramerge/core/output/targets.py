@@ -13,7 +13,7 @@ from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.jsontext import RECORD, read
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
-from ramerge.core.storage.location import Location
+from ramerge.core.storage.location import Location, here
 from ramerge.core.storage.own_files import INDEX, SWEEP, holds_another, model_inside
 from ramerge.core.storage.schemes import UploadTarget, is_remote, open_upload
 
@@ -91,14 +91,7 @@ def path_of(path: str | Path, what: str = "an output folder") -> Path:
 
 
 def problems_of(out: Path, inputs: Sequence[Location], size: int, *, overwrite: bool) -> list[str]:
-    """All problems with an output folder at `out`.
-
-    Args:
-        out: the output folder.
-        inputs: files and folders that are read.
-        size: bytes that will be written. An old output is removed only after that.
-        overwrite: whether an existing folder would be replaced.
-    """
+    """All problems with an output folder at `out`, with the arguments of `OutputDir.problems`."""
     text = _conflict(out, inputs, overwrite=overwrite)
     problems = [f"{out}: {text}"] if text is not None else []
     ancestor = _ancestor(out)
@@ -131,7 +124,7 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
         return "is the working folder, or holds it; choose another folder"
     if resolved.is_mount():
         return "is a mount point, which cannot be replaced; choose a folder inside it"
-    for path in (each.resolve() for each in inputs if isinstance(each, Path)):
+    for path in (each.resolve() for each in map(here, inputs) if each is not None):
         if resolved == path:
             return "is one of the inputs; choose another folder"
         if path.is_dir() and resolved.is_relative_to(path):

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from ramerge.core.formats.encodings.decode import stated_dtype
 from ramerge.core.foundation.limits import read_limits
 from ramerge.core.foundation.text import message
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, Statistic
 from ramerge.core.options import Options
-from ramerge.core.output import remote_output
-from ramerge.core.output.targets import OutputTarget, free_bytes, problems_of
+from ramerge.core.output.build import output_dir
+from ramerge.core.output.staging import OutputDir
+from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks
 from ramerge.core.planning.devices import place
 from ramerge.core.planning.findings import PlanFinding, collect, note, problem, split, warning
@@ -73,6 +73,7 @@ def make_plan(
     points, inputs, findings = _models(points, kind, in_memory=in_memory)
     alone = in_memory or not kind.has_companions  # nothing but tensors is given, or written
     contents, differences = _contents(points, inputs, observed, cache=options.cache, alone=alone)
+    output = output_dir(out) if out is not None else None
     details, decided = kind.details(points, inputs, contents.tensors)
     findings += [*differences, *decided, *checks.note_rounded_base(contents.tensors)]
     findings += checks.note_coarse_agents(contents.tensors, points)
@@ -83,14 +84,14 @@ def make_plan(
         limits,
         in_memory=in_memory,
         observed=observed,
-        sends=out is not None and not isinstance(out, Path),
+        sends=output is not None and output.sends,
         fewest=kind.least_block or SMALLEST_BLOCK,
     )
     device = "cpu" if options.ray is not None and options.device == "auto" else options.device  # nodes differ
     resources, unplaced = place(device, points, contents.tensors, len(inputs.agents), resources)
     resources, too_few = kind.resources(details, resources, limits)
     size = kind.least_bytes(details, contents.tensors)
-    disk_free, unwritable = _check_output(out, points, inputs, contents, options=options, size=size)
+    disk_free, unwritable = _check_output(output, points, inputs, contents, options=options, size=size)
     findings += [*too_little, *unplaced, *too_few, *unwritable]
     messages = collect(findings, points[0].recipe.document, list(inputs.agents), strict=options.strict)
     return MergePlan(
@@ -123,7 +124,7 @@ def _models(
 
 
 def _check_output(
-    out: OutputTarget | None,
+    output: OutputDir | None,
     points: Sequence[Point],
     inputs: OpenedInputs,
     contents: PlannedContents,
@@ -135,19 +136,14 @@ def _check_output(
 
     `size` is what it takes there at least, if it is not the model's.
     """
-    if out is None:
+    if output is None:
         return None, []
     bytes_written = len(points) * sum(shard.file_bytes for shard in contents.shards)
-    if isinstance(out, Path):
-        needed = bytes_written if size is None else size
-        wrong = problems_of(out, inputs.folders, needed, overwrite=options.overwrite)
-        return free_bytes(out), [*map(problem, wrong)]
     largest = len(points) * max((shard.file_bytes for shard in contents.shards), default=0)
     # tasks on Ray do not wait for uploads
-    at_once = remote_output.needed_of(bytes_written, largest) if options.ray is None else bytes_written
-    needed = at_once if size is None else size
-    wrong = remote_output.problems_of(out, inputs.folders, needed, overwrite=options.overwrite)
-    return remote_output.free_here(out), [*map(problem, wrong)]
+    at_once = output.bytes_at_once(bytes_written, largest) if options.ray is None else bytes_written
+    wrong = output.problems(inputs.folders, at_once if size is None else size, overwrite=options.overwrite)
+    return output.free_bytes(), [*map(problem, wrong)]
 
 
 def _contents(

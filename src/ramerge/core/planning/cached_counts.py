@@ -23,7 +23,7 @@ from ramerge.core.methods.base import Statistic
 from ramerge.core.planning.model import TensorPlan
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
-from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.tensor import Tensor
 
 KIND = "counts"

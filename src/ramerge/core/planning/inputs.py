@@ -25,9 +25,10 @@ from ramerge.core.recipe.model import Agent, Recipe, Soup
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.models import FoundModel, is_hub_id, resolve, resolve_all
 from ramerge.core.storage.schemes import is_remote
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import untied
-from ramerge.core.tensors.identity import Identity, identify
+from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.lowrank import LowRank
 from ramerge.core.tensors.tensor import Tensor
 

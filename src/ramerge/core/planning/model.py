@@ -22,8 +22,8 @@ from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.models import FoundModel
 from ramerge.core.tensors import scaled
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.arena import room
-from ramerge.core.tensors.identity import Identity
 from ramerge.core.tensors.scaled import Scaled
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.weighted import Weighted

@@ -16,8 +16,8 @@ from typing import Any
 from ramerge.core.foundation.errors import CheckpointError, readable
 from ramerge.core.foundation.jsontext import JsonLimits, parse
 from ramerge.core.storage.location import Location
+from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.paths import leads_outside
 
 # A vocabulary of half a million tokens with its merges.
 _MOST_BYTES = 128_000_000
@@ -136,7 +136,7 @@ class TokenReader:
     def _find(self, model: Checkpoint, name: str) -> Location | None:
         for folder in (*reversed(model.tokenizers), model.metadata_folder):
             path = folder / name
-            if path.is_file() and (self.allow_outside_links or not leads_outside(path, folder)):
+            if path.is_file() and (self.allow_outside_links or not access(path).leads_outside(folder)):
                 return path
         return None
 

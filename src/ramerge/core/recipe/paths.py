@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.recipe.model import Agent, Recipe
 
 
-def parts_of(model: str, folder: Path) -> list[Path | str]:
-    """A model and the adapters added to it, each as a path if it exists under `folder`, otherwise as written."""
-    try:
+class ModelPart(NamedTuple):
+    """A model, or an adapter that is added to it, as written, and its path if it exists on this machine."""
+
+    written: str
+    path: Path | None = None
+
+
+def parts_of(model: str, folder: Path) -> list[ModelPart]:
+    """A model and the adapters added to it; relative paths start at `folder`."""
+    with suppress(ValueError, RuntimeError, OSError):
         path = folder / Path(model).expanduser()
         if path.exists():
-            return [path]
-    except (ValueError, RuntimeError, OSError):
-        return [model]
-    return [part for name in model.split("+") for part in parts_of(name, folder)] if "+" in model else [model]
+            return [ModelPart(model, path)]
+        if "+" in model:
+            return [part for name in model.split("+") for part in parts_of(name, folder)]
+    return [ModelPart(model)]
 
 
 def portable(recipe: Recipe, home: Path | None) -> Recipe:
@@ -46,7 +54,7 @@ def _portable(agent: Agent, folder: Path, home: Path | None) -> Agent:
 def _spelled(model: str | None, folder: Path, home: Path | None) -> Any:
     if model is None:
         return None
-    return "+".join(_written(part, home) if isinstance(part, Path) else part for part in parts_of(model, folder))
+    return "+".join(_written(part.path, home) if part.path else part.written for part in parts_of(model, folder))
 
 
 def _written(path: Path, home: Path | None) -> str:

@@ -3,7 +3,7 @@
 They are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
 
 models         from a model's name to its folder
-location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods
+location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods (`tensors.access`)
 storage        the interface: which files there are, each pinned to its version, and their bytes
 schemes        which storage and upload a name such as `s3://bucket/model` belongs to
 objects        buckets: s3://, gs://, az://

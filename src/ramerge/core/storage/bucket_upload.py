@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
 from ramerge.core.storage import client
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location, is_far
 from ramerge.core.storage.objects import Bucket
 from ramerge.core.storage.own_files import COMPANIONS, RECORDS, SWEEP, holds_another, model_inside, signed
 from ramerge.core.storage.own_files import INDEX as DELTA_INDEX
@@ -81,7 +81,6 @@ class BucketUpload:
         self.result: str = bucket.address
         self.name: str = self.address.rpartition("/")[2]
         self.staging = staging
-        self._conditions = True
 
     def __str__(self) -> str:
         return self.address
@@ -97,7 +96,7 @@ class BucketUpload:
             resumes: whether a run has been interrupted on this machine, so what is there may be its own.
         """
         for each in inputs:
-            if isinstance(each, Remote) and _overlap(self.address, each.storage.address):
+            if is_far(each) and _overlap(self.address, each.storage.address):
                 return [
                     f"{self.address}: is, holds or is inside the input {each.storage.address}; choose another place"
                 ]
@@ -134,8 +133,8 @@ class BucketUpload:
             f"what it left (ramerge clean {self.address})"
         )
 
-    def begin(self, *, overwrite: bool) -> dict[str, str]:
-        """Contents of the place: by name, what tells each file from one that may replace it. They stay as they are.
+    def begin(self, run: UploadRun, *, overwrite: bool) -> None:
+        """Begin a run, which notes what the place holds: by name, what tells each file from one that may replace it.
 
         Shards that no index names are left out: they may be those of a job that is still at work.
 
@@ -144,8 +143,8 @@ class BucketUpload:
         """
         there = self._tags()
         self._refuse(there, overwrite=overwrite)
-        self._conditions = self._takes_conditions(f"{HIDDEN}probe-{secrets.token_hex(6)}")
-        if not self._conditions:
+        conditions = self._takes_conditions(f"{HIDDEN}probe-{secrets.token_hex(6)}")
+        if not conditions:
             warnings.warn(
                 f"{self.address}: this store ignores conditions of requests (If-Match), so if another job writes to "
                 "the same place at the same time, the last one to end may mix its files with those of the other",
@@ -153,7 +152,8 @@ class BucketUpload:
                 stacklevel=2,
             )
         used = self._shards_in_use(there)
-        return {name: tag for name, tag in there.items() if name in used or not _is_of_a_run(name)}
+        seen = {name: tag for name, tag in there.items() if name in used or not _is_of_a_run(name)}
+        run.begin(seen, conditions=conditions)
 
     def _takes_conditions(self, key: str) -> bool:
         """Whether the store refuses what must be refused. Tried with a file that is not there before or afterwards."""
@@ -226,7 +226,7 @@ class BucketUpload:
         end = time.monotonic() + _PATIENCE_SECONDS
         while (holder := self._found(CLAIM).data) != run.claim:
             if holder is None:
-                self._put(CLAIM, run.claim, "create" if self._conditions else "overwrite")
+                self._put(CLAIM, run.claim, "create" if run.conditions else "overwrite")
             elif time.monotonic() > end:
                 raise DefeatedError(f"{self.address}: {self._claimed()}")
             else:
@@ -263,7 +263,7 @@ class BucketUpload:
             run.note_put(name, data)
             if not self._holds(run):
                 break
-            if self._put(name, data, found.condition if self._conditions else "overwrite"):
+            if self._put(name, data, found.condition if run.conditions else "overwrite"):
                 return
             run.note_put(name, data, refused=True)
         raise self._defeat(name)

@@ -172,7 +172,8 @@ def readable_errors(
     try:
         yield
     except BaseException as error:
-        if _is_panic(error):
+        # obstore has failed inside, as where an address or a key makes no request; the type is not exported
+        if type(error).__module__ == "pyo3_runtime":
             raise kind(f"{place}: {_UNUSABLE}; {access}") from None
         if not isinstance(error, (BaseError, ValueError, OSError)):
             raise
@@ -180,14 +181,6 @@ def readable_errors(
             kind = DeniedError
         # without its cause: a traceback would show the text that is not repeated here
         raise kind(f"{place}: {_words(error, access, absent)}") from None
-
-
-def _is_panic(error: BaseException) -> bool:
-    """Whether obstore has failed inside.
-
-    It does so where an address or a key makes no request. The type is not exported.
-    """
-    return type(error).__module__ == "pyo3_runtime"
 
 
 def is_denied(error: Exception) -> bool:

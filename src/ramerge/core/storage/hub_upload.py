@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ramerge.core.foundation.errors import CheckpointError, OutputError, PlanError, RamergeError, SendError
 from ramerge.core.foundation.text import shown, without_secrets
@@ -102,14 +102,14 @@ class HubUpload:
             return None, []
         return info.sha, sorted({file.rfilename for file in info.siblings or ()}.difference(_OF_THE_HUB))
 
-    def begin(self, *, overwrite: bool) -> Mapping[str, Any]:
-        """Makes repository and branch, and gives the commit that is there."""
+    def begin(self, run: UploadRun, *, overwrite: bool) -> None:
+        """Make repository and branch, and begin a run, which notes the commit that is there."""
         self._refuse(overwrite=overwrite)
         with self._readable_errors():
             _api().create_repo(self.name, private=not self._public, exist_ok=True)
             if self._branch != _MAIN:
                 _api().create_branch(self.name, branch=self._branch, exist_ok=True)
-        return {"commit": self._now()[0]}
+        run.begin({"commit": self._now()[0]})
 
     def resumes(self, run: UploadRun) -> bool:
         """The hub says only at the commit whether it still has a file."""

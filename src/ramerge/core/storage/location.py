@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
-from typing import TYPE_CHECKING, BinaryIO, Literal, TypeAlias, TypeGuard, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 # What a header and what follows it take at first; most headers fit.
 _FIRST_BYTES = 1 << 16
+
+
+class FileStatus(NamedTuple):
+    """Size and time of the last write of a file, named as `Path.stat` names them."""
+
+    st_size: int
+    st_mtime: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,6 +101,11 @@ class Remote:
             if key.startswith(inside) and fnmatchcase(PurePosixPath(key).name, pattern):
                 yield Remote(self.storage, key)
 
+    def stat(self) -> FileStatus:
+        """Size and time of the last write; 1970 if it is unknown."""
+        version = self.version()
+        return FileStatus(version.nbytes, version.modified_ns / 1e9)
+
     def version(self) -> Version:
         """Version that the file is pinned to.
 
@@ -119,6 +131,11 @@ class Remote:
 Location: TypeAlias = Path | Remote
 
 
+def here(path: Location) -> Path | None:
+    """The path for what only this machine's files can be given to; None if it is remote."""
+    return path if isinstance(path, Path) else None
+
+
 def is_far(path: Location) -> TypeGuard[Remote]:
     """Whether each read of it is a request to a server."""
     return isinstance(path, Remote) and not path.storage.in_memory
@@ -126,9 +143,7 @@ def is_far(path: Location) -> TypeGuard[Remote]:
 
 def relative(path: Location, folder: Location) -> PurePath:
     """The path of a file in a folder that it is in."""
-    if isinstance(path, Remote) and isinstance(folder, Remote):
-        return PurePosixPath(path.key).relative_to(folder.key)
-    return Path(str(path)).relative_to(str(folder))
+    return PurePath(str(path)).relative_to(str(folder))
 
 
 def _key(path: PurePosixPath) -> str:

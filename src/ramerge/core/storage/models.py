@@ -19,7 +19,7 @@ from ramerge.core.foundation.extras import install
 from ramerge.core.foundation.files import no_such_folder
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode, quoted
 from ramerge.core.storage import hub
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location, Remote, here
 from ramerge.core.storage.schemes import is_remote, on_hub, open_remote
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
@@ -172,16 +172,13 @@ def _from_hub(text: str, path: Path) -> FoundModel:
     if cached is not None and all((cached / key).is_file() for key in files):
         return FoundModel(text, cached, name, revision or commit)
     if find_spec("obstore") is None:
-        _announce(text, sum(version.nbytes for version in files.values()))
+        from rich.filesize import decimal
+
+        size = decimal(sum(version.nbytes for version in files.values()))
+        note = f"{text}: downloads {size} into the hub's cache; without a download, by range: {install('remote')}"
+        warnings.warn(note, DownloadNote, stacklevel=1)
         return FoundModel(text, _downloaded(name, commit), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
-
-
-def _announce(text: str, size: int) -> None:
-    from rich.filesize import decimal
-
-    note = f"{text}: downloads {decimal(size)} into the hub's cache; without a download, by range: {install('remote')}"
-    warnings.warn(note, DownloadNote, stacklevel=2)
 
 
 def on_this_machine(model: FoundModel) -> Path:
@@ -190,8 +187,8 @@ def on_this_machine(model: FoundModel) -> Path:
     Raises:
         CheckpointError: it is remote, or cannot be downloaded.
     """
-    if isinstance(model.folder, Path):
-        return model.folder
+    if (folder := here(model.folder)) is not None:
+        return folder
     if model.hub_id is None:
         raise CheckpointError(f"{model.folder}: must be on this machine for this; copy it to a folder first")
     return _downloaded(model.hub_id, model.revision or "")

@@ -40,6 +40,7 @@ class UploadRun:
 
     Attributes:
         log: the file.
+        conditions: whether the place takes conditions of requests, as far as it was tried.
         name: distinguishes the run from all others; empty before it begins. Its shards carry it.
         seen: what the place held, as `BucketUpload.begin` gives it.
         arrived: by local name, what `BucketUpload.put` has said of a shard.
@@ -51,6 +52,7 @@ class UploadRun:
     seen: Mapping[str, Any] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)
     puts: set[tuple[str, str]] = field(default_factory=set)
+    conditions: bool = True
 
     def read(self) -> None:
         """Take what the log says, as far as it is whole."""
@@ -59,10 +61,10 @@ class UploadRun:
                 with suppress(ValueError, LookupError, TypeError):
                     self._take(json.loads(line))
 
-    def begin(self, seen: Mapping[str, Any]) -> None:
+    def begin(self, seen: Mapping[str, Any], *, conditions: bool = True) -> None:
         """Begin another run."""
         self.log.unlink(missing_ok=True)
-        self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen)})
+        self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen), "conditions": conditions})
 
     def add(self, shard: str, tag: str) -> None:
         """A shard has arrived."""
@@ -95,6 +97,7 @@ class UploadRun:
     def _take(self, said: dict[str, Any]) -> None:
         if "run" in said:
             self.name, self.seen = str(said["run"]), dict(said["seen"])
+            self.conditions = said.get("conditions", True) is True
             self.arrived.clear()
             self.puts.clear()
         elif "put" in said:

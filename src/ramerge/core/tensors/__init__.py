@@ -8,6 +8,7 @@ rounded        origins that round: quantized weights as a trainer has loaded the
 checkpoint     a model that was opened
 header         safetensors headers, which are not trusted
 reader, arena  how blocks are read, and in which memory
+access         what reading asks of files and folders, local or remote
 identity       whether files are unchanged since planning
 name_aliases   other names of the same tensor
 prefixes       names under the prefixes of another model, by structure

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ramerge.core.storage.location import Location
-from ramerge.core.tensors.identity import Identity
+from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.tensor import Tensor
 
 

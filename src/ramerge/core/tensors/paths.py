@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path, PurePosixPath
 
-from ramerge.core.storage.location import Location, Remote
+from ramerge.core.storage.location import Location
 
 
 def climbs_out(name: str) -> bool:
@@ -19,30 +19,13 @@ def is_too_long(name: str) -> bool:
     return len(name) > 1024 or any(len(part.encode()) > 255 for part in PurePosixPath(name).parts)
 
 
-def target(path: Location) -> Location:
-    """The target of a path. Links that form a circle are their own target; remote ones have no links."""
-    return path if isinstance(path, Remote) else Path(os.path.realpath(path))
-
-
 def linked_out(path: Location) -> str:
-    """The message about a link that `leads_outside`."""
+    """The message about a link that leads out of its folder."""
     return (
-        f"{path}: links to {target(path)}, outside the checkpoint; if you trust it, set allow.outside_links: true in "
-        "the recipe (--set allow.outside_links=true), or give convert, delta and apply the option --allow-outside-links"
+        f"{path}: links to {os.path.realpath(str(path))}, outside the checkpoint; if you trust it, set "
+        "allow.outside_links: true in the recipe (--set allow.outside_links=true), or give convert, delta and apply "
+        "the option --allow-outside-links"
     )
-
-
-def leads_outside(path: Location, directory: Location) -> bool:
-    """Whether a link in `directory` points to a file outside of it.
-
-    The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
-    These count as inside. Remote places have no links, and no file of this machine is inside of a folder there.
-    """
-    if isinstance(path, Remote) or isinstance(directory, Remote):
-        return not isinstance(path, Remote)
-    resolved, home = Path(os.path.realpath(path)), Path(os.path.realpath(directory))
-    caches = (place.parent.parent / "blobs" for place in (home, *home.parents) if place.parent.name == "snapshots")
-    return not any(map(resolved.is_relative_to, (home, *caches)))
 
 
 def common_folder(*paths: Path) -> Path:

@@ -29,8 +29,9 @@ from ramerge.core.foundation.machine import processors
 from ramerge.core.foundation.systems import PRIVATE, read_into
 from ramerge.core.storage.location import Location, Remote, is_far
 from ramerge.core.storage.storage import Stream, has_changed
+from ramerge.core.tensors.access import FileIdentity, Identity, identity_of
 from ramerge.core.tensors.arena import Arena
-from ramerge.core.tensors.identity import FileIdentity, Identity, identity_of, is_another, is_same_elsewhere
+from ramerge.core.tensors.identity import is_another, is_same_elsewhere
 from ramerge.core.tensors.tensor import Stored, Tensor
 
 # Several workers read at a time, and many systems let a process open only 1,024 files, including the outputs.

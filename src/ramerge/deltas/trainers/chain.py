@@ -11,10 +11,10 @@ from pathlib import Path
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers.link import Link
-from ramerge.sdk.files import leads_outside, linked_out
+from ramerge.sdk.files import linked_out
 from ramerge.sdk.formats import Opening, safetensors
-from ramerge.sdk.storage import Location, Remote
-from ramerge.sdk.tensors import Checkpoint
+from ramerge.sdk.storage import Location, here
+from ramerge.sdk.tensors import Checkpoint, access
 
 _MOST_LINKS = 10_000
 
@@ -63,10 +63,10 @@ class TrainerLayout:
         """The folder with a delta: this one, or the newest version in it, unless it also holds a model."""
         if (name := self.inside(folder)) is not None:
             return folder / name
-        if isinstance(folder, Remote) or safetensors.find(folder):
+        if (parent := here(folder)) is None or safetensors.find(parent):
             return None
         try:
-            versions = self.versions(folder)
+            versions = self.versions(parent)
         except CheckpointError:  # `links` says so
             return folder
         newest = versions[max(versions)] if versions else None
@@ -93,7 +93,7 @@ def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Openin
                 f"{earliest.folder}: builds on version {number}, which is not in {home}; give all versions from the "
                 "base on, or that version as the base"
             )
-        if not opening.allow_outside_links and leads_outside(place, home):
+        if not opening.allow_outside_links and access(place).leads_outside(home):
             raise CheckpointError(linked_out(place))
         if len(found) == _MOST_LINKS:
             raise CheckpointError(f"{folder}: takes more than {_MOST_LINKS:,} deltas")

@@ -9,7 +9,7 @@ from dataclasses import replace
 from ramerge import CheckpointError
 from ramerge.sdk.files import NO_WAIT, PRIVATE, lock_file
 from ramerge.sdk.formats import Format, Opening, read_json, safetensors
-from ramerge.sdk.storage import Location, Remote
+from ramerge.sdk.storage import Location, here
 from ramerge.sdk.tensors import Contents
 
 NAME = "live"
@@ -63,10 +63,10 @@ def _check_sync(folder: Location, sync: Location) -> None:
 
 def _is_locked(path: Location) -> bool:
     """Whether a process holds the lock. A lock that cannot be tried is taken to be free."""
-    if isinstance(path, Remote):
+    if (lock := here(path)) is None:
         return False
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | NO_WAIT | PRIVATE)
+        descriptor = os.open(lock, os.O_RDONLY | NO_WAIT | PRIVATE)
         try:
             lock_file(descriptor, shared=True)
         except BlockingIOError:
