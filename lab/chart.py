@@ -70,7 +70,10 @@ def draw() -> str:
     numbers = chart.mark_text(dy=-7, fontSize=12).encode(text="text:N")
     title = alt.Title(
         "Four agents of one base, and their merges: mean reward on their four tasks, in percent",
-        subtitle="40 held-out prompts a task, one training of each kind. Search had 32 other prompts a task, with rewards.",
+        subtitle=[
+            "40 held-out prompts a task, one training of each kind.",
+            "Search had 32 other prompts a task, with rewards.",
+        ],
         anchor="start",
         subtitlePadding=6,
         offset=12,
