@@ -59,7 +59,7 @@ def draw() -> str:
         for model, score in found.items()
     ]
     models, axis = list(_COLORS), alt.Axis(title=None, ticks=False, domain=False, labelAngle=0, labelFontSize=13)
-    chart = alt.Chart(alt.Data(values=rows)).encode(
+    chart = alt.Chart(alt.InlineData(values=rows)).encode(
         x=alt.X("kind:N", sort=list(scores()), axis=axis, scale=alt.Scale(paddingInner=0.25)),
         xOffset=alt.XOffset("model:N", sort=models),
         y=alt.Y("score:Q", axis=None, scale=alt.Scale(domain=[0, 105])),
