@@ -29,7 +29,13 @@ SOME_ROWS = ("fsdp, second dimension", "adapter")
 BY_ROWS = ("quantized, fp8 blocks", "delta")
 WHOLE = [name for name, method in METHODS.items() if not method.elementwise and method.side is None]
 OTHERS = [name for name, method in METHODS.items() if method.side is None and name not in SOME_METHODS]
-PAIRS = [*product(ROWS, SOME_METHODS), *product(SOME_ROWS, OTHERS), *product(BY_ROWS, WHOLE)]
+# Other methods with these formats in turns; the nightly run takes each with all.
+PAIRS = [
+    *product(ROWS, SOME_METHODS),
+    *((SOME_ROWS[place % len(SOME_ROWS)], method) for place, method in enumerate(OTHERS)),
+    *((BY_ROWS[place % len(BY_ROWS)], method) for place, method in enumerate(WHOLE)),
+    *product((*SOME_ROWS, *BY_ROWS), set(REPRESENTATIVES) & {*OTHERS, *WHOLE}),
+]
 REST = [pair for pair in product(ROWS, OTHERS) if pair not in PAIRS]
 
 
@@ -38,7 +44,7 @@ def parameters(pairs: Iterable[tuple[str, str]]) -> list[Any]:
     fast = {*product(ROWS, SOME_METHODS[:1]), *product((*SOME_ROWS, *BY_ROWS), REPRESENTATIVES)}
     return [
         pytest.param(row, method, marks=[*ROWS[row].marks, *([] if (row, method) in fast else [pytest.mark.full])])
-        for row, method in pairs
+        for row, method in sorted(set(pairs))
     ]
 
 

@@ -21,7 +21,7 @@ from ramerge.demo.tasks import TASKS, prompts
 from tests.checkpoints import floats, write_checkpoint, write_simple
 from tests.evaluation.server import Answer, completion, serving
 from tests.storage.hub import TOKEN, standing_in
-from tests.tiers import unavailable
+from tests.tiers import some, unavailable
 from tests.ui.served import CHROMIUM, Visit, chromium, served, visit, write
 
 for library in ("gradio", "altair", "vl_convert", "playwright", "axe_playwright_python"):
@@ -281,6 +281,7 @@ def test_several_candidates_wait_in_a_list(opened: Visit, root: Path) -> None:
     opened.page.get_by_text("first: exists").wait_for()
 
 
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore")
 def test_scores_become_a_retention_table_and_models_answer_side_by_side(browser: Any, tmp_path: Path) -> None:
     def answer(body: dict[str, Any]) -> Answer:
@@ -326,7 +327,7 @@ def test_scores_become_a_retention_table_and_models_answer_side_by_side(browser:
         assert said == ["no, base", "yes", "no, other", "no, merged"]
 
 
-@pytest.mark.full  # a merge that takes seconds
+@pytest.mark.thorough  # tests of jobs resume, too
 def test_a_merge_that_was_stopped_is_completed(browser: Any, tmp_path: Path) -> None:
     write_simple(tmp_path, {"code": 0.1, "tool": 0.2}, shape=(1024, 2048))
     recipe = f"method: wudi\nbase: {tmp_path}/base\nagents: {{code: {tmp_path}/code, tool: {tmp_path}/tool}}\n"
@@ -510,7 +511,7 @@ def test_an_interrupt_does_not_wait_for_a_bucket_that_does_not_answer(browser: A
 # --- for everybody ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [420, 1280])
+@pytest.mark.parametrize("width", some([420, 1280], full=[420]))
 def test_every_tab_fits_and_can_be_used_by_everybody(width: int, browser: Any, address: str) -> None:
     from axe_playwright_python.sync_playwright import Axe
 
