@@ -6,7 +6,7 @@ Functions that begin with an underscore write LLVM code; the table at the end gi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ def _c(value: int) -> ir.Constant:
 # --- bfloat16: the upper half of a float32 --------------------------------------------------------------------------
 
 
-def _bf16_from_bits(b: Any, bits: Any) -> Any:
+def _bf16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to nearest even; the bfloat16 lies in the upper half of the result. NaN stays NaN."""
     odd = b.and_(b.lshr(bits, _c(16)), _c(1))
     rounded = b.add(b.add(bits, _c(0x7FFF)), odd)
@@ -38,7 +38,7 @@ def _bf16_from_bits(b: Any, bits: Any) -> Any:
     return b.select(is_nan, quiet, rounded)
 
 
-def _bf16_pack(b: Any, low: Any, high: Any) -> Any:
+def _bf16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     low_bits = b.lshr(_bf16_from_bits(b, b.bitcast(low, I32)), _c(16))
     return b.or_(low_bits, b.and_(_bf16_from_bits(b, b.bitcast(high, I32)), _c(0xFFFF0000)))
 
@@ -46,7 +46,7 @@ def _bf16_pack(b: Any, low: Any, high: Any) -> Any:
 # --- float16: by bit operations, since not every processor converts it ----------------------------------------------
 
 
-def _f16_to_f32(b: Any, half: Any) -> Any:
+def _f16_to_f32(b: ir.IRBuilder, half: ir.Value) -> ir.Value:
     """Widen exactly. The product with 2^112 moves the exponent and makes subnormal halves normal."""
     magnitude = b.shl(b.and_(half, _c(0x7FFF)), _c(13))
     scaled = b.bitcast(b.fmul(b.bitcast(magnitude, F32), ir.Constant(F32, 2.0**112)), I32)
@@ -55,7 +55,7 @@ def _f16_to_f32(b: Any, half: Any) -> Any:
     return b.bitcast(b.or_(finite_or_special, b.shl(b.and_(half, _c(0x8000)), _c(16))), F32)
 
 
-def _f16_from_bits(b: Any, bits: Any) -> Any:
+def _f16_from_bits(b: ir.IRBuilder, bits: ir.Value) -> ir.Value:
     """Round float32 bits to the nearest float16, ties to even, in the lower half of the result. NaN stays NaN."""
     sign = b.and_(b.lshr(bits, _c(16)), _c(0x8000))
     magnitude = b.and_(bits, _c(0x7FFFFFFF))
@@ -74,7 +74,7 @@ def _f16_from_bits(b: Any, bits: Any) -> Any:
     return b.or_(sign, b.select(overflows, special, finite))
 
 
-def _f16_pack(b: Any, low: Any, high: Any) -> Any:
+def _f16_pack(b: ir.IRBuilder, low: ir.Value, high: ir.Value) -> ir.Value:
     high_bits = b.shl(_f16_from_bits(b, b.bitcast(high, I32)), _c(16))
     return b.or_(_f16_from_bits(b, b.bitcast(low, I32)), high_bits)
 
@@ -82,7 +82,7 @@ def _f16_pack(b: Any, low: Any, high: Any) -> Any:
 # --- float8, float4 and powers of two: codes of quantized weights ---------------------------------------------------
 
 
-def _small_float(b: Any, code: Any, mantissa: int, bias: int, infinity: int | None) -> Any:
+def _small_float(b: ir.IRBuilder, code: ir.Value, mantissa: int, bias: int, infinity: int | None) -> ir.Value:
     """Widen a code of 8 bits exactly: sign, exponent, `mantissa` bits. Magnitudes above `infinity` are NaN; without
     infinity only the largest is.
 
@@ -101,7 +101,7 @@ def _small_float(b: Any, code: Any, mantissa: int, bias: int, infinity: int | No
     return b.bitcast(b.or_(value, b.shl(b.and_(bits, _c(0x80)), _c(24))), F32)
 
 
-def _e2m1(b: Any, nibble: Any) -> Any:
+def _e2m1(b: ir.IRBuilder, nibble: ir.Value) -> ir.Value:
     """One of 0, 0.5, 1, 1.5, 2, 3, 4, 6 by the lower three bits; the fourth is the sign."""
     place = b.shl(b.and_(nibble, _c(7)), _c(2))
     doubled = b.and_(b.lshr(_c(0xC8643210), place), _c(15))
@@ -109,14 +109,14 @@ def _e2m1(b: Any, nibble: Any) -> Any:
     return b.bitcast(b.or_(value, b.shl(b.and_(nibble, _c(8)), _c(28))), F32)
 
 
-def _e8m0(b: Any, code: Any) -> Any:
+def _e8m0(b: ir.IRBuilder, code: ir.Value) -> ir.Value:
     """2^(code - 127); 255 is NaN."""
     bits = b.zext(code, I32)
     smallest = b.select(b.icmp_unsigned("==", bits, _c(0)), _c(0x00400000), b.shl(bits, _c(23)))
     return b.bitcast(b.select(b.icmp_unsigned("==", bits, _c(255)), _c(0x7FC00000), smallest), F32)
 
 
-def _to_small_float(b: Any, value: Any, mantissa: int, bias: int) -> Any:
+def _to_small_float(b: ir.IRBuilder, value: ir.Value, mantissa: int, bias: int) -> ir.Value:
     """The code of 8 bits nearest to a float32 in the format's range, ties to even. NaN stays NaN."""
     bits = b.bitcast(value, I32)
     magnitude = b.and_(bits, _c(0x7FFFFFFF))
@@ -134,7 +134,7 @@ def _to_small_float(b: Any, value: Any, mantissa: int, bias: int) -> Any:
     return b.trunc(b.or_(code, b.and_(b.lshr(bits, _c(24)), _c(0x80))), I8)
 
 
-def _to_e8m0(b: Any, value: Any) -> Any:
+def _to_e8m0(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """The exponent of the smallest power of two that is not below a positive number of at most 2^127."""
     bits = b.bitcast(value, I32)
     up = b.lshr(b.add(bits, _c(0x7FFFFF)), _c(23))
@@ -145,7 +145,7 @@ def _to_e8m0(b: Any, value: Any) -> Any:
 # --- float64 to shorter formats, and stochastic rounding ------------------------------------------------------------
 
 
-def _sticky_f32(b: Any, value: Any) -> Any:
+def _sticky_f32(b: ir.IRBuilder, value: ir.Value) -> ir.Value:
     """Round float64 to float32 towards zero, with the last bit set if anything was lost ("round to odd").
 
     A further rounding to a shorter format then gives what rounding the float64 once would have given.
@@ -176,7 +176,7 @@ _BFLOAT16, _FLOAT16 = _Layout(7, 127, 16), _Layout(10, 15, 16)
 _FLOAT32, _FLOAT64 = _Layout(23, 127, 32), _Layout(52, 1023, 64)
 
 
-def _drawn(b: Any, value: Any, draw: Any, of: _Layout, to: _Layout, draw_bits: int) -> Any:
+def _drawn(b: ir.IRBuilder, value: ir.Value, draw: ir.Value, of: _Layout, to: _Layout, draw_bits: int) -> ir.Value:
     """The neighbor of `value` in a shorter format that a random draw chooses, as `kernels.stochastic` has it.
 
     Right for finite numbers whose upper neighbor is finite. The draw has the type of the value's bits.
@@ -205,14 +205,14 @@ def _drawn(b: Any, value: Any, draw: Any, of: _Layout, to: _Layout, draw_bits: i
 # --- calls and comparisons ------------------------------------------------------------------------------------------
 
 
-def _peak(b: Any, peak: Any, value: Any) -> Any:
+def _peak(b: ir.IRBuilder, peak: ir.Value, value: ir.Value) -> ir.Value:
     """The larger of `peak` and the bits of |value|; NaN lies above infinity, and infinity above every number."""
     kind = peak.type
     magnitude = b.and_(b.bitcast(value, kind), ir.Constant(kind, 2 ** (kind.width - 1) - 1))
     return b.select(b.icmp_unsigned(">", magnitude, peak), magnitude, peak)
 
 
-def _call(b: Any, name: str, *values: Any) -> Any:
+def _call(b: ir.IRBuilder, name: str, *values: ir.Value) -> ir.Value:
     kind = values[0].type
     function = b.module.declare_intrinsic(name, [kind], ir.FunctionType(kind, [kind] * len(values)))
     return b.call(function, values)
@@ -231,20 +231,20 @@ def _on_arrays(**options: Any) -> Callable[[Any], Any]:
     return enter
 
 
-def _place(context: Any, b: Any, kind: Any, array: Any, at: Any) -> Any:
+def _place(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, at: ir.Value) -> ir.Value:
     return b.gep(context.make_array(kind)(context, b, array).data, [at])
 
 
-def _place_of_64(context: Any, b: Any, kind: Any, array: Any, start: Any) -> Any:
+def _place_of_64(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start: ir.Value) -> ir.Value:
     vector = ir.VectorType(ir.IntType(kind.dtype.bitwidth), 64)
     return b.bitcast(_place(context, b, kind, array, start), vector.as_pointer())
 
 
-def _loaded_64(context: Any, b: Any, kind: Any, array: Any, start: Any) -> Any:
+def _loaded_64(context: Any, b: ir.IRBuilder, kind: Any, array: ir.Value, start: ir.Value) -> ir.Value:
     return b.load(_place_of_64(context, b, kind, array, start), align=kind.dtype.bitwidth // 8)
 
 
-def _store_compressed(b: Any, vector: Any, place: Any, bits: Any) -> None:
+def _store_compressed(b: ir.IRBuilder, vector: ir.Value, place: ir.Value, bits: ir.Value) -> None:
     """Store those elements of a vector of 64 integers whose bits are set, one after the other, from `place` on."""
     kind = ir.FunctionType(ir.VoidType(), [vector.type, place.type, bits.type])
     name = f"llvm.masked.compressstore.v64i{vector.type.element.width}"
@@ -255,7 +255,7 @@ def _store_compressed(b: Any, vector: Any, place: Any, bits: Any) -> None:
 def _word_at(_typing: Any, data: Any, start: Any) -> Any:
     """The 8 bytes from `start` on of an array of bytes, as a number of the processor's order; at any place."""
 
-    def generate(context: Any, b: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         place = _place(context, b, signature.args[0], *values)
         return b.load(b.bitcast(place, I64.as_pointer()), align=1)
 
@@ -269,7 +269,7 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
     Compilers do not find these instructions in a loop.
     """
 
-    def generate(context: Any, b: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         old, new = (_loaded_64(context, b, signature.args[k], values[k], values[2]) for k in range(2))
         return b.bitcast(b.icmp_unsigned("!=", old, new), I64)
 
@@ -280,7 +280,7 @@ def _differing(_typing: Any, base: Any, other: Any, start: Any) -> Any:
 def _not_zero(_typing: Any, array: Any, start: Any) -> Any:
     """Which of the 64 elements from `start` on of an array of integers are not 0, as a set of bits."""
 
-    def generate(context: Any, b: Any, signature: Any, values: Any) -> Any:
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         vector = _loaded_64(context, b, signature.args[0], *values)
         return b.bitcast(b.icmp_unsigned("!=", vector, ir.Constant(vector.type, None)), I64)
 
@@ -295,7 +295,7 @@ def _compressed(_typing: Any, source: Any, target: Any, place: Any) -> Any:
     and the set. Only processors that compress vectors do this fast.
     """
 
-    def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+    def generate(context: Any, b: ir.IRBuilder, signature: Any, arguments: Sequence[ir.Value]) -> ir.Value:
         start, first, mask = (b.extract_value(arguments[2], index) for index in range(3))
         vector = _loaded_64(context, b, signature.args[0], arguments[0], start)
         stored = _place(context, b, signature.args[1], arguments[1], first)
@@ -378,7 +378,7 @@ _TABLE: dict[str, tuple[tuple[Any, ...], Callable[..., Any]]] = {
 
 
 def _scalar(name: str, typed: tuple[Any, ...], emit: Callable[..., Any]) -> Any:
-    def generate(_context: Any, b: Any, _signature: Any, values: Any) -> Any:
+    def generate(_context: Any, b: ir.IRBuilder, _signature: Any, values: Sequence[ir.Value]) -> ir.Value:
         return emit(b, *values)
 
     made = typed[0](*typed[1:]), generate
