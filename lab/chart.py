@@ -42,7 +42,7 @@ def scores() -> dict[str, dict[str, float]]:
 
 
 def caption() -> str:
-    """The chart in words."""
+    """The chart as text."""
     parts = [
         f"{kind}: agents {found['each agent on its own task']:.0f} %, RAM+ {found['merge: RAM+']:.0f} %, "
         f"chosen by search {found['merge: chosen by search']:.0f} %"

@@ -386,7 +386,7 @@ def test_readme_is_short_and_says_what_was_measured() -> None:
     assert len(text.splitlines()) <= 80
     behind = {which: max(each.chosen(which)[1] for each in kinds()) for which in ("right", "all")}
     assert (
-        f"at most {behind['all']:.1f} points\nbehind the best" in text
+        f"at most {behind['all']:.1f} points\nbehind the best of up to 15 merges" in text
         and f"with rewards at most {behind['right']:.1f}." in text
     )
 

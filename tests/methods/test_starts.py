@@ -116,3 +116,17 @@ def test_another_method_needs_what_it_needs_alone() -> None:
     assert OtherResult("ram+", {}).statistics(("a", "b")) == METHODS["ram+"].statistics(
         METHODS["ram+"].parameters(), ("a", "b")
     )
+
+
+def test_the_preset_of_the_paper_averages_what_has_no_recorded_inputs() -> None:
+    found = dict(
+        ramerge.merge_state_dicts(
+            BASE,
+            {name: {"model": one, "inputs": {KEY: ROWS[name]}} for name, one in AGENTS.items()},
+            method="regmean",
+            recipe={"preset": "paper"},
+        )
+    )
+    mean = {key: np.mean([one[key] for one in AGENTS.values()], axis=0) for key in BASE}
+    assert np.allclose(found["norm"], mean["norm"], atol=1e-6)
+    assert np.abs(found[KEY] - mean[KEY]).max() > 1e-3

@@ -173,8 +173,8 @@ def _sparsity(figures: _FindingFigures) -> Finding:
         text += f" Nothing was moved by {enumerated(figures.still)}."
     hidden = [agent.name for agent in figures.agents if agent.changed < 0.05 * figures.model.elements]
     more = (
-        f" {enumerated(hidden)} changed under 5 % of all values: updates below half a step of the stored dtype were "
-        "lost on saving. If the trainer has kept wider weights, merge those."
+        f" {enumerated(hidden)} changed under 5 % of all values. If the trainer has kept weights in float32, merge "
+        "those: updates below half a step of the stored dtype may have been lost on saving."
         if hidden
         else ""
     )

@@ -10,8 +10,8 @@ agent, one row a token, weighted so that an agent's weights add up to 1,
 The second form takes what is d x d for inputs of width d, the third what is n x n for n rows: a correction of rank n
 at most. mu is in units of the mean square of a row x, for N agents. An expert sees some tokens, and its rows count in
 shares of all: the fewer they are, the less they count against the prior. All other tensors, and weights without
-recorded inputs, take the prior. RegMean itself has no prior and shrinks the elements off the diagonal of each G_t; the
-preset `paper` does so. Towards a prior: not published.
+recorded inputs, take the prior. RegMean itself has no prior, shrinks the elements off the diagonal of each G_t,
+and averages all other tensors; the preset `paper` does so. Towards a prior: not published.
 """
 
 from __future__ import annotations
@@ -145,13 +145,13 @@ class RegMean(Method[RegMeanParameters, Start]):
     title = "RegMean towards a prior"
     source = (
         "Dataless Knowledge Fusion by Merging Weights of Language Models, arXiv 2212.09849; towards a prior: not "
-        "published, docs/methods/regmean.md derives it"
+        "published"
     )
     formula = "linear weights: (sum_t tau_t G_t + mu S) (sum_t G_t + mu I)^-1; others: S, by default the sum of tau_t"
     differs = "has no such method"
     alone = "the result is the agent itself"
     parameters = RegMeanParameters
-    presets: ClassVar[Presets] = {"paper": {"towards": "zero", "ridge": 0.0, "shrink": 0.9}}
+    presets: ClassVar[Presets] = {"paper": {"towards": "mean", "ridge": 0.0, "shrink": 0.9}}
     side: SideInput | None = INPUTS
 
     def statistics(self, parameters: RegMeanParameters, agents: Agents) -> tuple[Statistic, ...]:
