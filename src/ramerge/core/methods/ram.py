@@ -98,7 +98,7 @@ class RamParameters(Parameters):
     epsilon: EPSILON = epsilon_field()
     shared: Literal["mean", "agree_max", "sum", "rms", "ties"] = Field(
         "mean",
-        description="what becomes of elements that several agents moved: their mean (the paper); the largest where all "
+        description="the rule for elements that several agents moved: their mean (the paper); the largest where all "
         "agree in sign, else the mean; their sum; the sum over the square root of the count; or TIES among them",
     )
     density: float = Field(
@@ -106,7 +106,7 @@ class RamParameters(Parameters):
         gt=0,
         le=1,
         json_schema_extra=only(shared="ties"),
-        description="how many elements each agent keeps, as a share of all shared elements, moved by it or not",
+        description="elements that each agent keeps, as a share of all shared elements, whether it moved them or not",
     )
     trim: Scope = Field(
         "tensor", json_schema_extra=only(shared="ties"), description="what the largest entries are chosen from"
