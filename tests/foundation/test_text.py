@@ -233,7 +233,7 @@ def test_an_error_of_a_header_is_short(tmp_path: Path) -> None:
     assert len(str(raised.value)) < 100_000 and "\x1b" not in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["ramplus", "ram_plus", "RAM-Plus"])
+@pytest.mark.parametrize("name", ["ramplus", "ram_plus", "RAM-Plus", "ramp", "rampp"])
 def test_a_plus_in_words_is_a_plus(name: str) -> None:
     assert unknown("method", name, ["ram", "ram+", "ram+s"]).endswith("did you mean 'ram+'?")
 

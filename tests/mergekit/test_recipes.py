@@ -42,7 +42,7 @@ def read(folder: Path, text: str) -> Document:
     return read_document(path)
 
 
-@pytest.mark.parametrize("key", ["merge_method", "models", "slices", "modules"])
+@pytest.mark.parametrize("key", ["merge_method", "models", "slices", "modules", "experts", "genome"])
 def test_the_form_is_told_by_its_keys(key: str) -> None:
     assert dialect_of({key: None}) is DIALECT
     assert dialect_of({"method": "ram", "base": "b", "agents": {}, "parameters": {}, "dtype": "float32"}) is None
@@ -266,7 +266,7 @@ def test_dtypes(given: dict[str, Any], dtype: str | None) -> None:
         ({}, None),
     ],
 )
-def test_a_dtype_in_which_mergekit_computes_less_exactly_is_noted(
+def test_a_dtype_in_which_mergekit_computes_less_exactly_is_noted_where_it_matters(
     tmp_path: Path, given: dict[str, Any], computes: str | None
 ) -> None:
     for name in ("base", "code", "tool"):
@@ -276,6 +276,8 @@ def test_a_dtype_in_which_mergekit_computes_less_exactly_is_noted(
     )
     notes = [note for note in ramerge.plan(tmp_path / "recipe.yaml").notes if "mergekit computes in it" in note]
     assert len(notes) == (computes is not None) and all(note.startswith(f"dtype: {computes}:") for note in notes)
+    assert all("by karcher about a third" in note and "stock" not in note for note in notes)
+    assert not translate(Document(recipe("ties", **given))).notes
 
 
 @pytest.mark.parametrize(
@@ -436,10 +438,14 @@ def test_values_that_are_the_same_everywhere(value: object) -> None:
         (sliced(None, None), "layer_range None is not supported"),
         (sliced((0, True), (0, True)), "layer_range [0, True] is not supported"),
         (sliced(residual_scale=0.5), "slices: are not supported"),
-        (sliced() | {"slices": sliced()["slices"] * 2}, "slices: are not supported"),
+        (sliced() | {"slices": sliced()["slices"] * 2}, "to stack layers (a frankenmerge), use mergekit"),
         (sliced() | {"models": MODELS}, "slices: cannot be used together with models"),
         (recipe(merge_method=None), "merge_method: is missing; known: linear, task_arithmetic, ties"),
-        (recipe("nearswap"), "merge_method: unknown method 'nearswap'"),
+        (recipe("nearswap"), "merge_method: mergekit has nearswap, ramerge does not: use mergekit for it, or another"),
+        (recipe(random_seed=42), "random_seed: is a flag of mergekit's, not a key of recipes; --random-seed is `param"),
+        (recipe(lazy_unpickle=True), "lazy_unpickle: is a flag of mergekit's, not a key of recipes; --lazy-unpickle"),
+        (recipe(seed=7), "seed: is a parameter of methods; write it under parameters, as in parameters: {seed: VALUE}"),
+        (recipe(density=0.5), "density: is a parameter of methods; write it under parameters"),
         (recipe("slerp", models=[{"model": "a"}]), "parameters: t is missing"),
         (recipe("slerp", base_model=None, models=[{"model": "a"}]), "base_model: is missing; slerp needs it"),
         (recipe("passthrough"), "unknown parameter of passthrough 'weight'"),
@@ -480,6 +486,25 @@ def test_refused(values: dict[str, Any], message: str) -> None:
     assert message in "\n".join(problems(values))
 
 
+MIXTURE = {"base_model": "b", "gate_mode": "hidden", "experts": [{"source_model": "a", "positive_prompts": ["x"]}]}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (MIXTURE, "experts: this is a recipe of mergekit-moe, which builds a mixture of experts; ramerge does not"),
+        ({"genome": {"models": ["a"], "merge_method": "ties"}}, "genome: this is a recipe of mergekit-evolve"),
+        (
+            sliced(parameters={"t": 0.5}) | {"merge_method": "slerp", "slices": [{"parameters": {"t": 0.5}}] * 2},
+            "slices: are not supported",
+        ),
+    ],
+)
+def test_the_only_problem(values: dict[str, Any], message: str) -> None:
+    [problem] = problems(values)
+    assert message in problem
+
+
 GOOD = """\
 merge_method: dare_ties
 base_model: base
@@ -498,31 +523,31 @@ out_dtype: bfloat16
 """
 
 
-def test_later_messages_point_at_the_original(tmp_path: Path) -> None:
+def test_later_messages_point_at_the_original_by_line_and_key(tmp_path: Path) -> None:
     given = read(tmp_path, GOOD)
     before = given.values.copy()
     document = translate(given)
     assert given.values == before
     assert document.source == str(tmp_path / "recipe.yaml")
-    for key, line in (
-        (("method",), 1),
-        (("base",), 2),
-        (("agents",), 3),
-        (("agents", "code"), 5),
-        (("agents", "tool"), 8),
-        (("parameters",), 9),
-        (("parameters", "weights", "code"), 7),
-        (("parameters", "weights", "tool"), 10),
-        (("parameters", "p"), 3),
-        (("parameters", "p", "tool"), 8),
-        (("parameters", "scale"), 11),
-        (("parameters", "rescale"), 1),
-        (("allow", "config"), 12),
-        (("dtype",), 14),
+    for key, line, theirs in (
+        (("method",), 1, "merge_method"),
+        (("base",), 2, "base_model"),
+        (("agents",), 3, "models"),
+        (("agents", "code"), 5, "models.1.model"),
+        (("agents", "tool"), 8, "models.2.model"),
+        (("parameters",), 9, "parameters"),
+        (("parameters", "weights", "code"), 7, "models.1.parameters.weight"),
+        (("parameters", "weights", "tool"), 10, "parameters.weight"),
+        (("parameters", "p"), 3, "models"),
+        (("parameters", "p", "tool"), 8, "models.2.parameters.density"),
+        (("parameters", "scale"), 11, "parameters.lambda"),
+        (("parameters", "rescale"), 1, "merge_method"),
+        (("allow", "config"), 12, "allow.config"),
+        (("dtype",), 14, "out_dtype"),
     ):
         text = GOOD.splitlines()[line - 1]
         message = document.where(key, "is wrong")
-        assert message == f"{document.source}:{line}: {'.'.join(key)}: is wrong\n    {line} | {text}"
+        assert message == f"{document.source}:{line}: {theirs}: is wrong\n    {line} | {text}"
 
 
 def test_flags(tmp_path: Path) -> None:
@@ -634,3 +659,11 @@ def test_every_agent_gets_what_mergekit_would_give_it(
         for i, one in enumerate(own):
             value = found[ours][f"m{i}"] if isinstance(found[ours], dict) else found[ours]
             assert value == {**defaults, **shared, **one}[name]
+
+
+def test_a_missing_model_is_named_by_its_key_in_the_original(tmp_path: Path) -> None:
+    write_checkpoint(tmp_path / "base", {"w": floats([0.5])})
+    path = tmp_path / "recipe.yaml"
+    path.write_text("merge_method: ram\nbase_model: ./base\nmodels:\n  - model: ./tol\n")
+    [problem] = ramerge.plan(path).problems
+    assert problem.startswith(f"{path}:4: models.0.model: ") and "no such folder" in problem

@@ -15,7 +15,7 @@ FLAGS: Mapping[str, str] = {
     "--out-shard-size": "is --shard-size here, in bytes such as 5GB",
     "--lora-merge-cache": f"{_UNNEEDED}: adapters are applied while they are read",
     "--trust-remote-code": f"{_UNNEEDED}: no code of a model is executed",
-    "--random-seed": "is --set parameters.seed=N here",
+    "--random-seed": "is `parameters: {seed: N}` of the recipe here, or the flag --set parameters.seed=N",
     "--num-threads": "is --threads N here",
     "--clone-tensors": f"{_UNNEEDED}",
     "--async-write": f"{_UNNEEDED}: writing always overlaps with computing",

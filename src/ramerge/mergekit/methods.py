@@ -73,6 +73,7 @@ class MergekitMethod:
             of them.
         only: how many models it takes, if that is not checked later.
         join: from parameters here, each from a setting, to others that say the same.
+        in_bfloat16: the share of elements that differ from mergekit's where it computes in bfloat16, if it is much.
     """
 
     ours: str
@@ -81,7 +82,11 @@ class MergekitMethod:
     base: Literal["origin", "if given", "models", "first"] = "origin"
     only: int | None = None
     join: Callable[[dict[str, Any]], dict[str, Any]] = _same
+    in_bfloat16: str = ""
 
+
+MERGEKITS_ALONE = ("nearswap",)
+"""mergekit's methods that ramerge does not have."""
 
 # the type of mergekit's masks, which changes no result
 _MASK = {"int8_mask": MergekitSetting(None, bool, False)}
@@ -137,7 +142,7 @@ METHODS: Mapping[str, MergekitMethod] = {
     "dare_linear": MergekitMethod("dare", _DARE),
     "dare_ties": MergekitMethod("dare_ties", _DARE, {"density": 1.0, "trim": "tensor"}),
     "ram": MergekitMethod("ram", _EPSILON),
-    "ramplus_tl": MergekitMethod("ram+", _EPSILON | _RESCALED, {"scope": "tensor"}),
+    "ramplus_tl": MergekitMethod("ram+", _EPSILON | _RESCALED, {"scope": "tensor"}, in_bfloat16="about a third"),
     "breadcrumbs": MergekitMethod("breadcrumbs", _BREADCRUMBS),
     "breadcrumbs_ties": MergekitMethod("breadcrumbs_ties", _BREADCRUMBS),
     "della": MergekitMethod("della", _DELLA | _normalize(True)),
@@ -166,9 +171,12 @@ METHODS: Mapping[str, MergekitMethod] = {
         "karcher",
         {"max_iter": MergekitSetting("max_iter", int, 10), "tol": MergekitSetting("tol", default=1e-5)},
         base="models",
+        in_bfloat16="about a third",
     ),
     "model_stock": MergekitMethod(
-        "model_stock", {"filter_wise": MergekitSetting("per", bool, False, convert={True: "row", False: "tensor"}.get)}
+        "model_stock",
+        {"filter_wise": MergekitSetting("per", bool, False, convert={True: "row", False: "tensor"}.get)},
+        in_bfloat16="about a quarter",
     ),
     "arcee_fusion": MergekitMethod("arcee_fusion", {}),
     "passthrough": MergekitMethod(

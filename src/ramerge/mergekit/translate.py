@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from ramerge import CheckpointError, RecipeError
 from ramerge.mergekit.flags import FLAGS
 from ramerge.mergekit.folders import choose_folder
-from ramerge.mergekit.methods import METHODS, MergekitMethod, MergekitSetting
+from ramerge.mergekit.methods import MERGEKITS_ALONE, METHODS, MergekitMethod, MergekitSetting
 from ramerge.mergekit.values import (
     ANYWHERE,
     Given,
@@ -39,7 +39,13 @@ from ramerge.sdk.recipes import Dialect, Document, Key, Look, blind
 from ramerge.sdk.tensors import full_dtype
 from ramerge.sdk.text import unknown
 
-_MARKS = frozenset({"merge_method", "models", "slices", "modules"})
+# keys of recipes for other programs that come with mergekit, and what is said of them
+_OTHER_PROGRAMS = {
+    "experts": "this is a recipe of mergekit-moe, which builds a mixture of experts; ramerge does not build these: use "
+    "mergekit-moe",
+    "genome": "this is a recipe of mergekit-evolve, which searches for parameters; `ramerge search` does that here",
+}
+_MARKS = frozenset({"merge_method", "models", "slices", "modules", *_OTHER_PROGRAMS})
 _KEYS = ("merge_method", "base_model", "models", "parameters", "dtype", "out_dtype")
 _MODEL_KEYS = ("model", "parameters")
 # ramerge's own keys. mergekit does not know them and ignores them, so both programs take the same file.
@@ -54,11 +60,14 @@ _OWN_KEYS = {
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 _SHORT = ("bfloat16", "float16")
 _COMPUTES = (
-    "dtype: {}: mergekit computes in it, ramerge in float32 with one rounding at the end, so that results differ in "
-    "the last digit: of karcher, model_stock, multislerp and nuslerp in about a third of the elements"
+    "dtype: {}: mergekit computes in it, ramerge in float32 with one rounding at the end; in a bfloat16 merge by {} "
+    "{} of the elements differ in the last digits"
 )
 _ELSEWHERE = ("tokenizer_source", "tokenizer", "chat_template", "slices", "modules")
-_WHOLE = "only whole models can be merged: list them under models, or in one slice with all layers of every model"
+_WHOLE = (
+    "only whole models can be merged: list them under models, or in one slice with all layers of every model; to stack "
+    "layers (a frankenmerge), use mergekit"
+)
 
 
 def translate(document: Document, look: Look = blind) -> Document:
@@ -168,6 +177,9 @@ class _Translation:
         self.result = Document({}, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:
+        for key, text in _OTHER_PROGRAMS.items():
+            if key in self.values:
+                raise RecipeError(self.given.where((key,), text))
         self.check_keys()
         self.open_slice()
         method = self.read_method()
@@ -175,7 +187,7 @@ class _Translation:
         agents = self.choose_agents(method, self.read_models(method), base)
         self.write_models(method, base, agents)
         self.keep_own_keys()
-        self.write_dtype()
+        self.write_dtype(method)
         self.write_tokenizer(base, agents)
         self.write_parameters(method, agents)
         if self.problems:
@@ -201,7 +213,7 @@ class _Translation:
                 self.result.flags[key] = self.given.flags[origin[:length]]
                 return
             if origin[:length] in self.given.lines:
-                self.result.lines[key] = self.given.lines[origin[:length]]
+                self.result.lines[key], self.result.origins[key] = self.given.lines[origin[:length]], origin
                 return
 
     # --- keys and method ---
@@ -214,14 +226,27 @@ class _Translation:
                 given = next((given for given in self.given.flags if given[0] == key), (key,))
                 self.problem(given, f"does not belong in a recipe of mergekit's form: {_OWN_KEYS[key]}")
             elif key not in (*_KEYS, *_ADDED_KEYS, *_ELSEWHERE):
-                self.problem((key,), unknown("key", key, [*_KEYS, *_ADDED_KEYS]))
+                flag = f"--{key.replace('_', '-')}"
+                if flag in FLAGS:
+                    text = f"is a flag of mergekit's, not a key of recipes; {flag} {FLAGS[flag]}"
+                elif any(key in form.settings for form in METHODS.values()):
+                    text = f"is a parameter of methods; write it under parameters, as in parameters: {{{key}: VALUE}}"
+                else:
+                    text = unknown("key", key, [*_KEYS, *_ADDED_KEYS])
+                self.problem((key,), text)
 
     def read_method(self) -> MergekitMethod | None:
         name = self.values.get("merge_method")
         if isinstance(name, str) and name in METHODS:
             self.put(("method",), METHODS[name].ours, ("merge_method",))
             return METHODS[name]
-        wrong = "is missing; known: " + ", ".join(METHODS) if name is None else unknown("method", str(name), [*METHODS])
+        known = ", ".join(METHODS)
+        if name is None:
+            wrong = f"is missing; known: {known}"
+        elif name in MERGEKITS_ALONE:
+            wrong = f"mergekit has {name}, ramerge does not: use mergekit for it, or another method; both have {known}"
+        else:
+            wrong = unknown("method", str(name), [*METHODS])
         self.problem(("merge_method",), wrong)
         return None
 
@@ -352,8 +377,9 @@ class _Translation:
         ]
         if method is None:
             return
+        is_read = self.entries or not self.values.get("slices")  # else slices could not be opened, which is reported
         for name, setting in method.settings.items():
-            if setting.required:
+            if setting.required and is_read:
                 self.check_given(name, levels, agents)
         slots = list(_slots(method, agents, levels))
         for slot in slots:
@@ -375,6 +401,7 @@ class _Translation:
             common, rules = rules_of(tensors, sorted(texts), lambda tensor: _parameters(method, slots, tensor))
             self.result.values["parameters"] = common
             self.put(("rules",), rules, varying[0].origin)
+            self.result.rules_from = "filters and gradients"
 
     def read_tensors(self, varying: Sequence[_Slot]) -> list[NamedTensor]:
         """The tensors on which values depend; empty if they cannot be known, which is a problem."""
@@ -411,12 +438,12 @@ class _Translation:
 
     # --- the rest ---
 
-    def write_dtype(self) -> None:
+    def write_dtype(self, method: MergekitMethod | None) -> None:
         found = {key: name for key in ("out_dtype", "dtype") if (name := self.read_dtype(key)) is not None}
         if ("dtype",) in self.given.flags:
             found.pop("out_dtype", None)
-        elif found.get("dtype") in _SHORT:
-            self.result.notes.append(_COMPUTES.format(found["dtype"]))
+        elif found.get("dtype") in _SHORT and method is not None and method.in_bfloat16:
+            self.result.notes.append(_COMPUTES.format(found["dtype"], self.values["merge_method"], method.in_bfloat16))
         for key in list(found)[:1]:
             self.put(("dtype",), found[key], (key,))
 

@@ -34,7 +34,6 @@ _ADDRESS = re.compile(_SCHEME, re.IGNORECASE)
 # The parts of an address that may be secret: user and password, and a query, which may be a signature, or a fragment.
 _HOST = re.compile(rf"({_SCHEME})([^/\s'\"]*@[^/\s'\"]*)", re.IGNORECASE)
 _QUERY = re.compile(r"(\?|(?<=\S)#)[^\s'\"]+")
-_PLUS = re.compile("[-_ ]?plus")
 # How alike two names must be for a suggestion; `float8` and `float64` are 0.77.
 _NEAR, _VERY_NEAR = 0.6, 0.8
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>|~&#!$])")
@@ -169,8 +168,10 @@ def csv_cell(value: Any) -> Any:
 
 def nearest(name: str, known: Iterable[str], cutoff: float = _NEAR) -> str | None:
     """The known name that is most like a mistyped one, or with which it begins, as `base_model` does; or None."""
-    lowered = {candidate.lower(): candidate for candidate in known}
-    spelled = _PLUS.sub("+", name.lower()[:200])
+    # a plus may be spelled out, as in file names
+    plus = ("+", "plus", "p")
+    lowered = {candidate.lower().replace("+", each): candidate for candidate in known for each in plus}
+    spelled = name.lower()[:200]
     near = get_close_matches(spelled, lowered, n=1, cutoff=cutoff)
     near = near or [each for each in lowered if re.match(rf"{re.escape(each)}[_.-]", spelled)]
     return lowered[near[0]] if near else None

@@ -86,7 +86,7 @@ class DareTies(_Dropping[DareTiesParameters], Trimmed[DareTiesParameters]):
     title = "DARE with TIES"
     source: str = f"{_Dropping.source}; arXiv 2306.01708"
     formula = "drop elements of tau_t with probability p, others times 1 / (1 - p); then TIES"
-    differs = f"{_DIFFERS.format('ties')}; does not trim (here `density: 1`)"
+    differs = f"{_DIFFERS.format('ties')}; it does not trim, as `density: 1` here, and its own density is 1 - p"
     parameters = DareTiesParameters
 
 

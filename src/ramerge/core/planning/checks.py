@@ -164,12 +164,15 @@ def note_tokenizer(companions: Iterable[str], inputs: OpenedInputs) -> Iterator[
 def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -> Iterator[PlanFinding]:
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
-    if len(counts) > _MOST_RULES:
-        each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
+    each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
+    written = recipe.document.rules_from
+    if written and counts:
+        yield note(f"{written} give {sum(counts):,} tensors values of their own ({each})")
+    elif len(counts) > _MOST_RULES:
         yield note(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
     for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
         if count:
-            if len(counts) <= _MOST_RULES:
+            if len(counts) <= _MOST_RULES and not written:
                 yield note(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"

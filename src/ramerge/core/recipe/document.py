@@ -48,6 +48,8 @@ class Document:
         lines: path of keys to line number, counted from 1.
         text: the file's lines.
         flags: paths of keys that came from the command line, with the flag as written.
+        origins: of a recipe that was translated from another form: path of keys to the path in that form.
+        rules_from: of such a recipe, what its rules were written as there; empty if it has none.
         layers: the number of layers that `slices` of a recipe in mergekit's form states; None if it states none.
         same_tokenizers: the key of a recipe in mergekit's form that has no effect only if all models have the same
             tokens; None if there is no such key.
@@ -62,6 +64,8 @@ class Document:
     lines: dict[Key, int] = field(default_factory=dict)
     text: list[str] = field(default_factory=list)
     flags: dict[Key, str] = field(default_factory=dict)
+    origins: dict[Key, Key] = field(default_factory=dict)
+    rules_from: str = ""
     layers: int | None = None
     same_tokenizers: Key | None = None
     warnings: list[str] = field(default_factory=list)
@@ -70,15 +74,15 @@ class Document:
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
-        name = brief(one_line(_name_of(key)), 200)
+        known = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.flags or key[:n] in self.lines), ())
+        if known in self.flags:
+            flag = self.flags[known]
+            named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
+            return f"{flag}: {message.removeprefix(named)}"
+        name = brief(one_line(_name_of(self.origins.get(known, key))), 200)
         label = f"{name}: {message}" if name else message
-        for length in range(len(key), 0, -1):
-            if key[:length] in self.flags:
-                flag = self.flags[key[:length]]
-                named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
-                return f"{flag}: {message.removeprefix(named)}"
-            if key[:length] in self.lines:
-                return _at_line(self.source, self.lines[key[:length]], label, self.text)
+        if known in self.lines:
+            return _at_line(self.source, self.lines[known], label, self.text)
         return f"{self.source}: {label}" if self.source else label
 
     def line_of(self, message: str) -> int:
