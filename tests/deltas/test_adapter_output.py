@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from ruamel.yaml import YAML
 
 import ramerge
 from ramerge.cli.main import cli
@@ -136,6 +137,8 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
     with pytest.raises(ramerge.WeightsError, match=r"norms, biases or embeddings.*--save-modules saves them"):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64))
     assert not (tmp_path / "adapter").exists()
+    noted = " ".join(ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64)).notes)
+    assert "norms, biases and embeddings are refused if the merge moves them (--save-modules saves them)" in noted
     record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64, save_modules=True))
     ramerge.merge(source, tmp_path / "full")
     merged, full = writer.merged(base, tmp_path / "adapter"), values_of(tmp_path / "full")
@@ -225,6 +228,46 @@ def test_an_interrupted_run_resumes_to_the_same_bytes(stage: str, tmp_path: Path
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith(".out")) == []
 
 
+def test_one_tensor_that_cannot_be_factored(tmp_path: Path) -> None:
+    name = "model.norm.weight"
+    for model, value in {"base": 0.5, "a": 0.75}.items():
+        write_checkpoint(tmp_path / model, {name: floats([value] * 4, "F32")})
+    source, kind = recipe(tmp_path, ["a"], "task_arithmetic"), ramerge.AsAdapter(rank=1)
+    assert any("1 norm, bias or embedding is refused if" in note for note in ramerge.plan(source, kind=kind).notes)
+    with pytest.raises(ramerge.WeightsError, match=f"'{name}', which is a norm, bias or embedding and cannot be"):
+        ramerge.merge(source, tmp_path / "adapter", kind=kind)
+
+
+def test_an_adapter_that_lacks_much_is_a_warning(tmp_path: Path) -> None:
+    source, kind = agents_of(tmp_path), ramerge.AsAdapter(rank=1)
+    (warning,) = ramerge.merge(source, tmp_path / "adapter", kind=kind).warnings
+    assert warning.startswith("--as-adapter: the adapter lacks ") and "give a larger --rank" in warning
+    with pytest.raises(ramerge.WeightsError, match="the adapter lacks"):
+        ramerge.merge(source, tmp_path / "strict", kind=kind, options=ramerge.Options(strict=True))
+    kept = ramerge.merge(source, tmp_path / "kept", kind=ramerge.AsAdapter())
+    assert not kept.warnings and "; it lacks " in kept.notes[-1]
+
+
+def test_the_card_is_that_of_an_adapter(tmp_path: Path) -> None:
+    ramerge.merge(agents_of(tmp_path), tmp_path / "adapter", kind=ramerge.AsAdapter())
+    text = (tmp_path / "adapter/README.md").read_text()
+    front = YAML(typ="safe").load(text.split("---\n")[1])
+    assert (front["library_name"], front["base_model_relation"], front["base_model"]) == ("peft", "adapter", ["base"])
+    assert "The recipe is in `ramerge.yaml`" in text and (tmp_path / "adapter/ramerge.yaml").is_file()
+
+
+@pytest.mark.needs("torch", "peft")
+def test_the_snippet_of_the_card_runs(writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agents = {"a": str(writer.adapter("snippet", "llama", {"target_modules": ["q_proj"]}))}
+    source = {"base": str(writer.base("llama")), "agents": agents, "method": "task_arithmetic"}
+    ramerge.merge(source, tmp_path / "my adapter", kind=ramerge.AsAdapter())
+    snippet = (tmp_path / "my adapter/README.md").read_text().split("```")[1].removeprefix("python\n")
+    monkeypatch.chdir(tmp_path)
+    made: dict[str, Any] = {}
+    exec(snippet, made)
+    assert made["model"].peft_config["default"].r == 4
+
+
 def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
     source = agents_of(tmp_path) | {"method": "task_arithmetic", "parameters": {"scale": 0.0}}
     with pytest.raises(ramerge.WeightsError, match="the merge changes nothing of the base"):
@@ -283,7 +326,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     words = ["merge", "--base", str(tmp_path / "base"), "--agent", f"code={tmp_path / 'code'}"]
     done = CliRunner().invoke(cli, [*words, str(tmp_path / "out"), "--as-adapter", "--rank", "3"])
     assert done.exit_code == 0, done.output
-    assert "written as a LoRA adapter of rank 3 on 3 matrices; it lacks" in " ".join(done.output.split())
+    said = " ".join(done.output.split())
+    assert "written as a LoRA adapter of rank 3 on 3 matrices" in said and "warning: --as-adapter: the adapter lacks" in said
     done = CliRunner().invoke(cli, [*words, str(tmp_path / "other"), "--rank", "3"])
     assert done.exit_code == 2
     assert "--rank belongs to --as-adapter" in done.output

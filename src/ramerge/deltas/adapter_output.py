@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,8 @@ from ramerge.sdk.text import dumped, quoted, without_secrets
 
 WEIGHTS = "adapter_model.safetensors"
 _PIECE = 1 << 22
+_MUCH = 0.1
+"""A larger share of the updates' norm that is lost is a warning; the default energy loses at most this."""
 
 
 class MergedTensors:
@@ -103,22 +105,27 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
             if not entries.listed:
                 raise WeightsError("--as-adapter: the merge changes nothing of the base, so there is no adapter")
             size = entries.copy_to(output.staging)
-    (record,) = records_of(plan, passes, size, seen, began)
+    (record,) = records_of(plan, passes, size, [*seen, *made.warnings], began)
     record = replace(record, adapter=made.figures, notes=(*record.notes, made.said))
     output.staging.write(CONFIG, dumped(made.config))
-    output.staging.write("README.md", model_card(plan, plan.points[0], record, _USAGE))
+    output.staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, made.config), adapts=True))
     output.staging.write("ramerge.yaml", resolved(plan, plan.points[0]).to_yaml())
     output.staging.write("ramerge.json", record.to_json())
     return (record,)
 
 
-_USAGE = """This folder is a LoRA adapter of PEFT. If BASE is the folder or hub id of the base:
+def _usage(plan: MergePlan, config: Mapping[str, Any]) -> str:
+    assert plan.output.target is not None
+    base, folder = (dumped(each).strip() for each in (config["base_model_name_or_path"], plan.output.target.name))
+    revision = f", revision={dumped(config['revision']).strip()}" if config["revision"] else ""
+    return f"""This folder is a LoRA adapter of PEFT:
 
 ```python
 from peft import PeftModel
 from transformers import AutoModelForCausalLM
 
-model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(BASE), THIS_FOLDER)
+base = AutoModelForCausalLM.from_pretrained({base}{revision})
+model = PeftModel.from_pretrained(base, {folder})
 ```
 """
 
@@ -211,10 +218,11 @@ class _Adapter:
         moved = [number for number in self._adapter.others if self._has_moved(reader, number)]
         names = [self._plan.tensors[number].name for number in moved]
         if moved and not self._adapter.settings.save_modules:
+            one, more = ("is a norm, bias or embedding", "it"), ("are norms, biases or embeddings", "them")
+            are, them = one if len(names) == 1 else more
             raise WeightsError(
-                f"--as-adapter: the merge changes {listed(list(map(quoted, names)))}, which are norms, biases or "
-                "embeddings and cannot be factors; --save-modules saves them as modules_to_save, and a rule "
-                "(keep: base) keeps the base's"
+                f"--as-adapter: the merge changes {listed(list(map(quoted, names)))}, which {are} and cannot be "
+                f"factored; --save-modules saves {them} as modules_to_save, and a rule (keep: base) keeps the base's"
             )
         numbers = {tensor.name: number for number, tensor in enumerate(self._plan.tensors)}
         for name in names:
@@ -287,16 +295,28 @@ class _Adapter:
         of = f"rank {low}" if low == high else f"ranks {low} to {high}"
         text = f"written as a LoRA adapter of {of} on {len(found):,} matrices"
         text += f" and {len(self._saved):,} modules_to_save" if self._saved else ""
-        lossy = {module: each.error for module, each in found.items() if not each.is_exact}
-        if lossy:
-            worst = max(lossy, key=lossy.__getitem__)
-            share = overall(list(found.values()))
-            text += f"; it lacks {share:.2%} of the updates' norm, most in {quoted(worst)}: {lossy[worst]:.2%}"
-        else:
+        if all(each.is_exact for each in found.values()):
             text += "; it is the exact sum, up to the rounding of its float32 factors"
+        elif not self.warnings:
+            text += f"; it {self._lack}"
         if self._saved or known_rank(self._adapter.settings, self._adapter.matrices) is None:
             text += f"; {said_of_vllm(high, saves=bool(self._saved))}"
         return text  # where the rank was known, the plan has said how vLLM serves it
+
+    @property
+    def warnings(self) -> list[str]:
+        """A warning if the factors lack much of the updates."""
+        if overall(list(self._found.values())) <= _MUCH:
+            return []
+        advice = "give a larger --rank, or --energy in place of it, or write the model or a delta (--as-delta)"
+        return [f"--as-adapter: the adapter {self._lack}; {advice}"]
+
+    @property
+    def _lack(self) -> str:
+        errors = {module: each.error for module, each in self._found.items() if not each.is_exact}
+        worst = max(errors, key=errors.__getitem__)
+        share = overall(list(self._found.values()))
+        return f"lacks {share:.2%} of the updates' norm, most in {quoted(worst)}: {errors[worst]:.2%}"
 
 
 _NOTHING = np.empty((0, 0), np.float32)

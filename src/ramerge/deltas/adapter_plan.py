@@ -283,8 +283,14 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
     elif notes:
         notes.append(f"vLLM serves ranks up to {VLLM_RANKS[-1]} (--max-lora-rank {', '.join(map(str, VLLM_RANKS))})")
     if others:
-        what = "saved as modules_to_save" if settings.save_modules else "refused (--save-modules saves it)"
-        notes.append(f"what the merge changes of {len(others):,} norms, biases and embeddings is {what}")
+        one, more = (
+            ("1 norm, bias or embedding is", "it"),
+            (f"{len(others):,} norms, biases and embeddings are", "them"),
+        )
+        are, them = one if len(others) == 1 else more
+        what = "saved as modules_to_save" if settings.save_modules else "refused"
+        hint = "" if settings.save_modules else f" (--save-modules saves {them})"
+        notes.append(f"{are} {what} if the merge moves {them}{hint}")
     return [note(f"--as-adapter: {text}") for text in notes]
 
 

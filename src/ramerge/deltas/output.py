@@ -23,6 +23,7 @@ from ramerge.sdk.outputs import (
 )
 from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import MergePlan
+from ramerge.sdk.storage import COMPANIONS
 from ramerge.sdk.tensors import Checkpoint
 
 
@@ -68,7 +69,9 @@ def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging:
     for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):
         writer.companion(name, content, theirs.get(name))
     writer.finish()
-    staging.write("README.md", model_card(plan, plan.points[0], record, _usage(plan, record)))
+    staging.write(
+        "README.md", model_card(plan, plan.points[0], record, _usage(plan, record), recipe=f"{COMPANIONS}/ramerge.yaml")
+    )
     staging.write("ramerge.json", record.to_json())
 
 

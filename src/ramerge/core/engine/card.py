@@ -17,12 +17,21 @@ from ramerge.core.methods.base import Column
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.points import Point
-from ramerge.core.storage.own_files import COMPANIONS
+from ramerge.core.storage.models import FoundModel
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
 
-def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "", folder: str | None = None) -> str:
+def model_card(
+    plan: MergePlan,
+    point: Point,
+    record: Record,
+    usage: str = "",
+    folder: str | None = None,
+    *,
+    recipe: str = "ramerge.yaml",
+    adapts: bool = False,
+) -> str:
     """Markdown with YAML front matter: base models, tags and library; then method, inputs and statistics.
 
     Args:
@@ -31,16 +40,18 @@ def model_card(plan: MergePlan, point: Point, record: Record, usage: str = "", f
         record: its record.
         usage: how the folder is used; by default as a model of transformers.
         folder: the name of the model's folder, where whoever uses the output chooses it; by default the output's.
+        recipe: the recipe's file in the output.
+        adapts: whether the output is an adapter for PEFT on the base, not a model.
     """
     front: dict[str, Any] = {}
-    if plan.method.combines or plan.inputs.base.hub_id:
-        front["base_model"] = _base_models(plan)
-    if plan.method.combines:
-        front["base_model_relation"] = "merge"
+    if adapts or plan.method.combines or plan.inputs.base.hub_id:
+        front["base_model"] = _ids(plan.inputs.base) if adapts else _base_models(plan)
+    if adapts or plan.method.combines:
+        front["base_model_relation"] = "adapter" if adapts else "merge"
     method = plan.method.name.replace("+", "-plus").replace("_", "-")
     tags = ["merge", "model-merging", "ramerge", method] if plan.method.combines else ["ramerge"]
     stream = io.StringIO()
-    YAML().dump({**front, "library_name": "transformers", "tags": tags}, stream)
+    YAML().dump({**front, "library_name": "peft" if adapts else "transformers", "tags": tags}, stream)
     inputs = ", ".join(f"{markdown(name)} {dtype}" for name, dtype in record.input_dtypes.items())
     name = literal = point.name or (plan.output.target.name if plan.output.target else "merged")
     if folder is not None:
@@ -58,7 +69,7 @@ Inputs: {inputs}. Output: {record.dtype}{rounded}.
 {_table(record) if plan.method.combines else ""}
 {_warnings(record)}
 {usage or _loading(literal, plan.companions)}
-The recipe is in `{f"{COMPANIONS}/" if usage else ""}ramerge.yaml`, counts and sizes are in `ramerge.json`.
+The recipe is in `{recipe}`, counts and sizes are in `ramerge.json`.
 """
 
 
@@ -148,9 +159,13 @@ def figure(agent: AgentStatistics, column: Column) -> str:
 
 
 def _base_models(plan: MergePlan) -> list[str]:
+    return _ids(plan.inputs.base, *plan.inputs.agents.values())
+
+
+def _ids(*models: FoundModel) -> list[str]:
     """Ids that the hub accepts. A folder has the id from which it was downloaded, or its own name."""
     ids = []
-    for model in (part for named in (plan.inputs.base, *plan.inputs.agents.values()) for part in named.parts):
+    for model in (part for named in models for part in named.parts):
         candidate = model.hub_id or model.folder.resolve().name
         if _HUB_ID.fullmatch(candidate) and "--" not in candidate and ".." not in candidate:
             ids.append(candidate)
