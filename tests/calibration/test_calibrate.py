@@ -1,6 +1,7 @@
 """Calibration of the demo's agents: what is recorded, what a merge makes of it, and what bad input gets."""
 
 import json
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +22,11 @@ pytestmark = [
 ]
 torch = pytest.importorskip("torch")
 
-from ramerge.calibration import calibrate as calibration  # noqa: E402
 from ramerge.calibration.agreement import UNREWARDED, replies_of  # noqa: E402
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines  # noqa: E402
 from ramerge.calibration.inputs import InputRecorder, chosen_positions  # noqa: E402
 from ramerge.calibration.live import LiveModel, SeededDraws  # noqa: E402
+from ramerge.core.foundation import extras  # noqa: E402
 
 BASE = str(AGENTS / "base")
 MODELS = {task.name: str(AGENTS / task.folder) for task in TASKS}
@@ -476,10 +477,9 @@ def test_weights_that_are_not_finite_are_found(
 
 
 def test_without_torch_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        calibration, "missing", lambda modules, **about: [f"needs {', '.join(modules)}: {about['install']}"]
-    )
-    with pytest.raises(ramerge.RecipeError, match="needs torch, transformers: pip install"):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    said = re.escape("prompts need torch and transformers, which are not installed: pip install 'ramerge[torch]'")
+    with pytest.raises(ramerge.RecipeError, match=f"^{said}$"):
         calibrate(BASE, {}, {}, "out")
 
 

@@ -264,7 +264,7 @@ def test_the_snippet_of_the_card_runs(writer: Writer, tmp_path: Path, monkeypatc
     snippet = (tmp_path / "my adapter/README.md").read_text().split("```")[1].removeprefix("python\n")
     monkeypatch.chdir(tmp_path)
     made: dict[str, Any] = {}
-    exec(snippet, made)
+    exec(snippet, made)  # noqa: S102
     assert made["model"].peft_config["default"].r == 4
 
 
@@ -327,7 +327,8 @@ def test_the_command_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, [*words, str(tmp_path / "out"), "--as-adapter", "--rank", "3"])
     assert done.exit_code == 0, done.output
     said = " ".join(done.output.split())
-    assert "written as a LoRA adapter of rank 3 on 3 matrices" in said and "warning: --as-adapter: the adapter lacks" in said
+    assert "written as a LoRA adapter of rank 3 on 3 matrices" in said
+    assert "warning: --as-adapter: the adapter lacks" in said
     done = CliRunner().invoke(cli, [*words, str(tmp_path / "other"), "--rank", "3"])
     assert done.exit_code == 2
     assert "--rank belongs to --as-adapter" in done.output

@@ -12,8 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import ramerge
+from ramerge.cli.main import cli
+from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import EvaluationError
 from ramerge.demo.run import AGENTS
 from ramerge.report.extra import missing_libraries
@@ -93,7 +96,7 @@ def test_a_space_is_a_file_or_its_content(tmp_path: Path) -> None:
     assert of_file.sampler == "tpe" and [one.point for one in of_file.points] == [
         one.point for one in of_content.points
     ]
-    assert (tmp_path / "one" / "search.html").is_file() == (not missing_libraries())
+    assert (tmp_path / "one" / "search.html").is_file() == (not missing_libraries(""))
 
 
 def test_a_function_that_throws_fails_its_point_only(tmp_path: Path) -> None:
@@ -296,3 +299,18 @@ def test_with_nothing_to_vary_the_sum_decides_what_comes_next(
     again = ramerge.search(RECIPE, tmp_path / "out", score, settings=NO_PAGE)
     assert (again.best, again.points, again.agents) == (found.best, found.points, found.agents)
     assert log.read_text().split() == scored
+
+
+def test_a_search_with_prompts_names_all_that_it_needs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    source = {"base": "base", "agents": {"a": "a", "b": "b"}, "prompts": {"a": "a.jsonl", "b": "b.jsonl"}}
+    with pytest.raises(ramerge.RecipeError, match=r"prompts need torch, transformers and optuna.*\[torch,search\]"):
+        ramerge.search(source, tmp_path / "out")
+
+
+def test_a_page_that_cannot_be_written_is_a_note(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ramerge.searches.search.missing_libraries", lambda who: [f"{who} jinja2: pip install"])
+    agents = [word for name, folder in RECIPE["agents"].items() for word in ("--agent", f"{name}={folder}")]
+    words = ["search", "--base", RECIPE["base"], *agents, str(tmp_path / "out"), "--vary", "parameters.r=0.1,0.3"]
+    said = CliRunner().invoke(cli, [*words, "--score", "tests/searches/test_api.py:by_items"]).output
+    assert "note: no page search.html was written, because it needs jinja2: pip install" in said

@@ -312,7 +312,7 @@ def test_the_worst_task_may_decide(objective: Objective, best: float, tmp_path: 
 
 def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
     """A figure for each thing to see; Vega-Lite accepts it, with the rows that it has."""
-    if missing_libraries():
+    if missing_libraries(""):
         unavailable("the page's libraries are not here")
     from ramerge.searches.charts import figures_of
 
@@ -332,7 +332,7 @@ def test_figures_hold_the_points_and_compile(tmp_path: Path) -> None:
 
 
 def test_the_page_shows_points_findings_and_recipe(tmp_path: Path) -> None:
-    if missing_libraries():
+    if missing_libraries(""):
         unavailable("the page's libraries are not here")
 
     def returns(model: Path, split: Split) -> Any:

@@ -37,7 +37,7 @@ from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
-from ramerge.sdk.machine import called, choose_device, install, missing, read_limits
+from ramerge.sdk.machine import called, choose_device, missing, read_limits
 from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
@@ -164,17 +164,17 @@ def base_of(models: Recipe) -> str:
         RecipeError: there is none.
     """
     if models.base is None:
-        raise RecipeError("prompts: need a base, whose model gets the weights of agents and merges; give --base")
+        raise RecipeError("prompts need a base, whose model gets the weights of agents and merges; give --base")
     return models.base
 
 
-def require_extras() -> None:
-    """Refuse to run without torch and transformers.
+def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
+    """Refuse to run without torch and transformers, and modules of other extras.
 
     Raises:
         RecipeError: one is missing.
     """
-    if lacking := missing(_LIBRARIES, who="what is done with prompts", install=install("torch")):
+    if lacking := missing({"torch": _LIBRARIES, **(others or {})}, who="prompts need"):
         raise RecipeError(lacking)
 
 

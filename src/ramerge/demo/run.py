@@ -11,16 +11,16 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from importlib.util import find_spec
 from pathlib import Path
 
 from ramerge import Options, PlanError, Progress, RecipeError, Record, merge
 from ramerge.demo.tasks import TASKS, prompts
 from ramerge.sdk.files import write_file
-from ramerge.sdk.machine import install
+from ramerge.sdk.machine import missing
 from ramerge.sdk.progress import shown
 
 AGENTS = Path(__file__).with_name("agents")
+_SCORING = {"torch": ["torch", "transformers"]}
 METHODS = ("ram", "ram+")
 _PROMPTS = 8
 FIRST_MERGE = "ramerge merge --base ./base --agent code=./coder --agent tool=./tool --agent memory=./memory MERGED"
@@ -104,8 +104,8 @@ def score_models(models: Mapping[str, str], say: Print) -> dict[str, dict[str, l
     Raises:
         RecipeError: PyTorch is missing, or a folder does not exist.
     """
-    if missing := [name for name in ("torch", "transformers") if find_spec(name) is None]:
-        raise RecipeError(f"scores need {' and '.join(missing)}: {install('torch')}")
+    if lacking := missing(_SCORING, who="scores need"):
+        raise RecipeError(lacking)
     if absent := [
         f"--score {name}={folder}: is no folder" for name, folder in models.items() if not Path(folder).is_dir()
     ]:
@@ -164,8 +164,8 @@ def _say_statistics(records: Mapping[str, Record], say: Print) -> None:
 
 
 def _say_scores(models: Mapping[str, Path], say: Print) -> None:
-    if find_spec("torch") is None or find_spec("transformers") is None:
-        say(f"\nScores need torch and transformers: {install('torch')}")
+    if lacking := missing(_SCORING, who="scores need"):
+        say(f"\nnote: {lacking[0]}")
         return
     # only here, because torch and transformers take seconds to import
     from ramerge.demo.scoring import EXAMPLES, score

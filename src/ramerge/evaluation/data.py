@@ -90,7 +90,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ImportError as error:
-        raise EvaluationError(f"{path}: needs pyarrow, which is not here: pip install pyarrow") from error
+        raise EvaluationError(f"{path}: needs pyarrow, which is not installed: pip install pyarrow") from error
     try:
         rows = read_table(path).to_pylist()
     except (ArrowException, OSError) as error:

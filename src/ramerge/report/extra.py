@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 from ramerge import RecipeError
-from ramerge.sdk.machine import install
+from ramerge.sdk.machine import missing
 
 _LIBRARIES = ("altair", "itables", "jinja2", "vl_convert")
 
 
 def require_extra() -> None:
     """Raise RecipeError if a library is missing."""
-    if missing := missing_libraries():
-        raise RecipeError(
-            f"the report needs libraries that are not installed ({', '.join(missing)}): {install('report')}"
-        )
+    if lacking := missing_libraries("the report needs"):
+        raise RecipeError(lacking)
 
 
-def missing_libraries() -> list[str]:
-    """Those of the extra `report` that are not installed."""
-    return [name.replace("_", "-") for name in _LIBRARIES if find_spec(name) is None]
+def missing_libraries(who: str) -> list[str]:
+    """A sentence for those of the extra `report` that are not installed, or nothing; `who` needs them."""
+    return missing({"report": _LIBRARIES}, who=who)

@@ -139,6 +139,7 @@ def search(
     from ramerge.sdk.flags import read_inputs
     from ramerge.sdk.progress import shown
     from ramerge.sdk.text import dumped
+    from ramerge.searches.search import no_page
     from ramerge.searches.search import search as run
     from ramerge.searches.text import summary
 
@@ -167,6 +168,8 @@ def search(
         click.echo(dumped(result.to_dict()), nl=False)
     elif not quiet:
         say(summary(result, Path(out)))
+        if search_settings.html and (lacking := no_page()):
+            say(f"note: {lacking}")
 
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:

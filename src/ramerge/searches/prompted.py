@@ -13,7 +13,7 @@ from typing import Any
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.cached import with_inputs
-from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of, require_extras
+from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
 from ramerge.sdk.progress import Listener
@@ -134,10 +134,9 @@ def prompted(
         listen: gets the number of prompts done.
 
     Raises:
-        RecipeError: there is no base, an agent has no prompts, or torch or transformers is missing.
+        RecipeError: there is no base, or an agent has no prompts.
         RamergeError: as for `calibrate`.
     """
-    require_extras()
     models = models_of(recipe)
     base = base_of(models)
     agents = {name: agent.plain for name, agent in models.agents.items()}

@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import Any, TypeAlias
 
 from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, plan
-from ramerge.sdk.machine import install, missing
+from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document, portable
 from ramerge.sdk.text import dumped, unknown
 from ramerge.searches import evidence
@@ -145,7 +145,8 @@ def search(
     An interrupted search in the folder is resumed: only the points that are missing are tried. Notes are kept with what
     it finds.
     """
-    _require_optuna(request)
+    if problems := missing({"search": libraries_of(request.sampler)}, who="ramerge search needs"):
+        raise EvaluationError(problems)
     if problems := check_sampler(request.sampler, request.space):
         raise EvaluationError(problems)
     with ExitStack() as stack:
@@ -166,10 +167,9 @@ def search(
         return _Search(recipe, request, folder, scorer, study, notes, on_progress, on_merge).run()
 
 
-def _require_optuna(request: SearchRequest) -> None:
-    modules = ["optuna", *(["cmaes"] if request.sampler == "cmaes" else [])]
-    if problems := missing(modules, who="ramerge search", install=install("search")):
-        raise EvaluationError(problems)
+def libraries_of(sampler: str | None) -> list[str]:
+    """Modules of the extra `search` that a sampler needs."""
+    return ["optuna", *(["cmaes"] if sampler == "cmaes" else [])]
 
 
 def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from ramerge import EvaluationError, Options, Progress, RecipeError
+from ramerge.calibration.calibrate import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
-from ramerge.sdk.machine import install
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method
 from ramerge.sdk.recipes import AUTO, AnyRecipe, Document, open_recipe
 from ramerge.searches import run
@@ -102,6 +102,7 @@ def search(
     with ExitStack() as stack:
         found = None
         if document.values.get("prompts"):
+            require_extras({"search": run.libraries_of(settings.sampler)})
             found = prompted(
                 document, place, settings.calibration, stack, options, lambda event: listen(_gathering(event))
             )
@@ -122,7 +123,15 @@ def search(
         branches = usual_branches(chosen, document) if sums_first else None
         request = _request(chosen, "grid" if is_grid else "tpe", settings, options, branches)
         result = run.search(document, place, request, make_scorer, notes=notes, on_progress=listen)
-    return _with_page(result, place) if settings.html else result
+    if settings.html and no_page() is None:
+        write_file(place / "search.html", render(result, (place / "recipe.yaml").read_text(encoding="utf-8")))
+    return result
+
+
+def no_page() -> str | None:
+    """A sentence that says why search.html cannot be written; None if it can."""
+    lacking = missing_libraries("it needs")
+    return f"no page search.html was written, because {lacking[0]}" if lacking else None
 
 
 def _gathering(event: Progress) -> SearchProgress:
@@ -216,12 +225,3 @@ def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> Ma
         return lambda folder: FunctionScorer(spec, folder.log, seconds)
     function = score
     return lambda folder: CallableScorer(function, folder.log)
-
-
-def _with_page(result: SearchResult, folder: Path) -> SearchResult:
-    """The result, after its page is written; with a note where that cannot be."""
-    if missing_libraries():
-        note = f"a page, search.html, needs libraries that are not here: {install('report')}"
-        return replace(result, notes=(*result.notes, note))
-    write_file(folder / "search.html", render(result, (folder / "recipe.yaml").read_text(encoding="utf-8")))
-    return result

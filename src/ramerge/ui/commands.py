@@ -33,9 +33,9 @@ def ui(base: str | None, agents: tuple[str, ...], roots: tuple[Path, ...], port:
     The page is for this user on this machine only: its address holds a random token. It reads nothing outside of the
     folders given with --root, and runs the commands that it shows.
     """
-    from ramerge.sdk.machine import install, missing
+    from ramerge.sdk.machine import missing
 
-    if absent := missing(("gradio", "altair", "vl_convert"), who="ramerge ui", install=install("ui")):
+    if absent := missing({"ui": ["gradio", "altair", "vl_convert"]}, who="ramerge ui needs"):
         raise click.UsageError(absent[0])
     from ramerge.ui.serve import serve
     from ramerge.ui.start import desk_of

@@ -18,7 +18,7 @@ from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.build import build as build_table
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
-from ramerge.sdk.machine import install, missing
+from ramerge.sdk.machine import missing
 from ramerge.searches.serving import SERVERS
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
@@ -149,7 +149,7 @@ def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.T
 
 def _logs(desk: Desk, folder: str, specialists: Sequence[str]) -> tuple[str, list[str]]:
     """Retention of merges, by the logs of `ramerge eval`, and the words that show the same."""
-    if problems := missing(("inspect_ai",), who="ramerge table", install=install("eval")):
+    if problems := missing({"eval": ["inspect_ai"]}, who="ramerge table needs"):
         raise EvaluationError(problems)
     from ramerge.evaluation.logs import read
 

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from ramerge.analysis.report import write as report
+from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.extras import install
 from ramerge.core.foundation.files import write_files
@@ -286,6 +287,7 @@ def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("write", [report.render, lambda values: report.figure_files(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.report.extra.find_spec", lambda name: None if name == "vl_convert" else object())
-    with pytest.raises(RecipeError, match=re.escape(f"(vl-convert): {install('report')}")):
+    monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "vl_convert" else object())
+    said = f"the report needs vl-convert, which is not installed: {install('report')}"
+    with pytest.raises(RecipeError, match=re.escape(said)):
         write(shipped())

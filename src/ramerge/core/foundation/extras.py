@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.text import enumerated
 
 
 def install(extra: str) -> str:
@@ -14,18 +15,21 @@ def install(extra: str) -> str:
     return f"pip install 'ramerge[{extra}]'"
 
 
-def missing(modules: Iterable[str], *, who: str, install: str) -> list[str]:
-    """A sentence for what cannot be imported, or nothing.
+def missing(extras: Mapping[str, Iterable[str]], *, who: str, then: str = "") -> list[str]:
+    """A sentence for what cannot be imported, with the command that installs all of it; or nothing.
 
     Args:
-        modules: top-level names, none of which is imported here.
-        who: what needs them, such as `ramerge/search`.
-        install: the command that brings them.
+        extras: by extra, top-level names of modules, none of which is imported here.
+        who: what needs them, with its verb, such as `prompts need`.
+        then: a further command that it takes.
     """
-    absent = [name for name in modules if find_spec(name) is None]
-    if not absent:
+    absent = {extra: [name for name in modules if find_spec(name) is None] for extra, modules in extras.items()}
+    lacking = [name.replace("_", "-") for names in absent.values() for name in names]
+    if not lacking:
         return []
-    return [f"{who}: needs {', '.join(absent)}, which {'is' if len(absent) == 1 else 'are'} not installed: {install}"]
+    command = install(",".join(extra for extra, names in absent.items() if names)) + (f" && {then}" if then else "")
+    are = "is" if len(lacking) == 1 else "are"
+    return [f"{who} {enumerated(lacking)}, which {are} not installed: {command}"]
 
 
 def frame(rows: Sequence[Mapping[str, Any]]) -> Any:

@@ -54,7 +54,7 @@ def agreement(calibration: Path | None = None, right_at: float | None = None) ->
         right_at: the least reward of a right reply; by default the best that any agent has earned.
     """
     if calibration is None:
-        raise EvaluationError("ramerge/agreement: needs --data calibration=FOLDER, which `ramerge calibrate` writes")
+        raise EvaluationError("ramerge/agreement needs --data calibration=FOLDER, which `ramerge calibrate` writes")
     try:
         replies = ramerge.replies_of(calibration, right_at=right_at)
     except RamergeError as error:

@@ -50,9 +50,8 @@ class Bfcl(NamedTuple):
     checker: ModuleType
 
 
-def _install() -> str:
-    # its own requirements pin what nothing here needs
-    return f"{install('eval')} && pip install --no-deps bfcl-eval"
+# its own requirements pin what nothing here needs
+_THEN = "pip install --no-deps bfcl-eval"
 
 
 @cache
@@ -62,7 +61,7 @@ def load() -> Bfcl:
     Raises:
         EvaluationError: something is not installed, or in a version that the package does not work with.
     """
-    if problems := missing(_MODULES, who="ramerge/tool", install=_install()):
+    if problems := missing({"eval": _MODULES}, who="ramerge/tool needs", then=_THEN):
         if sys.version_info >= (3, 13):
             problems.append("ramerge/tool: tree-sitter 0.21 has no wheels for Python 3.13; use 3.10 to 3.12")
         raise EvaluationError(problems)
@@ -81,7 +80,7 @@ def load() -> Bfcl:
     except Exception as error:  # what a package raises that meets other versions of its dependencies than it knows
         raise EvaluationError(
             f"ramerge/tool: bfcl-eval cannot be imported ({type(error).__name__}: {error}); "
-            f"install it and what it needs again: {_install()}"
+            f"install it and what it needs again: {install('eval')} && {_THEN}"
         ) from error
     vars(modules.handler)["eval"] = compute
     return modules

@@ -35,7 +35,7 @@ from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
 from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
-from ramerge.sdk.machine import install, missing
+from ramerge.sdk.machine import missing
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -303,7 +303,7 @@ def _ratio(figure: Any) -> common.Ratio:
 
 
 def _require(name: str, *modules: str) -> None:
-    if absent := missing(modules, who=f"ramerge/{name}", install=install("eval")):
+    if absent := missing({"eval": modules}, who=f"ramerge/{name} needs"):
         raise EvaluationError(absent)
 
 

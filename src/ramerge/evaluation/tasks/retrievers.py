@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.data import read_records, refuse
-from ramerge.sdk.machine import install, missing
+from ramerge.sdk.machine import missing
 from ramerge.sdk.text import shown
 
 _WITH_USER = re.compile("https?://[^/?#]*@")
@@ -80,7 +80,7 @@ def opened(engine: str, documents: Path | None) -> Retriever:
         EvaluationError: something is missing or wrong, or the server does not answer.
     """
     local = engine == "bm25"
-    problems = missing(["bm25s"] if local else ["httpx", "tenacity"], who="ramerge/search", install=install("eval"))
+    problems = missing({"eval": ["bm25s"] if local else ["httpx", "tenacity"]}, who="ramerge/search needs")
     if local and documents is None:
         problems.append(
             "ramerge/search: has nothing to search in; give --data documents=FILE (JSON lines with contents, or "

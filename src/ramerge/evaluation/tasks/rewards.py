@@ -45,9 +45,9 @@ def rewards(
         seed: of sampling.
     """
     if prompts is None:
-        raise EvaluationError("ramerge/rewards: needs --data prompts=FILE, JSON lines or verl's parquet")
+        raise EvaluationError("ramerge/rewards needs --data prompts=FILE, JSON lines or verl's parquet")
     if not function:
-        raise EvaluationError("ramerge/rewards: needs --task-set rewards.function=file.py:compute_score")
+        raise EvaluationError("ramerge/rewards needs --task-set rewards.function=file.py:compute_score")
     try:
         _, compute_score = load(function)
     except Exception as error:

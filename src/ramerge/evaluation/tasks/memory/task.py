@@ -20,7 +20,7 @@ from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.memory import protocol
 from ramerge.evaluation.tasks.memory.corpus import Corpus, ReadingQuestion, load
 from ramerge.evaluation.tasks.memory.tokens import Tokens
-from ramerge.sdk.machine import install, missing
+from ramerge.sdk.machine import missing
 
 SUBSETS = (
     *(f"hotpotqa_{documents}" for documents in (50, 100, 200, 400, 800, 1600, 3200, 6400)),
@@ -73,7 +73,7 @@ def memory(
         seed: of contexts and of sampling.
     """
     names = common.chosen(subsets, SUBSETS)
-    if absent := missing(["tokenizers"], who="ramerge/memory", install=install("eval")):
+    if absent := missing({"eval": ["tokenizers"]}, who="ramerge/memory needs"):
         raise EvaluationError(absent)
     files = {"hotpotqa": (hotpotqa, hotpotqa_questions), "squad": (squad, None)}
     corpora = common.for_each(
