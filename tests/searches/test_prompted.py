@@ -98,7 +98,11 @@ def test_from_the_command_line_to_a_table(asked: dict[str, str]) -> None:
         (["--prompts", "nobody=code.jsonl"], "nobody"),
         (
             ["--prompts", "code=missing.jsonl", "--prompts", "tool=tool.jsonl", "--prompts", "memory=memory.jsonl"],
-            "missing",
+            "prompts of code: missing.jsonl: no such file\n",
+        ),
+        (
+            ["--prompts", "code=cod.jsonl", "--prompts", "tool=tool.jsonl", "--prompts", "memory=memory.jsonl"],
+            "prompts of code: cod.jsonl: no such file; did you mean code.jsonl?",
         ),
         (["--prompts", "code=code.jsonl"], "tool: has no prompts; give --prompts tool=FILE"),
         ([], "say what scores merges: --prompts NAME=FILE"),

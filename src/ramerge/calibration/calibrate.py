@@ -35,7 +35,7 @@ from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.evaluation.functions import digest, in_words, load
 from ramerge.sdk.errors import StoppedError
-from ramerge.sdk.files import lock
+from ramerge.sdk.files import lock, near_file
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
 from ramerge.sdk.machine import called, choose_device, missing, read_limits
 from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
@@ -148,7 +148,10 @@ def prompts_of(
     wrong += [f"{name}: has no prompts; give --prompts {name}=FILE" for name in names if name not in prompts]
     if wrong:
         raise RecipeError(wrong)
-    found = {name: read_prompts(Path(prompts[name]), settings.count, settings.prompt_seed) for name in names}
+    paths = {name: Path(prompts[name]) for name in names}
+    if absent := {name: path for name, path in paths.items() if not path.exists()}:
+        raise InputError(f"prompts of {name}: {path}: no such file{near_file(path)}" for name, path in absent.items())
+    found = {name: read_prompts(path, settings.count, settings.prompt_seed) for name, path in paths.items()}
     least = 2 if settings.hold_out else 1
     if few := [name for name, each in found.items() if len(each) < least]:
         raise InputError(

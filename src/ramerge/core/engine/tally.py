@@ -292,9 +292,9 @@ def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> st
 
 def _allowed(tensor: TensorPlan) -> str:
     if not tensor.together:
-        return "allow.non_finite: true computes with them"
+        return "use another checkpoint of that training; allow.non_finite: true computes with them"
     which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
     return (
-        f"allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
+        f"use another checkpoint of that training; allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
         "too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor as it is"
     )

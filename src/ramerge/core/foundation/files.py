@@ -55,6 +55,13 @@ def no_such_folder(path: Path, also: str = "") -> str:
     return f"{path}: no such folder{also}{demo}"
 
 
+def near_file(path: Path) -> str:
+    """The end of a message about a file that does not exist: one next to it that may be meant; empty for none."""
+    entries = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
+    near = get_close_matches(path.name, [entry.name for entry in entries if entry.is_file()], n=1)
+    return f"; did you mean {path.parent / near[0]}?" if near else ""
+
+
 def write_file(path: Path, content: str | bytes) -> None:
     """Make or replace a file, completely or not at all. A missing folder is made. Text is written as UTF-8.
 

@@ -135,16 +135,15 @@ def _conflict(out: Path, inputs: Sequence[Location], *, overwrite: bool) -> str 
         return None
     if not out.is_dir():
         return "is a file; choose a folder"
-    if not overwrite:
-        return EXISTS
     if not is_replaceable(out):
         return (
-            "was not made by ramerge and is not a model without subfolders, so --overwrite does not replace it; choose "
-            "another folder, or remove it yourself"
+            "exists, was not made by ramerge and is not a model without subfolders, so --overwrite does not replace "
+            "it; choose another folder, or remove it yourself"
         )
     names = [path.relative_to(out).as_posix() for path in out.rglob("*") if not path.is_dir()]
-    inside = model_inside(names, _record(out / SWEEP))
-    return holds_another(out / inside) if inside else None
+    if inside := model_inside(names, _record(out / SWEEP)):
+        return holds_another(out / inside)
+    return None if overwrite else EXISTS
 
 
 def is_replaceable(folder: Path) -> bool:

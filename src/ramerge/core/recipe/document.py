@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from ramerge.core.foundation.errors import RecipeError, reason
+from ramerge.core.foundation.files import near_file
 from ramerge.core.foundation.jsontext import nesting
 from ramerge.core.foundation.text import brief, is_unicode, one_line, quoted, unknown, without_secrets
 from ramerge.core.storage.location import Location
@@ -180,7 +179,7 @@ def read_document(path: str | Path, form: str = _FORM) -> Document:
             "again with `ramerge convert`"
         ) from error
     except OSError as error:
-        raise RecipeError(f"{path}: cannot be read: {reason(error)}{_near_file(path)}") from error
+        raise RecipeError(f"{path}: cannot be read: {reason(error)}{near_file(path)}") from error
     return parse_document(data, str(path), path.parent, form)
 
 
@@ -207,7 +206,8 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         line = error.problem_mark.line + 1 if error.problem_mark else 0
         raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
     except MarkedYAMLError as error:
-        raise RecipeError(_at_line(source, *_explained(error), text.splitlines())) from error
+        lines = text.splitlines()
+        raise RecipeError(_at_line(source, *(_unspaced(error, lines) or _explained(error)), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
@@ -226,6 +226,8 @@ def _at_line(source: str | None, number: int, message: str, text: Sequence[str])
     return f"{source}:{number}: {message}\n    {number} | {line}"
 
 
+# A line that would be a key with a value if a space stood after its colon; addresses are values.
+_UNSPACED = re.compile(r"\s*(?:- )?[A-Za-z_][\w.+-]*:(?!//)[^\s:]+(?:\s+#.*)?$")
 # What YAML's library says of an error, what is said of it here, and whether the line is the one where that began.
 _YAML_ERRORS = (
     ("single document", _SEVERAL, False),
@@ -250,6 +252,16 @@ def _explained(error: MarkedYAMLError) -> tuple[int, str]:
     return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
 
 
+def _unspaced(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str] | None:
+    """The line whose colon lacks a space, which makes text of a key with its value; None if that is not the error."""
+    for mark in (error.context_mark, error.problem_mark):
+        # the library sees it at the text, or only at what follows it
+        for number in (mark.line, mark.line - 1) if mark else ():
+            if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
+                return number + 1, "not valid YAML: a space is missing after the colon"
+    return None
+
+
 def _check_length(path: str, data: bytes) -> None:
     """Refuse a text that would take long to parse. Signs inside of strings and comments count too."""
     if len(data) > _MAX_BYTES:
@@ -258,13 +270,6 @@ def _check_length(path: str, data: bytes) -> None:
         raise RecipeError(f"{path}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read")
     if nesting(data) > _MAX_DEPTH:
         raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
-
-
-def _near_file(path: Path) -> str:
-    entries = islice(path.parent.iterdir(), 1000) if path.parent.is_dir() else ()
-    names = [entry.name for entry in entries if entry.is_file()]
-    near = get_close_matches(path.name, names, n=1)
-    return f"; did you mean {path.parent / near[0]}?" if near else ""
 
 
 def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:

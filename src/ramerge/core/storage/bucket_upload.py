@@ -112,10 +112,6 @@ class BucketUpload:
         if CLAIM in there:
             raise PlanError(f"{self.address}: {self._claimed()}")
         names = [name for name in there if not _is_of_a_run(name)]
-        if names and not overwrite:
-            raise PlanError(
-                f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
-            )
         sweep: dict[str, Any] = {}
         with suppress(ValueError, TypeError):
             sweep = dict(parse(self._found(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
@@ -125,6 +121,10 @@ class BucketUpload:
             raise PlanError(
                 f"{self.address}: has subfolders and was not made by a merge, so --overwrite does not replace it; "
                 "remove it yourself"
+            )
+        if names and not overwrite:
+            raise PlanError(
+                f"{self.address}: holds files; choose another folder, or pass --overwrite (in Python overwrite=True)"
             )
 
     def _claimed(self) -> str:
