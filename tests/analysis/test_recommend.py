@@ -20,7 +20,7 @@ from ramerge.cli.main import cli
 from ramerge.cli.words import read_varied
 from ramerge.core.engine.warn import AboutMethod
 from ramerge.core.foundation.errors import PlanError, RecipeError
-from ramerge.core.methods.moved import ORDERED
+from ramerge.core.methods.moved import GUIDE
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import read_document
 from ramerge.demo.run import AGENTS
@@ -387,11 +387,12 @@ def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.
 
 @pytest.mark.full
 def test_all_warnings_about_float32_agents_point_to_one_list(rounded: list[str]) -> None:
-    (page,) = re.fullmatch(r"(\S+) lists what to do, in order", ORDERED).groups()
-    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    (title,) = re.fullmatch(r'the guide "(.+)" lists what to do, in order', GUIDE).groups()
+    text = (Path(__file__).parents[2] / "docs/guides/merge-float32.md").read_text(encoding="utf-8")
+    assert text.startswith(f"# {title}\n")
     for command, pointers in (("plan", 2), ("analyze", 2), ("recommend", 1)):
         told = CliRunner().invoke(cli, [command, *rounded])
-        assert " ".join(told.output.split()).count(ORDERED) == pointers, told.output
+        assert " ".join(told.output.split()).count(GUIDE) == pointers, told.output
     # what the list names first is what is advised
     dense = known_of(recommend.DENSE)
     flags = [

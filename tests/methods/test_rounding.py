@@ -221,7 +221,9 @@ def test_updates_below_half_a_step_are_kept_on_average(tmp_path: Path) -> None:
     names = family(tmp_path, "BF16", {"code": "F32", "tool": "F32"}, step=1e-5)
     source = recipe(tmp_path, names, "task_arithmetic")
     nearest, tossed = (ramerge.merge({**source, "rounding": how}, tmp_path / how) for how in ("nearest", "stochastic"))
-    assert any("erases much" in warning and "rounding: stochastic" in warning for warning in nearest.warnings)
+    (warning,) = [warning for warning in nearest.warnings if "erases much" in warning]
+    assert "of the parameters that code changes" in warning and "`rounding: stochastic`" in warning
+    assert not any("changes the factor" in note for note in nearest.notes)  # the warning has said it
     assert not tossed.warnings
     base, exact = read_checkpoint(tmp_path / "base"), 0.0
     ramerge.merge({**source, "dtype": "float32"}, tmp_path / "wide")
@@ -246,11 +248,11 @@ def test_a_lambda_that_rounding_undoes_is_noted(tmp_path: Path) -> None:
         write_checkpoint(tmp_path / name, {"w": reference.Stored("BF16", base.bits + up.astype(np.uint16))})
     source = recipe(tmp_path, ["code", "tool"], parameters={"epsilon": 0.0, "r": 0.2})
     record = ramerge.merge(source, tmp_path / "out")
-    (note,) = [note for note in record.notes if "effective lambda" in note]
+    (note,) = [note for note in record.notes if "changes the factor by which ram+ keeps" in note]
     assert "code 1.000 instead of 1.2" in note and "`rounding: stochastic`" in note and "`dtype: float32`" in note
     assert not record.warnings
     tossed = ramerge.merge({**source, "rounding": "stochastic"}, tmp_path / "tossed")
-    assert not [note for note in tossed.notes if "effective lambda" in note]
+    assert not [note for note in tossed.notes if "changes the factor" in note]
     for agent in tossed.agents.values():
         assert abs(agent.effective_lambda - agent.nominal_lambda) <= 4 * agent.effective_error < 0.1
     analysis = ramerge.analyze(source)

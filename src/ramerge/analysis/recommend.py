@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 from ramerge import Options, PlanError, Recipe, RecipeError
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
-from ramerge.sdk.methods import METHODS, ORDERED, listed
+from ramerge.sdk.methods import GUIDE, METHODS, listed
 from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
@@ -304,7 +304,7 @@ def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
     if not erased or max(erased) < _ERASED_FROM:
         return None, []
     lost = f"rounding to {analysis.dtype} would erase up to {max(erased):.0%} of an agent's updates"
-    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({ORDERED})"]
+    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({GUIDE})"]
 
 
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:

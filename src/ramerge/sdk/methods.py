@@ -41,7 +41,7 @@ from ramerge.core.methods.formula import CountedMethod, ElementMethod, Formula
 from ramerge.core.methods.gram import CombinationMethod, Gram
 from ramerge.core.methods.matrices import MatrixMethod
 from ramerge.core.methods.means import MeanMethod
-from ramerge.core.methods.moved import ORDERED, Relative, factor, measured, shown, thresholds
+from ramerge.core.methods.moved import GUIDE, Relative, factor, measured, shown, thresholds
 from ramerge.core.methods.ram import RESCALINGS, AgentCounts, Moved
 from ramerge.core.methods.registry import METHODS, complete, listed
 from ramerge.core.methods.rows import RowMethod
@@ -50,12 +50,12 @@ from ramerge.core.registry import INTERFACE
 
 __all__ = [
     "CORE",
+    "GUIDE",
     "INFINITY",
     "INTERFACE",
     "MANY",
     "METHODS",
     "ONE",
-    "ORDERED",
     "RESCALINGS",
     "SIDE_INPUTS",
     "ZERO",

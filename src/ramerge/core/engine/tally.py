@@ -295,6 +295,7 @@ def _allowed(tensor: TensorPlan) -> str:
         return "use another checkpoint of that training; allow.non_finite: true computes with them"
     which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
     return (
-        f"use another checkpoint of that training; allow.non_finite: true does not help: {which} each element of this tensor from others, which would be lost "
-        "too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor as it is"
+        f"use another checkpoint of that training; allow.non_finite: true does not help: {which} each element of this "
+        "tensor from others, which would be lost too; a rule with `keep: base`, or with `take` and an agent, leaves the "
+        "tensor as it is"
     )

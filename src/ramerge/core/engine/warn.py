@@ -11,7 +11,7 @@ from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels import effect
 from ramerge.core.kernels.rounding import ROWS
 from ramerge.core.methods.base import Counts
-from ramerge.core.methods.moved import ADVICE, ORDERED, absolute
+from ramerge.core.methods.moved import ADVICE, GUIDE, absolute
 from ramerge.core.planning.explain import fine, forecast_of_density, forecast_of_rounding
 from ramerge.core.planning.model import MergePlan
 
@@ -106,26 +106,27 @@ def _dense(plan: MergePlan, parameters: Any, densities: Mapping[str, float]) -> 
         return []
     text = (
         f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {', '.join(found)} "
-        f"as moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}. {ORDERED}"
+        f"as moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}; {GUIDE}"
     )
     return [AboutMethod(text)]
 
 
 def advice(plan: MergePlan, rounding: Counts) -> list[str]:
-    """A note if rounding to nearest leaves another lambda of an agent than the merge computed."""
+    """A note if rounding to nearest leaves another factor of an agent's updates than the merge computed, unless it
+    erases so much that a warning says so."""
     if not plan.rounds_updates or plan.recipe.seed is not None:
         return []
     far = [
         f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
         for name, figures in zip(plan.inputs.agents, effects(rounding), strict=True)
-        if figures["effective_lambda"] is not None
+        if figures["effective_lambda"] is not None and figures["erased_share"] <= _MUCH
         if _is_far(figures["effective_lambda"], figures["nominal_lambda"], _ERRORS * figures["effective_error"])
     ]
     if not far:
         return []
     return [
-        f"rounding to {_dtype(plan)} changes how much of the agents {plan.method.name} keeps: effective lambda, in a "
-        f"sample of the elements that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
+        f"rounding to {_dtype(plan)} changes the factor by which {plan.method.name} keeps an agent's updates, in a "
+        f"sample of the parameters that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
         f"average, `dtype: {plan.exact_dtype}` keeps it exactly"
     ]
 
@@ -147,14 +148,15 @@ def _erased(plan: MergePlan, rounding: Counts) -> list[str]:
     """
     found: list[str] = []
     shares = {name: lost["erased_share"] for name, lost in zip(plan.inputs.agents, effects(rounding), strict=True)}
-    much = [f"{share:.0%} of {name}" for name, share in shares.items() if share > _MUCH]
+    much = [f"{share:.0%} of the parameters that {name} changes" for name, share in shares.items() if share > _MUCH]
     keep = f"the line `dtype: {plan.exact_dtype}` in the recipe, or the flag `--dtype {plan.exact_dtype}`, keeps it"
     dtype = _dtype(plan)
     if much and plan.recipe.seed is None:
         found.append(
             AboutMethod(
-                f"rounding to {dtype} erases much of what {plan.method.name} changes: {', '.join(much)}; {keep}; "
-                f"`rounding: stochastic` keeps it on average{f'. {ORDERED}' if fine(plan) else ''}"
+                f"rounding to {dtype} erases much of what {plan.method.name} changes: it undoes {', '.join(much)}; "
+                "the line `rounding: stochastic` in the recipe, or the flag `--rounding stochastic`, keeps it on "
+                f"average; {keep} exactly{f'; {GUIDE}' if fine(plan) else ''}"
             )
         )
     if copies := plan.narrowed_copies:

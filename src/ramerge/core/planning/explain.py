@@ -9,7 +9,7 @@ from typing import Any
 
 from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.text import brief, enumerated, without_secrets
-from ramerge.core.methods.moved import ORDERED, absolute
+from ramerge.core.methods.moved import GUIDE, absolute
 from ramerge.core.planning.model import MergePlan, matrices_of
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 
@@ -159,9 +159,9 @@ def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
         return ()
     return (
         f"{_are(fine_agents)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
-        f"{plan.method.name} averages nearly all. Count it with `ramerge analyze`, or choose another "
-        "threshold, such as `--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); "
-        f"{ORDERED}",
+        f"{plan.method.name} averages nearly all. Begin with `--method core+`, or choose another threshold, such as "
+        "`--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); `ramerge analyze` counts it; "
+        f"{GUIDE}",
     )
 
 
@@ -178,9 +178,9 @@ def forecast_of_rounding(plan: MergePlan) -> tuple[str, ...]:
     )
     return (
         f"{_are({name: plan.input_dtypes[name] for name in names})}, the output is {plan.dtype}: updates smaller "
-        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them "
-        f"with `--dtype {plan.exact_dtype}` (in a recipe `dtype: {plan.exact_dtype}`), or on average with "
-        f"`rounding: stochastic`; {ORDERED}",
+        f"than half a step of that dtype (of bfloat16: 0.2 to 0.4 % of the weight) are lost, {counted}. Keep them on "
+        "average with `--rounding stochastic` (in a recipe `rounding: stochastic`), or exactly with "
+        f"`--dtype {plan.exact_dtype}` (in a recipe `dtype: {plan.exact_dtype}`); {GUIDE}",
     )
 
 
