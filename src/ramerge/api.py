@@ -155,7 +155,7 @@ class Plan(_Planned):
         >>> plan = ramerge.plan("recipe.yaml", options=ramerge.Options(threads=1))
         >>> print(plan.explain())
         method ...
-        ready to merge
+        ready to merge; the merge checks the weights
         >>> plan.merge("merged").agents["code"].density > 0
         True
     """

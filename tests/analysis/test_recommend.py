@@ -252,6 +252,21 @@ def test_situations_are_advised_as_the_lab_says(analysis: ramerge.Analysis) -> N
     assert said in " ".join(told["dense"].unknown) and said not in " ".join(recommend.recommend(mixed).unknown)
 
 
+def test_evidence_of_another_kind_of_agents_is_little(analysis: ramerge.Analysis) -> None:
+    agents = tuple(replace(agent, density=0.1) for agent in analysis.model.agents)[:2]
+    pairs = tuple(replace(pair, cosine=0.0) for pair in analysis.model.pairs)[:1]
+    one, other = (agent.name for agent in agents)
+    pair = replace(analysis, model=replace(analysis.model, agents=agents, pairs=pairs))
+    dtypes = dict.fromkeys(("base", one, other), "bfloat16")
+    sure = recommend.recommend(replace(pair, input_dtypes=dtypes))
+    assert sure.confidence == recommend._confidence(known_of("pair")) == "medium"
+    assert not any("what was measured" in reason for reason in sure.reasons)
+    found = recommend.recommend(replace(pair, adapters=(one,), input_dtypes=dtypes | {other: "float32"}))
+    assert (found.situation, found.confidence) == ("pair", "low")
+    said = f"what was measured are agents in bfloat16, and {one} is a LoRA adapter and {other} is float32"
+    assert said in found.reasons
+
+
 def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:
     inputs = {
         "base": str(AGENTS / "base"),

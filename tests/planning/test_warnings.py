@@ -80,7 +80,9 @@ def test_a_strict_plan_counts_warnings_as_problems(tmp_path: Path) -> None:
         plain, values = command("plan", path, *flags), command("plan", path, *flags, "--json")
         told = json.loads(values.stdout)
         assert plain.returncode == values.returncode == (2 if strict else 0)
-        assert plain.stdout.splitlines()[-1] == ("problems: 1" if strict else "ready to merge")
+        assert plain.stdout.splitlines()[-1] == (
+            "problems: 1" if strict else "ready to merge; the merge checks the weights"
+        )
         assert (told["problems"], told["warnings"]) == (([forecast], []) if strict else ([], [forecast]))
         assert plain.stderr == values.stderr == f"{'error' if strict else 'warning'}: {forecast}\n"
 

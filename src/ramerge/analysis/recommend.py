@@ -53,6 +53,8 @@ _SECTION = '"What recommend says"'
 _SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
 _MEASURED_BY = {ADAPTERS: "sft", COPIES: "rl", PAIR: "rl"}
 """Situations in which agents of one training only were measured."""
+_IN_BFLOAT16 = (PAIR, SPARSE)
+"""Situations in which agents in bfloat16 only were measured."""
 _SPEAKS = {"for": "Better", "against": "Worse", "neither": "Inconclusive"}
 LOW, MEDIUM, HIGH = "low", "medium", "high"
 _WORDS = {
@@ -205,6 +207,7 @@ def recommend(
         name for name in dict.fromkeys([*usual, *(one["method"] for one in also)]) if name != chosen["method"]
     )
     rounding, why = _rounding(analysis)
+    unlike = _unlike(analysis) if found in _IN_BFLOAT16 else []
     return Recommendation(
         situation=found,
         method=chosen["method"],
@@ -212,10 +215,11 @@ def recommend(
         rounding=rounding,
         compare=compare,
         also=also,
-        confidence=_confidence(known),
+        confidence=LOW if unlike else _confidence(known),
         check=_check(known, advice) if known and known["trainings"] else "not measured",
         reasons=(
             f"{_WORDS[found]} ({_grounds(densities, analysis, found)})",
+            *([f"what was measured are agents in bfloat16, and {enumerated(unlike)}"] if unlike else []),
             *_if_trained_otherwise(trained_by, by_training),
             *why,
         ),
@@ -310,6 +314,13 @@ def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
     """The warnings of an analysis that concern a method; those about another method do not help who is to leave it."""
     return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
+
+
+def _unlike(analysis: Analysis) -> list[str]:
+    """Agents of another kind than whole checkpoints in bfloat16, each with its kind."""
+    kinds = {name: analysis.input_dtypes.get(name, "") for name in analysis.agents}
+    kinds |= dict.fromkeys(analysis.adapters, "a LoRA adapter")
+    return [f"{name} is {kind}" for name, kind in kinds.items() if kind.startswith(("a LoRA", "float32", "float64"))]
 
 
 def _confidence(known: dict[str, Any] | None) -> str:

@@ -296,6 +296,6 @@ def _allowed(tensor: TensorPlan) -> str:
     which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
     return (
         f"use another checkpoint of that training; allow.non_finite: true does not help: {which} each element of this "
-        "tensor from others, which would be lost too; a rule with `keep: base`, or with `take` and an agent, leaves the "
-        "tensor as it is"
+        "tensor from others, which would be lost too; a rule with `keep: base`, or with `take` and an agent, leaves "
+        "the tensor as it is"
     )

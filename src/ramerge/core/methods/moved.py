@@ -99,8 +99,8 @@ def finite(t: int, taus: tuple[float, ...]) -> float:
 # What is advised where an absolute threshold does not separate moved parameters from unmoved ones.
 ADVICE = (
     "Begin with `--method core+`; with RAM, `epsilon: {relative: 1}` under `parameters` in the recipe, or "
-    "`--set parameters.epsilon.relative=1`, counts what an agent moved by more than the root mean square of its task vector; compare a few values with "
-    "`ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
+    "`--set parameters.epsilon.relative=1`, counts what an agent moved by more than the root mean square of its task "
+    "vector; compare a few values with `ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
 )
 
 

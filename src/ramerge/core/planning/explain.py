@@ -68,9 +68,8 @@ def explain(plan: MergePlan) -> list[str]:
     lines = [f"{label:<{width}}  {text}" for label, text in rows]
     notes = [*([_BY_DEFAULT] if default and len(values["agents"]) > 1 else []), *plan.findings.notes]
     lines += [f"note: {note}" for note in notes]
-    lines.append(
-        f"problems: {len(problems)}" if problems else f"ready to {'merge' if plan.method.combines else 'convert'}"
-    )
+    do, work = ("merge", "merge") if plan.method.combines else ("convert", "conversion")
+    lines.append(f"problems: {len(problems)}" if problems else f"ready to {do}; the {work} checks the weights")
     return lines
 
 
