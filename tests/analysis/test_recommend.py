@@ -263,8 +263,8 @@ def test_evidence_of_another_kind_of_agents_is_little(analysis: ramerge.Analysis
     assert not any("what was measured" in reason for reason in sure.reasons)
     found = recommend.recommend(replace(pair, adapters=(one,), input_dtypes=dtypes | {other: "float32"}))
     assert (found.situation, found.confidence) == ("pair", "low")
-    said = f"what was measured are agents in bfloat16, and {one} is a LoRA adapter and {other} is float32"
-    assert said in found.reasons
+    text = f"what was measured are agents in bfloat16, and {one} is a LoRA adapter and {other} is float32"
+    assert text in found.reasons
 
 
 def test_the_method_auto_is_what_it_says(tmp_path: Path) -> None:

@@ -160,7 +160,10 @@ RECIPES = {
     ],
     # what is no YAML, with the line where that begins
     "agents:\n  code: coder\n  tool tool\nmethod: ram": ["3: not valid YAML: a colon is missing", "3 |   tool tool"],
-    "agents:\n  code: coder\n  tool:./tool\nmethod: ram": ["3: not valid YAML: a space is missing after", "3 |   tool:./"],
+    "agents:\n  code: coder\n  tool:./tool\nmethod: ram": [
+        "3: not valid YAML: a space is missing",
+        "3 |   tool:./tool",
+    ],
     "agents:\n  code:./coder\n  tool: tool": ["2: not valid YAML: a space is missing after", "2 |   code:./coder"],
     "base: base\nmethod:ram # best\nagents: {}": ["2: not valid YAML: a space is missing after", "2 | method:ram"],
     'base: "base\nagents:\n  code: coder\n': ["1: not valid YAML: a quotation mark is not closed", '1 | base: "base'],

@@ -137,8 +137,8 @@ def test_what_is_no_matrix_is_saved_whole(base: str, writer: Writer, tmp_path: P
     with pytest.raises(ramerge.WeightsError, match=r"norms, biases or embeddings.*--save-modules saves them"):
         ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64))
     assert not (tmp_path / "adapter").exists()
-    noted = " ".join(ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64)).notes)
-    assert "norms, biases and embeddings are refused if the merge moves them (--save-modules saves them)" in noted
+    notes = " ".join(ramerge.plan(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64)).notes)
+    assert "norms, biases and embeddings are refused if the merge moves them (--save-modules saves them)" in notes
     record = ramerge.merge(source, tmp_path / "adapter", kind=ramerge.AsAdapter(rank=64, save_modules=True))
     ramerge.merge(source, tmp_path / "full")
     merged, full = writer.merged(base, tmp_path / "adapter"), values_of(tmp_path / "full")
@@ -244,8 +244,8 @@ def test_an_adapter_that_lacks_much_is_a_warning(tmp_path: Path) -> None:
     assert warning.startswith("--as-adapter: the adapter lacks ") and "give a larger --rank" in warning
     with pytest.raises(ramerge.WeightsError, match="the adapter lacks"):
         ramerge.merge(source, tmp_path / "strict", kind=kind, options=ramerge.Options(strict=True))
-    kept = ramerge.merge(source, tmp_path / "kept", kind=ramerge.AsAdapter())
-    assert not kept.warnings and "; it lacks " in kept.notes[-1]
+    whole = ramerge.merge(source, tmp_path / "whole", kind=ramerge.AsAdapter())
+    assert not whole.warnings and "; it lacks " in whole.notes[-1]
 
 
 def test_the_card_is_that_of_an_adapter(tmp_path: Path) -> None:
@@ -263,9 +263,9 @@ def test_the_snippet_of_the_card_runs(writer: Writer, tmp_path: Path, monkeypatc
     ramerge.merge(source, tmp_path / "my adapter", kind=ramerge.AsAdapter())
     snippet = (tmp_path / "my adapter/README.md").read_text().split("```")[1].removeprefix("python\n")
     monkeypatch.chdir(tmp_path)
-    made: dict[str, Any] = {}
-    exec(snippet, made)  # noqa: S102
-    assert made["model"].peft_config["default"].r == 4
+    names: dict[str, Any] = {}
+    exec(snippet, names)  # noqa: S102
+    assert names["model"].peft_config["default"].r == 4
 
 
 def test_an_update_of_nothing_is_no_adapter(tmp_path: Path) -> None:
@@ -326,9 +326,9 @@ def test_the_command_line(tmp_path: Path) -> None:
     words = ["merge", "--base", str(tmp_path / "base"), "--agent", f"code={tmp_path / 'code'}"]
     done = CliRunner().invoke(cli, [*words, str(tmp_path / "out"), "--as-adapter", "--rank", "3"])
     assert done.exit_code == 0, done.output
-    said = " ".join(done.output.split())
-    assert "written as a LoRA adapter of rank 3 on 3 matrices" in said
-    assert "warning: --as-adapter: the adapter lacks" in said
+    text = " ".join(done.output.split())
+    assert "written as a LoRA adapter of rank 3 on 3 matrices" in text
+    assert "warning: --as-adapter: the adapter lacks" in text
     done = CliRunner().invoke(cli, [*words, str(tmp_path / "other"), "--rank", "3"])
     assert done.exit_code == 2
     assert "--rank belongs to --as-adapter" in done.output

@@ -312,5 +312,5 @@ def test_a_page_that_cannot_be_written_is_a_note(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("ramerge.searches.search.missing_libraries", lambda who: [f"{who} jinja2: pip install"])
     agents = [word for name, folder in RECIPE["agents"].items() for word in ("--agent", f"{name}={folder}")]
     words = ["search", "--base", RECIPE["base"], *agents, str(tmp_path / "out"), "--vary", "parameters.r=0.1,0.3"]
-    said = CliRunner().invoke(cli, [*words, "--score", "tests/searches/test_api.py:by_items"]).output
-    assert "note: no page search.html was written, because it needs jinja2: pip install" in said
+    output = CliRunner().invoke(cli, [*words, "--score", "tests/searches/test_api.py:by_items"]).output
+    assert "note: no page search.html was written, because it needs jinja2: pip install" in output

@@ -240,11 +240,11 @@ class _Translation:
         if isinstance(name, str) and name in METHODS:
             self.put(("method",), METHODS[name].ours, ("merge_method",))
             return METHODS[name]
-        known = ", ".join(METHODS)
+        names = ", ".join(METHODS)
         if name is None:
-            wrong = f"is missing; known: {known}"
+            wrong = f"is missing; known: {names}"
         elif name in MERGEKITS_ALONE:
-            wrong = f"mergekit has {name}, ramerge does not: use mergekit for it, or another method; both have {known}"
+            wrong = f"mergekit has {name}, ramerge does not: use mergekit for it, or another method; both have {names}"
         else:
             wrong = unknown("method", str(name), [*METHODS])
         self.problem(("merge_method",), wrong)

@@ -288,6 +288,6 @@ def test_names_of_agents_name_no_other_folder(tmp_path: Path) -> None:
 @pytest.mark.parametrize("write", [report.render, lambda values: report.figure_files(values, Path("unused"))])
 def test_a_missing_library_is_named(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name == "vl_convert" else object())
-    said = f"the report needs vl-convert, which is not installed: {install('report')}"
-    with pytest.raises(RecipeError, match=re.escape(said)):
+    text = f"the report needs vl-convert, which is not installed: {install('report')}"
+    with pytest.raises(RecipeError, match=re.escape(text)):
         write(shipped())

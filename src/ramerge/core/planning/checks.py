@@ -165,14 +165,14 @@ def check_rules(recipe: Recipe, tensors: Sequence[TensorPlan], base: Location) -
     """Refuse rules that catch no tensor. Note how many tensors the others catch."""
     counts, names = caught(recipe, tensors), [tensor.name for tensor in tensors]
     each = listed([f"{rule}: {count:,}" for rule, count in zip(recipe.rules, counts, strict=True)])
-    written = recipe.document.rules_from
-    if written and counts:
-        yield note(f"{written} give {sum(counts):,} tensors values of their own ({each})")
+    origin = recipe.document.rules_from
+    if origin and counts:
+        yield note(f"{origin} give {sum(counts):,} tensors values of their own ({each})")
     elif len(counts) > _MOST_RULES:
         yield note(f"{len(counts)} rules catch {sum(counts):,} tensors ({each})")
     for number, (rule, count) in enumerate(zip(recipe.rules, counts, strict=True), 1):
         if count:
-            if len(counts) <= _MOST_RULES and not written:
+            if len(counts) <= _MOST_RULES and not origin:
                 yield note(f"rule {number} ({rule}) catches {count:,} tensor{'s' if count > 1 else ''}")
             continue
         text = "earlier rules catch all of its tensors" if catches_any(rule, names) else f"{base} has no such tensor"

@@ -73,15 +73,15 @@ class Document:
 
     def where(self, key: Key, message: str) -> str:
         """`message` about the value at `key`, with the file, the line and its text."""
-        known = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.flags or key[:n] in self.lines), ())
-        if known in self.flags:
-            flag = self.flags[known]
+        place = next((key[:n] for n in range(len(key), 0, -1) if key[:n] in self.flags or key[:n] in self.lines), ())
+        if place in self.flags:
+            flag = self.flags[place]
             named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
             return f"{flag}: {message.removeprefix(named)}"
-        name = brief(one_line(_name_of(self.origins.get(known, key))), 200)
+        name = brief(one_line(_name_of(self.origins.get(place, key))), 200)
         label = f"{name}: {message}" if name else message
-        if known in self.lines:
-            return _at_line(self.source, self.lines[known], label, self.text)
+        if place in self.lines:
+            return _at_line(self.source, self.lines[place], label, self.text)
         return f"{self.source}: {label}" if self.source else label
 
     def line_of(self, message: str) -> int:
