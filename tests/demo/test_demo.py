@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.cli.main import cli
+from ramerge.core.foundation import extras
 from ramerge.core.foundation.extras import install
 from ramerge.demo import run as demo
 from ramerge.demo.tasks import TASKS, prompts, reward
@@ -68,7 +69,7 @@ def test_the_demo_prints_statistics_and_keeps_what_it_is_asked_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines: list[str] = []
-    monkeypatch.setattr(demo, "find_spec", lambda _: None)
+    monkeypatch.setattr(extras, "find_spec", lambda _: None)
     demo.run(tmp_path / "kept", lines.append)
     text = "\n".join(lines)
     for words in ("density", "lambda", *AGENTS, install("torch")):

@@ -35,6 +35,7 @@ from ramerge.analysis.results import Analysis
 from ramerge.calibration.record import CalibrationRecord
 from ramerge.cli.main import COMMANDS, cli
 from ramerge.core.engine.record import AgentStatistics, Record
+from ramerge.core.foundation import extras
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.recipe.document import read_document
 from ramerge.demo import run as demo
@@ -350,7 +351,7 @@ def test_every_figure_of_an_agent_is_described() -> None:
 
 
 def test_the_table_of_the_tutorial_is_that_of_the_demo(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(demo, "find_spec", lambda _name: None)  # scores take half a minute
+    monkeypatch.setattr(extras, "find_spec", lambda _name: None)  # scores take half a minute
     said: list[str] = []
     demo.run(None, said.append)
     lines = [line for text in said for line in text.splitlines()]

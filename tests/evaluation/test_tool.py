@@ -35,7 +35,7 @@ from tests.evaluation.gold import gold_of
 pytestmark = pytest.mark.full  # clients of models, checkers, the sandbox
 
 ABSENT = [name for name in bfcl._MODULES if find_spec(name) is None]
-needs_bfcl = pytest.mark.skipif(bool(ABSENT), reason=f"needs {', '.join(ABSENT)}: {bfcl._install()}")
+needs_bfcl = pytest.mark.skipif(bool(ABSENT), reason=f"needs {', '.join(ABSENT)}: {bfcl._THEN}")
 
 TASKS = {
     "live_multiple": 1053,
