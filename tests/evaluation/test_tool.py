@@ -659,7 +659,7 @@ def test_absent_packages_are_named_with_what_installs_them(monkeypatch: pytest.M
     monkeypatch.setattr(extras, "find_spec", lambda name: None if name in ("bfcl_eval", "tenacity") else name)
     with pytest.raises(EvaluationError) as caught:
         suite_in("prompting").check(["parallel"])
-    assert "bfcl_eval, tenacity" in str(caught.value)
+    assert "bfcl-eval and tenacity" in str(caught.value)
     assert f"{install('eval')} && pip install --no-deps bfcl-eval" in str(caught.value)
 
 
