@@ -138,21 +138,22 @@ def section() -> str:
     weights = [kind.best[1] - kind.without_prompts[1] for kind in found]
     return f"""{head}
 
-A few prompts of each agent's task, without labels, choose among merges by how likely these find the agents' own replies
-([guide](guides/prompts.md)). The best of at most {len(CANDIDATES)} merges is picked with the labels of the test
-prompts, so it is the best by luck, too; the choice is among those that `ramerge search` tries. *Right* counts only
-replies that earned their reward, *all* counts every reply. Each row is one training, with 40 (seed 52) or 75 test
-prompts a task. The bases were dequantized from 4-bit files, because no others could be had. What was predicted, and what failed, is in experiments [044](../lab/experiments/044-prompts.md) and
+A few prompts of each agent's task, without labels, choose among merges by how likely these find the agents' own
+replies ([guide](guides/prompts.md)). The best of at most {len(CANDIDATES)} merges is picked with the labels of the
+test prompts, so it is the best by luck, too; the choice is among those that `ramerge search` tries. *Right* counts
+only replies that earned their reward, *all* counts every reply. Each row is one training, with 40 (seed 52) or 75
+test prompts a task. The bases were dequantized from 4-bit files, because no others could be had. What was
+predicted, and what failed, is in experiments [044](../lab/experiments/044-prompts.md) and
 [045](../lab/experiments/045-prompts-again.md).
 
 | agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
 |---|---:|---:|---:|---:|---:|---:|
 {rows}
 
-With right replies the choice was on average {fmean(right):.1f} points behind the best, at most {max(right):.1f}; with all
-replies {fmean(every):.1f}, at most {max(every):.1f}. The best merge without prompts, picked with labels, was on
-average {fmean(weights):.1f} points behind, at most {max(weights):.1f}. Small bases and short tasks: score the best few
-on your own.
+With right replies the choice was on average {fmean(right):.1f} points behind the best, at most {max(right):.1f};
+with all replies {fmean(every):.1f}, at most {max(every):.1f}. The best merge without prompts, picked with labels,
+was on average {fmean(weights):.1f} points behind, at most {max(weights):.1f}. Small bases and short tasks: score
+the best few on your own.
 
 ```sh
 python -m lab.prompted

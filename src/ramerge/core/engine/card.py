@@ -70,6 +70,8 @@ Inputs: {inputs}. Output: {record.dtype}{rounded}.
 {_warnings(record)}
 {usage or _loading(literal, plan.companions)}
 The recipe is in `{recipe}`, counts and sizes are in `ramerge.json`.
+
+The licenses of the base and of all agents apply to these weights.
 """
 
 
