@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -239,6 +240,11 @@ def held_out(folder: Path, name: str) -> list[Any]:
     return [each for each in read_exchanges(folder / name / REPLIES) if each.held_out]
 
 
+def _dumped(kept: Mapping[str, Any]) -> str:
+    """JSON with a line for each list, because most of it are pairs of numbers."""
+    return re.sub(r"\[[^][{}\"]*\]", lambda found: " ".join(found[0].split()), json.dumps(kept, indent=1)) + "\n"
+
+
 def main() -> None:
     """Score situations one after another."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -266,7 +272,7 @@ def main() -> None:
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
             began = time.perf_counter()
             for done in measure(experiment, place, known, given.only, given.statistics):
-                write_file(given.out, json.dumps(kept, indent=1) + "\n")
+                write_file(given.out, _dumped(kept))
                 print(f"{name}, {given.seed}, {done}: {time.perf_counter() - began:.0f} s", flush=True)
                 began = time.perf_counter()
 
