@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Progress, Record, WeightsError
-from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, known_rank, needed, said_of_vllm
+from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm, served_as_planned
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
@@ -299,9 +299,10 @@ class _Adapter:
             text += "; it is the exact sum, up to the rounding of its float32 factors"
         elif not self.warnings:
             text += f"; it {self._lack}"
-        if self._saved or known_rank(self._adapter.settings, self._adapter.matrices) is None:
+        adapter = self._adapter
+        if served_as_planned(adapter.settings, adapter.matrices, adapter.others) is None:
             text += f"; {said_of_vllm(high, saves=bool(self._saved))}"
-        return text  # where the rank was known, the plan has said how vLLM serves it
+        return text  # else the plan has said how vLLM serves it
 
     @property
     def warnings(self) -> list[str]:

@@ -246,8 +246,10 @@ def served_rank(rank: int) -> int | None:
     return next((each for each in VLLM_RANKS if each >= rank), None)
 
 
-def known_rank(settings: AsAdapter, matrices: Sequence[AdaptedMatrix]) -> int | None:
-    """The largest rank, if it does not depend on the values of updates."""
+def served_as_planned(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Sequence[int]) -> int | None:
+    """The largest rank, if the values of updates decide neither it nor whether whole modules are saved."""
+    if others and settings.save_modules:
+        return None
     terms = [matrix.terms for matrix in matrices]
     if settings.rank is not None or settings.energy is not None or None in terms:
         return settings.rank
@@ -277,7 +279,7 @@ def _notes(settings: AsAdapter, matrices: Sequence[AdaptedMatrix], others: Seque
     if left:
         kept = f"of rank {settings.rank}" if settings.rank else f"that keep {settings.energy or ENERGY:g} of its energy"
         notes.append(f"the updates of up to {left:,} matrices are decomposed into factors {kept}")
-    known = known_rank(settings, matrices)
+    known = served_as_planned(settings, matrices, others)
     if notes and known is not None:
         notes.append(said_of_vllm(known))
     elif notes:
