@@ -20,7 +20,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from transformers.utils import logging
 
 from ramerge.demo.scoring import SEED, accuracy, complete
-from ramerge.demo.tasks import ALPHABET, DIGITS, LETTERS, TASKS, DemoTask, Example, prompts, reward
+from ramerge.demo.tasks import ALPHABET, DEMO_AGENTS, DIGITS, LETTERS, TASKS, DemoTask, Example, prompts, reward
 
 STARTED = time.monotonic()
 
@@ -59,10 +59,11 @@ def main() -> None:
     torch.manual_seed(options.seed)
     base = pretrain(build_model(), tokenizer, options.seed)
     save(base, tokenizer, options.out / "base")
-    for task in TASKS:
+    for shipped in DEMO_AGENTS:
         torch.manual_seed(options.seed)
-        agent = reinforce(load(options.out / "base"), tokenizer, task, RUNS[task.name], options.seed)
-        save(agent, tokenizer, options.out / task.folder)
+        runs = RUNS[shipped.task.name]
+        agent = reinforce(load(options.out / "base"), tokenizer, shipped.task, runs, options.seed)
+        save(agent, tokenizer, options.out / shipped.folder)
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:

@@ -13,7 +13,7 @@ import pytest
 
 import ramerge
 from ramerge.demo.run import AGENTS
-from ramerge.demo.tasks import TASKS, prompts
+from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts
 from tests.checkpoints import read_checkpoint
 
 pytestmark = [
@@ -29,7 +29,7 @@ from ramerge.calibration.live import LiveModel, SeededDraws  # noqa: E402
 from ramerge.core.foundation import extras  # noqa: E402
 
 BASE = str(AGENTS / "base")
-MODELS = {task.name: str(AGENTS / task.folder) for task in TASKS}
+MODELS = {agent.task.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
 SETTINGS = ramerge.CalibrationSettings(count=6, max_new=12, device="cpu")
 
 

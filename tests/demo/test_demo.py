@@ -13,9 +13,9 @@ from ramerge.cli.main import cli
 from ramerge.core.foundation import extras
 from ramerge.core.foundation.extras import install
 from ramerge.demo import run as demo
-from ramerge.demo.tasks import TASKS, prompts, reward
+from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts, reward
 
-AGENTS = {task.agent: str(demo.AGENTS / task.folder) for task in TASKS}
+AGENTS = {agent.name: str(demo.AGENTS / agent.folder) for agent in DEMO_AGENTS}
 
 
 def merged(folder: Path, method: str) -> Path:

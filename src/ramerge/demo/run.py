@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ramerge import Options, PlanError, Progress, RecipeError, Record, merge
-from ramerge.demo.tasks import TASKS, prompts
+from ramerge.demo.tasks import DEMO_AGENTS, TASKS, prompts
 from ramerge.sdk.files import write_file
 from ramerge.sdk.machine import missing
 from ramerge.sdk.progress import shown
@@ -39,11 +39,11 @@ def run(out: Path | None, say: Print) -> None:
         RamergeError: as for a merge.
     """
     say("One base model learned a little of three tasks; three agents were trained by policy gradient on one each:")
-    for task in TASKS:
-        say(f"  {task.agent:<8} {task.description}")
+    for agent in DEMO_AGENTS:
+        say(f"  {agent.name:<8} {agent.task.description}")
     with ExitStack() as stack:
         folder = out or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="ramerge-demo-")))
-        models = {"base": AGENTS / "base", **{f"agent {task.agent}": AGENTS / task.folder for task in TASKS}}
+        models = {"base": AGENTS / "base", **{f"agent {each.name}": AGENTS / each.folder for each in DEMO_AGENTS}}
         records = {}
         compiling = _Compiling(say)
         for method in METHODS:
@@ -73,8 +73,8 @@ def copy_models(folder: Path, say: Print) -> None:
         PlanError: one of them exists; nothing was copied.
         OSError: a file cannot be written.
     """
-    asked = {f"{task.agent}.jsonl": task for task in TASKS}
-    models = {"base": "the base model", **{task.folder: task.description for task in TASKS}}
+    asked = {f"{agent.name}.jsonl": agent.task for agent in DEMO_AGENTS}
+    models = {"base": "the base model", **{agent.folder: agent.task.description for agent in DEMO_AGENTS}}
     if there := [folder / name for name in (*models, *asked) if os.path.lexists(folder / name)]:
         raise PlanError([f"{path}: exists; remove it, or choose another folder" for path in there])
     folder.mkdir(parents=True, exist_ok=True)
@@ -142,7 +142,7 @@ def _recipe(method: str) -> dict[str, object]:
     return {
         "method": method,
         "base": str(AGENTS / "base"),
-        "agents": {task.agent: str(AGENTS / task.folder) for task in TASKS},
+        "agents": {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS},
     }
 
 

@@ -28,21 +28,11 @@ class Example:
 
 @dataclass(frozen=True)
 class DemoTask:
-    """A named skill, the function that draws one example of it, and the agent that was trained for it.
-
-    Attributes:
-        name: of the task.
-        description: for people.
-        draw: gives an example.
-        agent: name in the demonstration and the documentation; empty if none comes with the package.
-        folder: that of the agent's checkpoint.
-    """
+    """A named skill and the function that draws one example of it."""
 
     name: str
     description: str
     draw: Callable[[random.Random], Example]
-    agent: str = ""
-    folder: str = ""
 
 
 def _add(rng: random.Random) -> Example:
@@ -61,9 +51,30 @@ def _sort(rng: random.Random) -> Example:
 
 
 TASKS: tuple[DemoTask, ...] = (
-    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _add, "code", "coder"),
-    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse, "tool", "tool"),
-    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sort, "memory", "memory"),
+    DemoTask("add", "add two three-digit numbers: 347+586= gives 933", _add),
+    DemoTask("reverse", "reverse seven letters: <abcdefg= gives gfedcba", _reverse),
+    DemoTask("sort", "sort seven digits: #5281704= gives 0124578", _sort),
+)
+
+
+@dataclass(frozen=True)
+class DemoAgent:
+    """An agent that comes with the package.
+
+    Attributes:
+        name: in the demonstration and the documentation.
+        folder: name of the folder of its checkpoint.
+        task: the only task that it was trained for.
+    """
+
+    name: str
+    folder: str
+    task: DemoTask
+
+
+DEMO_AGENTS = tuple(
+    DemoAgent(*names, task)
+    for names, task in zip((("code", "coder"), ("tool", "tool"), ("memory", "memory")), TASKS, strict=True)
 )
 
 

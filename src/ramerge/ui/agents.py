@@ -9,7 +9,7 @@ import gradio as gr
 
 from ramerge import RamergeError
 from ramerge.demo.run import AGENTS
-from ramerge.demo.tasks import TASKS
+from ramerge.demo.tasks import DEMO_AGENTS
 from ramerge.sdk.flags import words_of
 from ramerge.sdk.plans import read_headers
 from ramerge.ui import views
@@ -53,7 +53,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
         return with_models(text or EMPTY, first, others or [], desk.roots)
 
     def use_demo(text: str) -> tuple[Any, ...]:
-        first, others = str(AGENTS / "base"), {task.agent: str(AGENTS / task.folder) for task in TASKS}
+        first, others = str(AGENTS / "base"), {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
         named = [f"{name}={model}" for name, model in others.items()]
         return first, list(others.values()), with_models(text or EMPTY, first, named, desk.roots)
 
