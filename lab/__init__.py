@@ -23,5 +23,7 @@ forecasts: the best factor of the sum, forecast and chosen
 lora: adapters, and what methods for whole matrices make of them
 published: what others have measured
 advice: what `ramerge recommend` knows
+prompted: merges of real agents with a few prompts, which lab/real/prompted.py scores
+chart: the picture of README.md
 tables, figures, page: docs/findings.md
 """
