@@ -25,7 +25,7 @@ import ramerge
 from ramerge.calibration.agreement import likelihoods, replies_of
 from ramerge.calibration.calibrate import LiveBase, gather
 from ramerge.calibration.gather import Speaker
-from ramerge.calibration.prompts import Prompt, halves
+from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.core.foundation.files import write_file
 from ramerge.core.foundation.progress import silence
 
@@ -64,8 +64,15 @@ STATISTICS: dict[str, dict[str, Any]] = {
     "the base's inputs": {"source": "base"},
     "128 rows": {"rows": 128},
     "2048 rows": {"rows": 2048},
+    "64 prompts": {"count": 64},
+    "sampled replies": {"temperature": 1.0},
+    "prompts of another task": {"text": "another task"},
+    "general prompts": {"text": "general", "reward": None},
 }
-"""Other statistics for `regmean 0.01`: settings that differ."""
+"""Other statistics for `regmean 0.01`: settings that differ; `text` says whose prompts
+an agent gets instead of its own."""
+GENERAL = Path(__file__).with_name("ifeval.jsonl")
+"""Instructions that belong to no task."""
 
 
 @dataclass(frozen=True)
@@ -147,14 +154,19 @@ class Experiment:
         """The tasks that some agent was trained on."""
         return list(self.situation.folders)
 
-    def gathered(self, place: Path, **changed: Any) -> Path:
+    def gathered(self, place: Path, text: str = "own", **changed: Any) -> Path:
         """The folder of what was gathered of all agents on problems of the training half."""
         settings = replace(self.settings, **{"hold_out": True, **changed})
-        known = {task: prompts_of(TASKS[task], settings.count, "train", 10_000 + self.seed) for task in self.tasks}
-        prompts = {name: known[name.partition("-")[0]] for name in self.agents}
-        if not settings.hold_out:  # the same half of 32 that statistics see, or a part of it
-            whole = {t: prompts_of(TASKS[t], 2 * settings.count, "train", 10_000 + self.seed) for t in self.tasks}
-            prompts = {name: halves(whole[name.partition("-")[0]])[0][: settings.count] for name in self.agents}
+        shift = 1 if text == "another task" else 0
+        asked = dict(zip(self.tasks, self.tasks[shift:] + self.tasks[:shift], strict=True))
+        # without a held-out half: the same half of 32 that statistics see, or a part of it
+        count = settings.count if settings.hold_out else 2 * settings.count
+        problems = {task: prompts_of(TASKS[task], count, "train", 10_000 + self.seed) for task in self.tasks}
+        if not settings.hold_out:
+            problems = {task: halves(found)[0][: settings.count] for task, found in problems.items()}
+        if text == "general":
+            problems = dict.fromkeys(self.tasks, read_prompts(GENERAL)[: settings.count])
+        prompts = {name: problems[asked[name.partition("-")[0]]] for name in self.agents}
         options = ramerge.Options(overwrite=True)
         gather(self.live, self.agents, prompts, place, settings, options, silence)
         return place
@@ -187,13 +199,34 @@ class Experiment:
         return found
 
 
-def measure(
-    experiment: Experiment, place: Path, kept: dict[str, Any], only: Sequence[str], others: bool
-) -> Iterator[str]:
+@dataclass(frozen=True)
+class Candidates:
+    """What is scored besides the base and the agents.
+
+    Attributes:
+        only: names in `RULES`.
+        priors: whether those of `PRIORS` are, too.
+        statistics: names in `STATISTICS`.
+        sampled: whether agreement is measured with sampled replies, too.
+    """
+
+    only: Sequence[str]
+    priors: bool
+    statistics: Sequence[str]
+    sampled: bool
+
+
+def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidates: Candidates) -> Iterator[str]:
     """Score what is not scored yet; gives what was done after each model."""
     folder = experiment.gathered(place / "statistics")
     replies = replies_of(folder)
-    every = replace(replies, exchanges={name: held_out(folder, name) for name in experiment.agents})
+    sets = {
+        "right": replies,
+        "all": replace(replies, exchanges={name: held_out(folder, name) for name in experiment.agents}),
+    }
+    if candidates.sampled:
+        other = experiment.gathered(place / "sampled", gather="replies", temperature=1.0)
+        sets["right, sampled"] = replies_of(other)
     if "agents" not in kept:
         rewards: dict[str, list[str]] = {}
         for name, model in experiment.agents.items():
@@ -208,28 +241,29 @@ def measure(
         if experiment.situation.unseen:
             kept["base, unseen"] = experiment.rewards(experiment.situation.unseen)
         yield "base"
-    todo: list[tuple[str, dict[str, Any], Path]] = [(name, RULES[name], folder) for name in only]
-    todo += [(name, rule, folder) for name, rule in PRIORS.items()] if others else []
-    for name, changed in STATISTICS.items() if others else ():
-        count = changed.get("count", 16)
-        more = {"hold_out": False, "count": count, **changed}
-        other = experiment.gathered(place / name.replace(" ", "-"), **more)
+    todo: list[tuple[str, dict[str, Any], Path]] = [(name, RULES[name], folder) for name in candidates.only]
+    todo += [(name, rule, folder) for name, rule in PRIORS.items()] if candidates.priors else []
+    for name in candidates.statistics:
+        other = place / name.replace(" ", "-")
+        if not other.exists():
+            experiment.gathered(other, **{"hold_out": False, "count": 16, **STATISTICS[name]})
         todo.append((f"regmean 0.01, {name}", RULES["regmean 0.01"], other))
     for name, rule, inputs in todo:
-        if name in kept:
+        one = kept.setdefault(name, {})
+        missing = [which for which in sets if which not in one]
+        if not missing:
             continue
         began = time.perf_counter()
         experiment.live.put(experiment.recipe(rule, inputs if rule["method"] == "regmean" else None))
         merged = time.perf_counter() - began
-        (right,), (all_,) = likelihoods(experiment.live.live, replies), likelihoods(experiment.live.live, every)
-        kept[name] = {
-            "rewards": experiment.rewards(experiment.tasks),
-            "right": {agent: each.round(4).tolist() for agent, each in right.items()},
-            "all": {agent: each.round(4).tolist() for agent, each in all_.items()},
-            "merging": round(merged, 1),
-        }
-        if experiment.situation.unseen:
-            kept[name]["unseen"] = experiment.rewards(experiment.situation.unseen)
+        for which in missing:
+            (likely,) = likelihoods(experiment.live.live, sets[which])
+            one[which] = {agent: each.round(4).tolist() for agent, each in likely.items()}
+        if "rewards" not in one:
+            one["rewards"] = experiment.rewards(experiment.tasks)
+            one["merging"] = round(merged, 1)
+            if experiment.situation.unseen:
+                one["unseen"] = experiment.rewards(experiment.situation.unseen)
         yield name
 
 
@@ -255,7 +289,9 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=75)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", choices=RULES, default=list(RULES), help="candidates; default: all")
-    parser.add_argument("--statistics", action="store_true", help="also other priors and statistics")
+    parser.add_argument("--statistics", nargs="+", choices=STATISTICS, default=[], help="also other statistics")
+    parser.add_argument("--priors", action="store_true", help="also other priors")
+    parser.add_argument("--sampled", action="store_true", help="also agreement with sampled replies")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
@@ -263,6 +299,7 @@ def main() -> None:
         count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
     )
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
+    candidates = Candidates(given.only, given.priors, given.statistics, given.sampled)
     asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in TASKS.items()}
     with ExitStack() as stack:
         live = stack.enter_context(LiveBase((given.work / "base").resolve(), settings, ramerge.Options()))
@@ -271,7 +308,7 @@ def main() -> None:
             known = kept.setdefault(name, {}).setdefault(str(given.seed), {})
             place = given.work / str(given.seed) / f"prompted-{name.replace(' ', '-')}"
             began = time.perf_counter()
-            for done in measure(experiment, place, known, given.only, given.statistics):
+            for done in measure(experiment, place, known, candidates):
                 write_file(given.out, _dumped(kept))
                 print(f"{name}, {given.seed}, {done}: {time.perf_counter() - began:.0f} s", flush=True)
                 began = time.perf_counter()
