@@ -67,7 +67,7 @@ STATISTICS: dict[str, dict[str, Any]] = {
     "64 prompts": {"count": 64},
     "sampled replies": {"temperature": 1.0},
     "prompts of another task": {"text": "another task"},
-    "general prompts": {"text": "general", "reward": None},
+    "general prompts": {"text": "general", "reward": ""},
 }
 """Other statistics for `regmean 0.01`: settings that differ; `text` says whose prompts
 an agent gets instead of its own."""
