@@ -17,9 +17,10 @@ and averages all other tensors; the preset `paper` does so. Towards a prior: not
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from functools import reduce
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, ValidationInfo, field_validator
@@ -81,53 +82,64 @@ class RegMeanParameters(Parameters):
         return OtherResult(self.towards, self.prior)
 
 
-class Operator(Protocol):
-    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there."""
-
-    @property
-    def transposed(self) -> bool:
-        """Whether the weight is stored as (d, rows)."""
-
-    def correction(self, prior: Array, taus: Sequence[Array]) -> Array: ...
-
-
 @dataclass(frozen=True)
-class MomentOperator:
-    """For each agent G_t (sum_t G_t + mu I)^-1, shape (d, d): the form for many rows."""
+class Operator:
+    """From task vectors of some rows of a weight, each of shape (rows, d), to what is added to the prior there.
 
-    maps: Sequence[Array]
+    Attributes:
+        maps: for each agent G_t A, with A = (sum_t G_t + mu I)^-1, as factors, multiplied one after another: the
+            product itself, of shape (d, d), or one of shape (d, n) and one of shape (n, d) for an agent of few rows.
+        transposed: whether the weight is stored as (d, rows).
+    """
+
+    maps: Sequence[Sequence[Array]]
     transposed: bool
 
     def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
         total = np.zeros_like(prior)
-        for tau, product in zip(taus, self.maps, strict=True):
-            total += (tau - prior) @ product
+        for tau, factors in zip(taus, self.maps, strict=True):
+            total += reduce(np.matmul, factors, tau - prior)
         return total
 
 
-@dataclass(frozen=True)
-class RowOperator:
-    """All rows, shape (n, d), how many each agent has, and (X X' + mu I)^-1, shape (n, n): the form for few rows."""
-
-    rows: Array
-    counts: tuple[int, ...]
-    inverse: Array
-    transposed: bool
-
-    def correction(self, prior: Array, taus: Sequence[Array]) -> Array:
-        ends = np.cumsum(self.counts)
-        differences = [
-            (tau - prior).astype(np.float64) @ self.rows[end - count : end].T
-            for tau, count, end in zip(taus, self.counts, ends, strict=True)
-        ]
-        return (np.concatenate(differences, 1) @ self.inverse @ self.rows).astype(prior.dtype)
+def _few(rows: int, layer: Layer, parameters: RegMeanParameters) -> bool:
+    """Whether two factors take less than their product; elements off the diagonal shrink in the product alone."""
+    return parameters.shrink == 1 and 2 * rows < layer.width
 
 
-def _by_rows(layer: Layer, parameters: RegMeanParameters) -> bool:
-    """Whether the form for few rows takes fewer operations; in float32 a product counts half."""
-    n, d = sum(layer.rows), layer.width
-    moments = len(layer.rows) * d * d * (1 if layer.itemsize == 4 else 2)
-    return parameters.shrink == 1 and 4 * n * d + 2 * n * n < moments
+def _maps(rows: Sequence[Array], mu: float, layer: Layer, parameters: RegMeanParameters) -> Iterator[tuple[Array, ...]]:
+    """For each agent the factors of G_t A, in float64."""
+    few = [_few(len(x), layer, parameters) for x in rows]
+    together = np.concatenate(rows)
+    if all(few) and len(together) < layer.width:  # X_t A = (X X' + mu I)^-1_t X
+        gram = together @ together.T
+        inverse = np.linalg.inv(gram + mu * np.eye(len(gram)))
+        ends = np.cumsum([len(x) for x in rows])
+        for x, end in zip(rows, ends, strict=True):
+            part = slice(end - len(x), end)
+            lower = _lower(gram[part, part])
+            yield (np.linalg.inv(lower) @ x).T, lower.T @ inverse[part] @ together
+        return
+    moments = [None if small else _shrunk(x.T @ x, parameters.shrink) for x, small in zip(rows, few, strict=True)]
+    total = mu * np.eye(layer.width)
+    for x, moment in zip(rows, moments, strict=True):
+        total += x.T @ x if moment is None else moment
+    inverse = np.linalg.inv(total)
+    for x, moment in zip(rows, moments, strict=True):
+        if moment is None:
+            lower = _lower(x @ x.T)
+            yield (np.linalg.inv(lower) @ x).T, lower.T @ x @ inverse
+        else:
+            yield (moment @ inverse,)
+
+
+def _lower(gram: Array) -> Array:
+    """L with nearly L L' = X X'. L^-1 X and L' X A are large nowhere, so float32 is enough for them.
+
+    Their product is X' X A for any L that has an inverse, so it may be far from singular.
+    """
+    least = max(_LEAST * gram.trace(), np.finfo(np.float64).tiny)
+    return np.linalg.cholesky(gram + least * np.eye(len(gram)))
 
 
 def _shrunk(moments: Array, factor: float) -> Array:
@@ -162,24 +174,15 @@ class RegMean(Method[RegMeanParameters, Start]):
     ) -> Operator | None:
         """Prepared form of the recorded inputs of a weight; None if they are all 0."""
         weighted = [each.inputs * np.sqrt(each.weights)[:, None] for each in recorded]
-        width = layer.width
         power = sum(float(np.vdot(x, x)) for x in weighted)
         if not power:
             return None
         share = sum(float(each.weights.sum()) for each in recorded) / len(recorded)
-        mu = max(parameters.ridge, _LEAST) * power / share / width
-        if _by_rows(layer, parameters):
-            rows = np.concatenate(weighted)
-            gram = rows @ rows.T
-            gram.flat[:: len(gram) + 1] += mu
-            return RowOperator(rows, layer.rows, np.linalg.inv(gram), layer.transposed)
-        moments = [_shrunk(x.T @ x, parameters.shrink) for x in weighted]
-        total = np.sum(moments, 0)
-        total.flat[:: width + 1] += mu
+        mu = max(parameters.ridge, _LEAST) * power / share / layer.width
         real = np.float32 if layer.itemsize == 4 else np.float64
-        inverse = np.linalg.inv(total)
-        maps = [(one @ inverse).astype(real) for one in moments]
-        return MomentOperator(maps, layer.transposed)
+        factors = _maps(weighted, mu, layer, parameters)
+        maps = [tuple(each.astype(real) for each in product) for product in factors]
+        return Operator(maps, layer.transposed)
 
     def prepare(self, parameters: RegMeanParameters, agents: Agents, results: Results) -> Start:
         return parameters.other.start(parameters.share, agents, results)
@@ -221,7 +224,8 @@ class RegMean(Method[RegMeanParameters, Start]):
         if not layer.rows:
             return prior
         n, d = sum(layer.rows), layer.width
-        made = 3 * n * d + 3 * n * n if _by_rows(layer, parameters) else 2 * n * d + (2 * agents + 3) * d * d
+        few = all(_few(rows, layer, parameters) for rows in layer.rows)
+        made = 5 * n * d + (3 * n * n if few and n < d else 3 * d * d if few else (2 * agents + 3) * d * d)
         result = math.prod(layer.shape) if layer.transposed else 0
         return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
 
