@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ramerge.core.engine.operators import Operators, read_rows
+from ramerge.core.engine.passes import in_turn
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.methods.base import RecordedRows
@@ -56,6 +57,13 @@ def test_a_failure_is_not_kept() -> None:
     with pytest.raises(ZeroDivisionError):
         operators.get("key", lambda: 1 / 0)
     assert operators.get("key", lambda: 3) == 3
+
+
+def test_runs_of_as_many_operators_as_workers_come_in_turn() -> None:
+    runs = ["a1", "a2", "-1", "b1", "a3", "c1", "c2", "-2"]
+    found = list(in_turn(runs, lambda run: run[0].strip("-"), 2))
+    assert found == ["a1", "-1", "a2", "b1", "a3", "c1", "-2", "c2"]
+    assert list(in_turn(runs, lambda run: "", 3)) == runs
 
 
 def test_they_arrive_empty_in_another_process() -> None:

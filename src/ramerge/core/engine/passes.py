@@ -7,9 +7,12 @@ its fields can.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import groupby, islice
+from typing import TypeVar
 
 from typing_extensions import override
 
@@ -21,6 +24,8 @@ from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.methods.base import Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
 from ramerge.core.tensors.reader import Files
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -130,9 +135,28 @@ def in_order(
     size = plan.resources.block_elements
     blocks = [block for index in tensors for block in _blocks(plan.tensors[index], index, size)]
     in_bytes = 0 if apart else plan.resources.run_bytes
-    found = in_runs(blocks, lambda block: share_of(plan.tensors[block.tensor], block), in_bytes)
-    runs = tuple(tuple((block,) for block in run) for run in found)
+    runs = tuple(
+        tuple((block,) for block in run)
+        for _, of_operator in groupby(blocks, lambda block: plan.tensors[block.tensor].recorded)
+        for run in in_runs(of_operator, lambda block: share_of(plan.tensors[block.tensor], block), in_bytes)
+    )
     return runs[::-1] if before % 2 else runs
+
+
+def in_turn(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) -> Iterator[T]:
+    """Runs of `count` operators in turn, so that each worker makes another one, where all would wait for the same.
+
+    Runs without an operator keep their order.
+    """
+    groups: dict[Hashable, list[T]] = {}
+    for number, run in enumerate(runs):
+        groups.setdefault(operator(run) or number, []).append(run)
+    waiting = iter(groups.values())
+    begun = deque(islice(waiting, count))
+    while begun:
+        first, *others = begun.popleft()
+        yield first
+        begun.extend([others] if others else islice(waiting, 1))
 
 
 def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ramerge.core.engine.executors.executor import Executor, Processed
+from ramerge.core.engine.executors.executor import Executor, NumberedRun, Processed
 from ramerge.core.engine.journal import Journal, PassJournal
 from ramerge.core.engine.operators import Operators
-from ramerge.core.engine.passes import CountPass, MergePass, PlanPass, in_order
+from ramerge.core.engine.passes import CountPass, MergePass, PlanPass, in_order, in_turn
 from ramerge.core.engine.result_codec import BlockResult, ResultCodec, Results, blank
 from ramerge.core.engine.tally import NonFinite, PassTally
 from ramerge.core.engine.worker import Sink, Task
@@ -110,7 +110,10 @@ class Passes:
         for result in noted.earlier():
             _take(result, tally, sink)
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        with closing(self._executor.run(work, noted.remaining(), noted)) as events, _no_longer_waiting(sink):
+        remaining = noted.remaining()
+        if sink is None or not sink.in_order:
+            remaining = list(in_turn(remaining, self._operator, self.plan.resources.workers))
+        with closing(self._executor.run(work, remaining, noted)) as events, _no_longer_waiting(sink):
             for event in events:
                 if isinstance(event, Processed):
                     _take(event.result, tally, sink)
@@ -124,6 +127,11 @@ class Passes:
         self.bytes_read += tally.done
         self.results |= tally.statistics.results
         self._by_tensor |= tally.statistics.by_tensor
+
+    def _operator(self, run: NumberedRun[Batch]) -> Hashable:
+        """What its blocks share an operator by."""
+        (_, batch), *_ = run
+        return self.plan.tensors[batch[0].tensor].recorded
 
 
 @contextmanager
