@@ -1,6 +1,6 @@
 """Which merge is best, measured: agents trained from many seeds, all methods, and what follows for the paper's claims.
 
-`python -m lab run` trains, merges and scores; `python -m lab page` renders docs/findings.md from lab/results.
+`python -m lab run` trains, merges and scores; `python -m lab page` renders docs/findings*.md from lab/results.
 
 tasks: prompts with exact answers, and a teacher who slips
 model: a small Llama as plain functions, with the names of Hugging Face checkpoints
@@ -25,5 +25,6 @@ published: what others have measured
 advice: what `ramerge recommend` knows
 prompted: merges of real agents with a few prompts, which lab/real/prompted.py scores
 chart: the picture of README.md
-tables, figures, page: docs/findings.md
+overview: docs/findings.md, the short answer
+tables, figures, page: the pages with all figures
 """

@@ -26,9 +26,8 @@ def main() -> None:
             keep(work, sizes, out)
     except OtherSettingsError as error:
         sys.exit(f"error: {error}")
-    text = page.text(Results(out))
     if arguments.quick:
-        print(text)
+        print(*page.pages(Results(out)).values(), sep="\n")
     else:
         page.write(Results(out))
 
@@ -36,9 +35,9 @@ def main() -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m lab", description="Measure which merge is best, on tiny agents.")
     commands = {
-        "run": "do what is not done yet, keep the results and render docs/findings.md",
+        "run": "do what is not done yet, keep the results and render docs/findings*.md",
         "keep": "keep the results of the seeds that are finished, and render",
-        "page": "render docs/findings.md from lab/results",
+        "page": "render docs/findings*.md from lab/results",
     }
     parser.add_argument(
         "command", choices=commands, help="; ".join(f"{name}: {what}" for name, what in commands.items())

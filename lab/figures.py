@@ -1,4 +1,4 @@
-"""Figures of docs/findings.md, as SVG, from results."""
+"""Figures of docs/findings-*.md, as SVG, from results."""
 
 from __future__ import annotations
 

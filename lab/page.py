@@ -1,4 +1,4 @@
-"""docs/findings.md, from results: `python -m lab page`."""
+"""docs/findings.md and the pages with all figures, from results: `python -m lab page`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from lab import advice, details, predictions, prompted, rules, sections, smollm, summary, tables
+from lab import advice, details, overview, predictions, rules, sections, smollm, summary, tables
 from lab.advice import ADVICE
 from lab.claims import DOES_NOT, HOLDS, MARGIN, OPEN, Claim, claims, signed
 from lab.published import TABLES, ahead_of_sum
@@ -21,7 +21,8 @@ from lab.statistics import nemenyi
 from ramerge.core.foundation.files import write_file
 
 _CODE, _JOINED = re.compile(r"`[^`]+`"), "\0"
-PAGE = Path(__file__).parents[1] / "docs" / "findings.md"
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+DOCS = Path(__file__).parents[1] / "docs"
 
 
 def write(results: Results) -> None:
@@ -30,14 +31,36 @@ def write(results: Results) -> None:
 
     for name, content in figures(results):
         write_file(FIGURES / name, content)
-    write_file(PAGE, text(results))
+    for name, content in pages(results).items():
+        write_file(DOCS / name, content)
     write_file(ADVICE, advice.text(results))
 
 
-def text(results: Results) -> str:
-    """The whole page."""
-    blocks = "\n\n".join(_parts(results)).split("\n\n")
-    return "\n\n".join(_filled(block) for block in blocks) + "\n"
+def pages(results: Results) -> dict[str, str]:
+    """By file name in docs/."""
+    parts = {
+        "findings.md": [overview.text()],
+        "findings-tiny-agents.md": _tiny(results),
+        "findings-real-agents.md": _on_real(results),
+        "findings-recommend.md": ["# Findings: what recommend says", _advice(results), _published()],
+    }
+    whole = {name: "\n\n".join(each) for name, each in parts.items()}
+    homes = {_anchor(heading): name for name, content in whole.items() for heading in _HEADING.findall(content)}
+    return {
+        name: "\n\n".join(map(_filled, _linked(content, name, homes).split("\n\n"))) + "\n"
+        for name, content in whole.items()
+    }
+
+
+def _anchor(heading: str) -> str:
+    return re.sub(r"[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
+
+
+def _linked(content: str, page: str, homes: Mapping[str, str]) -> str:
+    """Links to headings of other pages name the page."""
+    return re.sub(
+        r"\]\(#([^)]+)\)", lambda found: f"]({'' if homes[found[1]] == page else homes[found[1]]}#{found[1]})", content
+    )
 
 
 def _filled(block: str) -> str:
@@ -57,16 +80,17 @@ def _wrapped(text: str, indent: str = "") -> str:
     return lines.replace(_JOINED, " ")
 
 
-def _parts(results: Results) -> Iterator[str]:
+def _tiny(results: Results) -> Iterator[str]:
+    yield "# Findings on tiny agents"
     main = results.setting(MAIN)
     if main is None:
-        yield "# Findings"
         yield "No results are kept yet: `python -m lab run`."
         return
-    yield _TITLE
-    taken = "\n".join(f"- {line}" for line in summary.lines(results))
-    if taken:
-        yield f"## In short\n\n{taken}"
+    yield (
+        "What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about "
+        "all methods of ramerge, and about rules that could be better."
+    )
+    yield "## In short\n\n" + "\n".join(f"- {line}" for line in summary.lines(results))
     yield _beginning(results, main)
     made = list(claims(results))
     yield _summary(made)
@@ -80,25 +104,20 @@ def _parts(results: Results) -> Iterator[str]:
         yield _ablations(main)
     yield _counts(results)
     yield _better_rule(results)
-    yield _real(results)
-    yield sections.of_kinds(results)
-    yield sections.of_second_base(results)
-    yield sections.of_runs(results)
     yield sections.of_situations(results)
-    yield sections.of_forecasts(results)
-    yield sections.of_variants(results)
-    yield prompted.section()
-    yield _advice(results)
-    yield _published()
     yield _LIMITS
     yield _rules(made, main)
 
 
-_TITLE = """# Findings: which merge is best
-
-This page reports what merges of tiny agents show about the claims of the
-[RAM paper](https://arxiv.org/abs/2601.13572), about all methods of ramerge, and about rules that could be better. It
-also scores merges of [real agents](#on-the-real-agents)."""
+def _on_real(results: Results) -> Iterator[str]:
+    yield "# Findings on real agents"
+    yield "Rules without prompts on agents of two small models; [with prompts](findings.md) search chooses among them."
+    yield _real(results)
+    yield sections.of_kinds(results)
+    yield sections.of_second_base(results)
+    yield sections.of_runs(results)
+    yield sections.of_forecasts(results)
+    yield sections.of_variants(results)
 
 
 def _beginning(results: Results, main: Measured) -> str:

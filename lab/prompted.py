@@ -127,50 +127,6 @@ def table(kind: Kind) -> Iterator[str]:
     yield ""
 
 
-def section() -> str:
-    """The findings on prompts."""
-    found = kinds()
-    head = "## With a few prompts"
-    if not found:
-        return f"{head}\n\nNo results are kept yet: `python lab/real/prompted.py`."
-    rows = "\n".join(map(_row, found))
-    right, every = ([kind.chosen(which)[1] for kind in found] for which in ("right", "all"))
-    weights = [kind.best[1] - kind.without_prompts[1] for kind in found]
-    return f"""{head}
-
-A few prompts of each agent's task, without labels, choose among merges by how likely these find the agents' own
-replies ([guide](guides/prompts.md)). The best of at most {len(CANDIDATES)} merges is picked with the labels of the
-test prompts, so it is the best by luck, too; the choice is among those that `ramerge search` tries. *Right* counts
-only replies that earned their reward, *all* counts every reply. Each row is one training, with 40 (seed 52) or 75
-test prompts a task. The bases were dequantized from 4-bit files, because no others could be had. What was
-predicted, and what failed, is in experiments [044](../lab/experiments/044-prompts.md) and
-[045](../lab/experiments/045-prompts-again.md).
-
-| agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
-|---|---:|---:|---:|---:|---:|---:|
-{rows}
-
-With right replies the choice was on average {fmean(right):.1f} points behind the best, at most {max(right):.1f};
-with all replies {fmean(every):.1f}, at most {max(every):.1f}. The best merge without prompts, picked with labels,
-was on average {fmean(weights):.1f} points behind, at most {max(weights):.1f}. Small bases and short tasks: score
-the best few on your own.
-
-```sh
-python -m lab.prompted
-```"""
-
-
-def _row(kind: Kind) -> str:
-    cells = [
-        f"{kind.base}, {KINDS[kind.name]} (seed {kind.seed})",
-        f"{kind.agents:.1f}",
-        f"{kind.rewards['sum']:.1f}" if "sum" in kind.rewards else "",
-        *(f"{score:.1f} (`{name}`)" for name, score in (kind.without_prompts, kind.best)),
-        *(f"{kind.rewards[name]:.1f} (`{name}`)" for name, _ in (kind.chosen("right"), kind.chosen("all"))),
-    ]
-    return f"| {' | '.join(cells)} |"
-
-
 if __name__ == "__main__":
     for one in kinds():
         print(*table(one), sep="\n")

@@ -1,4 +1,4 @@
-"""Sections of docs/findings.md about safety: the tiny agents' situations, more kinds of real agents, and runs."""
+"""Sections of docs/findings-*.md about safety: the tiny agents' situations, more kinds of real agents, and runs."""
 
 from __future__ import annotations
 

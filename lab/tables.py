@@ -1,4 +1,4 @@
-"""Tables of docs/findings.md, as Markdown, from results."""
+"""Tables of docs/findings-*.md, as Markdown, from results."""
 
 from __future__ import annotations
 

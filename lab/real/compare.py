@@ -7,7 +7,7 @@ keeps the reward of every prompt in lab/results/real-SEED.json after each model,
 and that the next run scores what was added to merges.json and nothing else; SEED is that of the agents' training.
 `--only "ties, bfloat16"` scores these models now, and leaves the others to a later run. All models see the same
 prompts, none of which occurs in training. No parameter is chosen. `python -m lab page` renders the section of
-docs/findings.md from it.
+docs/findings-real-agents.md from it.
 
 With `--serve` a server answers, and `ramerge eval` asks and scores: models in bfloat16 only, in which servers compute.
 Rewards are kept in lab/results/served-SEED.json.

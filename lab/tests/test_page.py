@@ -45,8 +45,8 @@ def real(tmp_path: Path) -> smollm.Real:
 
 @pytest.fixture(scope="session")
 def findings() -> str:
-    """The page as it is kept; `test_run.py` renders it again, which takes seconds, and compares."""
-    return page.PAGE.read_text(encoding="utf-8")
+    """The page on tiny agents as it is kept; `test_run.py` renders it again, which takes seconds, and compares."""
+    return (page.DOCS / "findings-tiny-agents.md").read_text(encoding="utf-8")
 
 
 def test_trainings_of_the_real_agents_count_alike(tmp_path: Path, real: smollm.Real) -> None:
@@ -279,10 +279,17 @@ def test_the_best_method_tells_tuned_from_default_parameters(kept: Results) -> N
     assert f"p = {row.split('|')[7].strip().strip('*')} " in line
 
 
+def test_links_to_headings_name_the_page_of_the_heading() -> None:
+    found = page._linked(
+        "[a](#here) [b](#all-methods) [c](x.md#here)", "one.md", {"here": "one.md", "all-methods": "two.md"}
+    )
+    assert found == "[a](#here) [b](two.md#all-methods) [c](x.md#here)"
+
+
 def test_a_method_without_results_is_named_as_not_measured(kept: Results, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (page, summary, tables):
         monkeypatch.setattr(module, "ALL", (*ALL, Row("unmeasured", "linear")))
-    text = page.text(kept)
+    text = page.pages(kept)["findings-tiny-agents.md"]
     (line,) = (line for line in text.splitlines() if line.startswith("Not measured yet: "))
     assert "`unmeasured`" in line and text.count("`unmeasured`") == 1
 
@@ -299,15 +306,19 @@ def test_pages_say_the_same_of_ram_plus_against_ram(kept: Results) -> None:
     main, real = kept.setting(MAIN), smollm.read(kept)
     assert main is not None and real is not None
     sentences = (summary.plus_over_ram(main), summary.equal_on_real(real))
-    for name in ("findings.md", "methods/ram-plus.md", "methods/index.md"):
-        text = " ".join((page.PAGE.parent / name).read_text(encoding="utf-8").split())
-        assert all(one in text for one in sentences), (name, sentences)
+    for names in (
+        ("findings-tiny-agents.md", "findings-real-agents.md"),
+        ("methods/ram-plus.md",),
+        ("methods/index.md",),
+    ):
+        text = " ".join(" ".join((page.DOCS / name).read_text(encoding="utf-8").split()) for name in names)
+        assert all(one in text for one in sentences), (names, sentences)
 
 
 def test_pages_say_the_same_of_merges_of_the_real_agents(kept: Results) -> None:
     real = smollm.read(kept)
     assert real is not None
-    root = page.PAGE.parents[1]
+    root = page.DOCS.parent
     for name in ("docs/methods/index.md", "docs/methods/task-arithmetic.md"):
         text = " ".join((root / name).read_text(encoding="utf-8").split())
         assert summary.scores_of_real(real) in text, name

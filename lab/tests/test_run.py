@@ -80,7 +80,7 @@ def test_what_is_kept_is_what_was_found(work: Path, tmp_path: Path) -> None:
         for place, task in enumerate(measured.tasks):
             right = unpacked((row["best"] or row["default"])[task], CUT.test)
             assert (measured.best["task_arithmetic"].right[seed, place] == right).all()
-    assert "## All methods" in page.text(Results(tmp_path))
+    assert "## All methods" in page.pages(Results(tmp_path))["findings-tiny-agents.md"]
 
 
 def test_bits_survive() -> None:
@@ -88,8 +88,9 @@ def test_bits_survive() -> None:
     assert (unpacked(packed(bits), 77) == bits).all()
 
 
-def test_the_page_is_what_the_results_say(kept: Results) -> None:
-    assert page.PAGE.read_text(encoding="utf-8") == page.text(kept), "render it again: python -m lab page"
+def test_pages_are_what_the_results_say(kept: Results) -> None:
+    for name, text in page.pages(kept).items():
+        assert (page.DOCS / name).read_text(encoding="utf-8") == text, "render it again: python -m lab page"
 
 
 def test_recommendations_are_what_the_results_say(kept: Results) -> None:

@@ -447,7 +447,7 @@ def test_the_evidence_is_in_the_words_of_the_field(analysis: ramerge.Analysis) -
     assert all(name in " ".join(others) for name in (*known["agents"], *real["agents"]))
     held, times = known["trainings"] - known["errors"], known["trainings"]
     assert found.check.endswith(f"the choice was within 1 point of the best in {held} of {times} trainings")
-    assert others[-1] == 'Tables: docs/findings.md, "What recommend says" and "On more kinds of real agents".'
+    assert others[-1] == "Tables: docs/findings-recommend.md, docs/findings-real-agents.md"
 
 
 def test_how_sure_it_is() -> None:

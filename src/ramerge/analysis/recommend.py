@@ -1,4 +1,4 @@
-"""Which merge to try first, from what `analyze` counts, with the evidence of the lab (docs/findings.md).
+"""Which merge to try first, from what `analyze` counts, with the evidence of the lab (docs/findings-recommend.md).
 
 The rule is deliberately small. Agents are in one of five situations, by their kind, number, densities and angles; for
 each, the lab says which method with fixed parameters to take, what it scored on real and on tiny agents, and how often
@@ -31,7 +31,7 @@ TRAINED_BY = {"rl": "RL", "sft": "SFT"}
 """How agents can have been trained, as users say it."""
 TrainedBy = Literal["rl", "sft"]
 DEFAULT_TRAINING: TrainedBy = "rl"
-PAGE = "docs/findings.md"
+PAGE = "docs/findings-recommend.md"
 _COPIES_FROM = 0.9
 """Two task vectors of a greater cosine are counted as copies of one agent, or of one training."""
 _DENSE_FROM = 0.5
@@ -49,8 +49,6 @@ _BY_PROMPTS: tuple[dict[str, Any], ...] = (
 )
 """The merges that prompts compare with the one that the weights suggest."""
 
-_SECTION = '"What recommend says"'
-_SECTIONS = f'{_SECTION} and "On more kinds of real agents"'
 _MEASURED_BY = {ADAPTERS: "sft", COPIES: "rl", PAIR: "rl"}
 """Situations in which agents of one training only were measured."""
 _IN_BFLOAT16 = (PAIR, SPARSE)
@@ -351,7 +349,7 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
     if behind < -advice["margin"]:
         yield f"Its weakest tiny agents: {weakest}, {-behind:.1f} points behind the best."
     yield f"Tiny agents: {'; '.join(known['agents'])}; {known['seeds']} trainings of each."
-    yield f"Tables: {PAGE}, {_SECTIONS if known['real'] else _SECTION}."
+    yield f"Tables: {PAGE}{', docs/findings-real-agents.md' if known['real'] else ''}"
 
 
 def _on_real(real: dict[str, Any], own: str) -> Iterable[str]:

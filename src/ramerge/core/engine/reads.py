@@ -129,7 +129,7 @@ class Passes:
         self._by_tensor |= tally.statistics.by_tensor
 
     def _operator(self, run: NumberedRun[Batch]) -> Hashable:
-        """What its blocks share an operator by."""
+        """The key by which its blocks share an operator; empty if they have none."""
         (_, batch), *_ = run
         return self.plan.tensors[batch[0].tensor].recorded
 

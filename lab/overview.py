@@ -1,0 +1,182 @@
+"""docs/findings.md, the short answer: real agents, rules without prompts, and choices with prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from lab.prompted import CANDIDATES, KINDS, Kind, kinds, nll_of, reward_of
+
+_RULES = {
+    "sum": "`task_arithmetic`, the plain sum",
+    "sum x 0.5": "`task_arithmetic scale=0.5`",
+    "ram+": "`ram+`",
+    "core+": "`core+`",
+    "swudi": "`swudi`",
+    "regmean 0.01": "`regmean`, with a few prompts",
+}
+"""Rules that are taken whatever the agents are."""
+_STATISTICS = {
+    "": "16 prompts a task, with each agent's own greedy replies",
+    "4 prompts": "4 prompts",
+    "8 prompts": "8 prompts",
+    "32 prompts": "32 prompts",
+    "64 prompts": "64 prompts",
+    "sampled replies": "replies sampled at temperature 1",
+    "prompts alone": "prompts without replies",
+    "the base's inputs": "the base's inputs on the same text, one pass for all agents",
+    "prompts of another task": "for each agent the prompts of another agent's task",
+    "general prompts": "instructions that belong to no task, the same for all agents",
+}
+"""What inputs `regmean 0.01` was given."""
+
+
+def text() -> str:
+    """The whole page."""
+    found = kinds()
+    if not found:
+        return "# Findings: which merge is best\n\nNo results are kept yet: `python lab/real/prompted.py`."
+    right, every = ([kind.chosen(which)[1] for kind in found] for which in ("right", "all"))
+    weights = [kind.best[1] - kind.without_prompts[1] for kind in found]
+    bases = " and ".join(sorted({kind.base for kind in found}))
+    return f"""# Findings: which merge is best
+
+Agents of {bases}, trained by RL, by fine-tuning or as LoRA adapters, were merged by up to {len(CANDIDATES)} rules and
+scored on held-out prompts. **No rule that sees weights alone is near the best everywhere.** What is best on agents of
+one base is worst on those of the other, and nothing in the weights tells which. Even if labels pick the best of the
+rules without prompts, it was {fmean(weights):.1f} points behind the best merge on average, and up to
+{max(weights):.1f}. **A few prompts of each agent's task decide.** `ramerge search` scores merges by the likelihood
+that they give to the agents' own replies, without generating anything ([guide](guides/prompts.md)). Where it knew which
+replies are right, its choice was {fmean(right):.1f} points behind the best on average, at most {max(right):.1f};
+where it did not, {fmean(every):.1f}, at most {max(every):.1f}.
+
+| points behind the best merge of a training | trainings | mean | most | on |
+|---|---:|---:|---:|---|
+{_behind(found)}
+
+Not every rule was scored on each of the {len(found)} trainings, because everything ran on two processor cores.
+
+## With a few prompts
+
+The best of at most {len(CANDIDATES)} merges is picked with the labels of the test prompts, so it is the best by luck,
+too; the choice is among those that `ramerge search` tries. *Right* counts only replies that earned their reward, *all*
+counts every reply. Each row is one training, with 40 (seed 52) or 75 test prompts a task.
+
+| agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
+|---|---:|---:|---:|---:|---:|---:|
+{chr(10).join(map(_row, found))}
+
+```sh
+python -m lab.prompted
+```
+
+## What fails
+
+{_failures(found)}
+- Replies of agents that help each other. Where the sum is better than the agents, as on agents of SmolLM2, a merge that
+  answers what an agent gets wrong is punished for it, unless the score knows which replies are right.
+- Few right replies. Two of the four RL agents of seed 52 had 4 right replies each. Below 8 a warning names the agent.
+
+## What the inputs may be
+
+`regmean 0.01` with other inputs: mean reward in %, and the agreement with right replies of the agents.
+
+{_statistics(found)}
+
+## Skills that no prompt shows
+
+Three fine-tuned agents were merged, and a fourth task was scored that none of them was trained on.
+
+{_unseen(found)}
+
+## Limits
+
+Two small bases, four short tasks, one or two trainings of each kind. The bases were dequantized from 4-bit files,
+because no others could be had. What was predicted before it was scored, and what failed, is in experiments
+[044](../lab/experiments/044-prompts.md) and [045](../lab/experiments/045-prompts-again.md). Score the best few merges
+on your own tasks.
+
+## All figures
+
+- [Tiny agents](findings-tiny-agents.md): the claims of the [RAM paper](https://arxiv.org/abs/2601.13572) one by one,
+  all methods, and better rules, on many trainings of tiny agents.
+- [Real agents](findings-real-agents.md): rules without prompts on nine kinds of real agents, and checkpoints along a
+  run.
+- [What recommend says](findings-recommend.md): how `ramerge recommend` chooses by weights alone, how often it was
+  right, and what others have published."""
+
+
+def _behind(found: Sequence[Kind]) -> str:
+    rows = {
+        words: [(kind.best[1] - kind.rewards[name], kind) for kind in found if name in kind.rewards]
+        for name, words in _RULES.items()
+    }
+    rows["the best without prompts, picked with labels"] = [(k.best[1] - k.without_prompts[1], k) for k in found]
+    for which in ("all", "right"):
+        rows[f"`ramerge search`, by {which} replies"] = [(kind.chosen(which)[1], kind) for kind in found]
+    lines = []
+    for words, behind in rows.items():
+        most, worst = max(behind, key=lambda each: each[0])
+        lines.append(
+            f"| {words} | {len(behind)} | {fmean(points for points, _ in behind):.1f} | {most:.1f} | {_words(worst)} |"
+        )
+    return "\n".join(lines)
+
+
+def _failures(found: Sequence[Kind]) -> str:
+    """The choices that were more than 1.5 points behind, the worst first."""
+    failures = [
+        (behind, f"- {_words(kind)}: by {which} replies `{name}`, {behind:.1f} points behind `{kind.best[0]}`.")
+        for kind in found
+        for which in ("right", "all")
+        for name, behind in [kind.chosen(which)]
+        if behind > 1.5
+    ]
+    return "\n".join(text for _, text in sorted(failures, key=lambda each: -each[0]))
+
+
+def _statistics(found: Sequence[Kind]) -> str:
+    scored = [kind for kind in found if any(name.startswith("regmean 0.01, ") for name in kind.kept)]
+    head = " | ".join(f"{_words(kind)} (agents {kind.agents:.1f})" for kind in scored)
+    rows = []
+    for name, words in _STATISTICS.items():
+        cells = [_cell(kind.kept.get(f"regmean 0.01, {name}" if name else "regmean 0.01")) for kind in scored]
+        if any(cells):
+            rows.append(f"| {words} | {' | '.join(cells)} |")
+    return "\n".join([f"| inputs | {head} |", f"|---|{'---:|' * len(scored)}", *rows])
+
+
+def _cell(one: Mapping[str, Any] | None) -> str:
+    return f"{reward_of(one['rewards']):.1f} ({nll_of(one['right']):.3f})" if one else ""
+
+
+def _unseen(found: Sequence[Kind]) -> str:
+    rows = ["| agents | merge | their own tasks | base on the unseen task | merge on it |", "|---|---|---:|---:|---:|"]
+    for kind in found:
+        chosen, _ = kind.chosen("right")
+        rows += _unseen_rows(kind, chosen) if "base, unseen" in kind.kept else []
+    return "\n".join(rows)
+
+
+def _unseen_rows(kind: Kind, chosen: str) -> Iterator[str]:
+    base = reward_of(kind.kept["base, unseen"])
+    for name, reward in kind.rewards.items():
+        mark = ", chosen by right replies" if name == chosen else ""
+        there = reward_of(kind.kept[name]["unseen"])
+        yield f"| {_words(kind)} | `{name}`{mark} | {reward:.1f} | {base:.1f} | {there:.1f} |"
+
+
+def _words(kind: Kind) -> str:
+    return f"{kind.base}, {KINDS[kind.name]} (seed {kind.seed})"
+
+
+def _row(kind: Kind) -> str:
+    cells = [
+        _words(kind),
+        f"{kind.agents:.1f}",
+        f"{kind.rewards['sum']:.1f}" if "sum" in kind.rewards else "",
+        *(f"{score:.1f} (`{name}`)" for name, score in (kind.without_prompts, kind.best)),
+        *(f"{kind.rewards[name]:.1f} (`{name}`)" for name, _ in (kind.chosen("right"), kind.chosen("all"))),
+    ]
+    return f"| {' | '.join(cells)} |"
