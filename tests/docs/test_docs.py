@@ -12,6 +12,7 @@ import re
 import runpy
 import shlex
 import shutil
+import statistics
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -378,6 +379,25 @@ def test_the_chart_shows_what_was_measured() -> None:
     scores = words(score_chart.CHART.read_text(encoding="utf-8"))
     assert scores == words(score_chart.draw())
     assert f"![{score_chart.caption()}](docs/figures/scores.svg)" in text
+
+
+def test_the_guide_to_prompts_says_what_was_measured() -> None:
+    from lab.prompted import kinds, reward_of
+
+    found = kinds()
+    text = " ".join((DOCS / "guides" / "prompts.md").read_text(encoding="utf-8").split())
+    for which, words in (("right", "on average with rewards"), ("all", "without them")):
+        behind = [each.chosen(which)[1] for each in found]
+        mean, most = statistics.fmean(behind), max(behind)
+        parts = {"right": f"{mean:.1f} points behind the best merge {words}, at most {most:.1f};"}
+        assert parts.get(which, f"{words} {mean:.1f}, at most {most:.1f}.") in text
+    assert f"up to {max(each.best[1] - each.without_prompts[1] for each in found):.1f} points behind" in text
+    (adapters,) = (each.kept for each in found if each.base.startswith("Gemma") and each.name == "LoRA")
+    sizes = [reward_of(adapters[f"regmean 0.01{more}"]["rewards"]) for more in (", 4 prompts", "", ", 64 prompts")]
+    assert "has {:.1f} % with 4 prompts a task, {:.1f} % with 16 and {:.1f} % with 64.".format(*sizes) in text
+    others = ("prompts of another task", "general prompts")
+    wrong = [reward_of(adapters[f"regmean 0.01, {each}"]["rewards"]) for each in others]
+    assert "it has {:.1f} %, and with general instructions {:.1f} %".format(*wrong) in text
 
 
 def test_readme_is_short_and_says_what_was_measured() -> None:
