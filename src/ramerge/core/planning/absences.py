@@ -113,8 +113,9 @@ def _of_other_parts(tensors: Collection[str], absent: Collection[str]) -> list[s
     }
     found = []
     for name in tensors:
-        if name not in absent or _is_head(name, there):
-            continue
+        starts = [name.removesuffix(end) for end in HEADS if name.endswith(end)]
+        if name not in absent or any(f"{part}.".startswith(start) for start in starts for part in there):
+            continue  # output embeddings of a part that is there lie next to it
         part = max((part for part, start in parts.items() if name.startswith(start)), key=len, default=None)
         if part not in there:
             found.append(name)
@@ -123,9 +124,3 @@ def _of_other_parts(tensors: Collection[str], absent: Collection[str]) -> list[s
             if len(rest) != 2 and stacks[name] not in present and parts[part] + rest[0] not in modules:
                 found.append(name)
     return found
-
-
-def _is_head(name: str, parts: Collection[str]) -> bool:
-    """Whether a name is that of the output embeddings of one of these parts."""
-    starts = (name.removesuffix(end) for end in HEADS if name.endswith(end))
-    return any(f"{part}.".startswith(start) for start in starts for part in parts)

@@ -5,7 +5,7 @@ Problems are collected, not raised one by one, so that a user sees all of them a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.core.formats.encodings.decode import stated_dtype
@@ -35,11 +35,10 @@ from ramerge.core.planning.name_mappings import fit_agents
 from ramerge.core.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.core.planning.rounds import rounds
 from ramerge.core.planning.vocabulary import check_same_tokens, check_tokens, rows_of_models
-from ramerge.core.recipe.model import LIKE_BASE, Recipe
+from ramerge.core.recipe.model import LIKE_BASE
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.tensor import Tensor
 
 _OPTIONS = Options()
 _MODEL = PlannedKind()
@@ -159,7 +158,15 @@ def _contents(
         return PlannedContents(), []
     matched, ties, findings = _match(points, base, inputs)
     speaker, clashes = check_tokens(recipe, base, inputs.opened_agents, matched.rows)
-    findings += [*clashes, *_check_models(points, base, ties, inputs, alone=alone)]
+    findings += [
+        *clashes,
+        *check_same_tokens(base, inputs.opened_agents, recipe),
+        *checks.note_one_agent(points[0]),
+        *checks.note_adapters(points, inputs),
+        *checks.check_layers(base, recipe),
+    ]
+    if base.config or not alone:  # tensors need none
+        findings += checks.check_configs(base, inputs.opened_agents, ties, recipe)
     if not inputs.are_complete:
         return PlannedContents(), findings
     shards, tensors = plan_tensors(base, matched, points, observed)
@@ -193,25 +200,18 @@ def _contents(
     return contents, findings
 
 
-def _check_models(
-    points: Sequence[Point], base: Checkpoint, ties: Sequence[Tie], inputs: OpenedInputs, *, alone: bool
-) -> Iterator[PlanFinding]:
-    recipe, agents = points[0].recipe, inputs.opened_agents
-    yield from check_same_tokens(base, agents, recipe)
-    yield from checks.note_one_agent(points[0])
-    yield from checks.note_adapters(points, inputs)
-    yield from checks.check_layers(base, recipe)
-    if base.config or not alone:  # tensors need none
-        yield from checks.check_configs(base, agents, ties, recipe)
-
-
 def _match(
     points: Sequence[Point], base: Checkpoint, inputs: OpenedInputs
 ) -> tuple[Matched, tuple[Tie, ...], list[PlanFinding]]:
     recipe, side = points[0].recipe, points[0].method.side
     fitted, findings = fit_agents(recipe, base, inputs.opened_agents)
     agents, differences = split({name: match(name, base, agent, recipe.allow) for name, agent in fitted.items()})
-    wanted, sides = _merged(base, recipe) if inputs.opened_sides else {}, inputs.opened_sides.items()
+    numbers, sides = recipe.rules_of(base.tensors) if inputs.opened_sides else {}, inputs.opened_sides.items()
+    wanted = {
+        name: base.tensors[name]
+        for name, number in numbers.items()
+        if base.tensors[name].is_float and (number == 0 or recipe.rules[number - 1].merges)
+    }
     importances, lacking = split(
         {name: match_importance(name, wanted, opened) for name, opened in sides if side is IMPORTANCE}
     )
@@ -222,17 +222,8 @@ def _match(
     tensors = {name: agent.tensors for name, agent in agents.items()}
     rows = rows_of_models(base, tensors) if recipe.allow.vocabulary is not None else {}
     if rows and importances:
-        text = "vocabularies of different sizes cannot be merged with importances; use another method"
-        findings.append(problem(text))
+        findings.append(
+            problem("vocabularies of different sizes cannot be merged with importances; use another method")
+        )
     ties = tuple(tie for agent in agents.values() for tie in agent.ties)
     return Matched(tensors, importances, rows, recorded), ties, findings
-
-
-def _merged(base: Checkpoint, recipe: Recipe) -> dict[str, Tensor]:
-    rules, numbers = (None, *recipe.rules), recipe.rules_of(base.tensors)
-    found = {}
-    for name, tensor in base.tensors.items():
-        rule = rules[numbers[name]]
-        if tensor.is_float and (rule is None or rule.merges):
-            found[name] = tensor
-    return found

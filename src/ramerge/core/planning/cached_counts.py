@@ -9,7 +9,9 @@ written to less than two seconds ago, a further write might not change its times
 from __future__ import annotations
 
 import hashlib
+import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import cache
@@ -105,10 +107,18 @@ def recall(
     counted = merged(tensors)
     found: dict[tuple[Statistic, str], Any] = {}
     for statistic, rules in _wanted(points).items():
-        totals = _read(inputs, statistic, len(counted), agents)
-        if totals is not None:
-            caught = [(tensor, total) for tensor, total in zip(counted, totals, strict=True) if tensor.rule in rules]
-            found |= _results(statistic, caught)
+        shape = len(counted), *statistic.blank(agents).shape
+        payload = store.read(KIND, _key(inputs, statistic))
+        if payload is not None and len(payload) == 8 * math.prod(shape):
+            totals = np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
+            sums: dict[str, Totals] = {}
+            elements: Counter[str] = Counter()
+            for tensor, total in zip(counted, totals, strict=True):
+                if tensor.rule in rules:
+                    part = tensor.part(statistic.scope)
+                    sums[part] = sums[part] + total if part in sums else total
+                    elements[part] += tensor.base.elements
+            found |= {(statistic, part): statistic.finish(sums[part], elements[part], None) for part in sums}
     return found
 
 
@@ -120,24 +130,6 @@ def _wanted(points: Sequence[Point]) -> dict[Statistic, set[int]]:
                 if statistic is not None and statistic.kept is not None:
                     wanted.setdefault(statistic, set()).add(rule)
     return wanted
-
-
-def _results(statistic: Statistic, totals: Sequence[tuple[TensorPlan, Totals]]) -> dict[tuple[Statistic, str], Any]:
-    sums: dict[str, Totals] = {}
-    elements: dict[str, int] = {}
-    for tensor, total in totals:
-        part = tensor.part(statistic.scope)
-        sums[part] = sums[part] + total if part in sums else total
-        elements[part] = elements.get(part, 0) + tensor.base.elements
-    return {(statistic, part): statistic.finish(sums[part], elements[part], None) for part in sums}
-
-
-def _read(inputs: bytes, statistic: Statistic, tensors: int, agents: int) -> Totals | None:
-    shape = (tensors, *statistic.blank(agents).shape)
-    payload = store.read(KIND, _key(inputs, statistic))
-    if payload is None or len(payload) != 8 * int(np.prod(shape)):
-        return None
-    return np.frombuffer(payload, "<i8").reshape(shape).astype(np.int64)
 
 
 def keep(inputs: bytes | None, tensors: Sequence[TensorPlan], totals: Mapping[tuple[Statistic, str], Totals]) -> None:

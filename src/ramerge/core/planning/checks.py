@@ -54,7 +54,9 @@ def check_configs(
         found = compare_configs(base.config, agent.config)
         differing = found.refused | found.warned
         allowed = {key for key in differing if any(accepts(given, key) for given in recipe.allow.config)}
-        if _agree_on_heads(name, agent, ties):
+        stores_heads = any(key.endswith(HEADS) for key in agent.tensors)
+        # two embeddings are compared, or one is used for both
+        if any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores_heads):
             allowed |= {key for key in differing if key.rpartition(".")[2] == "tie_word_embeddings"}
         if recipe.allow.vocabulary is not None or recipe.allow.different_shapes:
             allowed |= {key for key in differing if key.rpartition(".")[2] == "vocab_size"}
@@ -71,13 +73,6 @@ def check_configs(
         accepted = found.harmless | {key: differing[key] for key in sorted(allowed)}
         if accepted:
             yield note(f"{name}: config.json differs, which is accepted: {_pairs(accepted)}")
-
-
-def _agree_on_heads(name: str, agent: Checkpoint, ties: Sequence[Tie]) -> bool:
-    """Whether it does not matter that one model ties its embeddings: the other's two are compared, or its one is used
-    for both."""
-    stores = any(key.endswith(HEADS) for key in agent.tensors)
-    return any(tie.agent == name for tie in ties) or (tied_embedding(agent) is not None and not stores)
 
 
 def refuse_other_architectures(inputs: OpenedInputs, recipe: Recipe) -> tuple[OpenedInputs, list[PlanFinding]]:
@@ -388,7 +383,9 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -
         for tensor in tensors
         if tensor.merged and tensor.base.is_float
         for source in tensor.sources
-        if source.owner != "base" and not source.is_importance and _is_coarser(source.tensor.dtype, tensor.base.dtype)
+        if source.owner != "base" and not source.is_importance
+        if itemsize(source.tensor.dtype) < itemsize(tensor.base.dtype)
+        or (source.tensor.dtype, tensor.base.dtype) == ("BF16", "F16")
     }
     if coarse and points[0].uses_base:
         (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))
@@ -397,7 +394,3 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -
             f"most elements differ, and counts as moved. Give the base in {narrow} (ramerge convert BASE OUT --dtype "
             f"{narrow}), or agents in {wide}"
         )
-
-
-def _is_coarser(dtype: str, other: str) -> bool:
-    return itemsize(dtype) < itemsize(other) or (dtype, other) == ("BF16", "F16")

@@ -221,19 +221,14 @@ def _value(flat: Mapping[str, Any], key: str) -> Any:
         return None
     value = _stated(flat, prefix, name)
     if value is None and name in key_table().derived:
-        value = _derived(flat, prefix, name)
+        kind, value_of = flat.get(f"{prefix}model_type"), partial(_stated, flat, prefix)
+        rule = key_table().lists.get(kind, {}).get(name) if isinstance(kind, str) else None
+        if rule is None:
+            value = derived.number(name, value_of)
+        else:
+            value = derived.layers(rule, value_of, lambda key: prefix + key in flat)
+        value = _UNKNOWN if value is None else value
     return None if value == [] else value
-
-
-def _derived(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
-    """The value that follows from others where a model states none."""
-    kind, value_of = flat.get(f"{prefix}model_type"), partial(_stated, flat, prefix)
-    rule = key_table().lists.get(kind, {}).get(name) if isinstance(kind, str) else None
-    if rule is not None:
-        made = derived.layers(rule, value_of, lambda key: prefix + key in flat)
-        return _UNKNOWN if made is None else made
-    found = derived.number(name, value_of)
-    return _UNKNOWN if found is None else found
 
 
 def _stated(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
@@ -291,7 +286,8 @@ def contradictions(model: Checkpoint) -> list[str]:
     found = next((found for name in model.tensors if (found := _EMBEDDINGS.fullmatch(name))), None)
     if found is None:
         return []
-    stem, config = found[1] or "", dict(_of_text(model.config))
+    parts = reversed(text_configs(model.config))
+    stem, config = found[1] or "", dict(next((part for part in parts if "hidden_size" in part), model.config))
     heads = [tensor for name, tensor in model.tensors.items() if name.endswith("lm_head.weight")]
     if model.vocabulary is not None or any(head.shape[:1] == (config.get("vocab_size"),) for head in heads):
         config.pop("vocab_size", None)  # an adapter adds rows, and some models embed tokens that they never write
@@ -301,10 +297,12 @@ def contradictions(model: Checkpoint) -> list[str]:
         if layer := _LAYER.match(name, len(stem)) if name.startswith(stem) else None:
             layers.add(int(layer[1]))
             first.setdefault(name[layer.end() :], tensor)
-    return [
-        *_sizes(config, {"embed_tokens.weight": model.tensors[found[0]], **first}),
-        *_depth(config, len(layers)),
-    ]
+    misfits = list(_sizes(config, {"embed_tokens.weight": model.tensors[found[0]], **first}))
+    # the weights may have some more that predict further tokens
+    stated, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
+    if stated and layers and not stated <= len(layers) <= stated + further:
+        misfits.append(f"num_hidden_layers is {stated:,}, but the weights have {len(layers):,} layers")
+    return misfits
 
 
 def _sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -324,17 +322,6 @@ def _sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator
         if number and tensor is not None and len(tensor.shape) == 2 and tensor.shape[axis] != number:
             kind = ("rows", "columns")[axis]
             yield f"{what} is {number:,}, but {quoted(tensor.name)} has {tensor.shape[axis]:,} {kind}"
-
-
-def _depth(config: Mapping[str, Any], layers: int) -> Iterator[str]:
-    """The number of layers, if the weights have another; they may have some more that predict further tokens."""
-    stated, further = _number(config, "num_hidden_layers"), _number(config, "num_nextn_predict_layers") or 0
-    if stated and layers and not stated <= layers <= stated + further:
-        yield f"num_hidden_layers is {stated:,}, but the weights have {layers:,} layers"
-
-
-def _of_text(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return next((part for part in reversed(text_configs(config)) if "hidden_size" in part), config)
 
 
 def _number(config: Mapping[str, Any], key: str) -> int | None:

@@ -57,7 +57,21 @@ def read_headers(document: Document) -> list[ModelHeader]:
             found.append(ModelHeader(str(name), "+".join(texts), problems=error.problems))
             continue
         base = opened if name == "base" else base
-        found.append(_described(str(name), "+".join(texts), opened))
+        elements: Counter[str] = Counter()
+        for tensor in opened.tensors.values():
+            elements[tensor.encoding or tensor.dtype] += tensor.elements
+        stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
+        dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
+        header = ModelHeader(
+            name=str(name),
+            where="+".join(texts),
+            form=opened.title,
+            tensors=f"{len(opened.tensors):,}",
+            parameters=f"{elements.total():,}",
+            size=decimal(sum(leaf.nbytes for leaf in stored)),
+            dtypes=", ".join(dtypes) + (", ..." if len(elements) > _MOST_DTYPES else ""),
+        )
+        found.append(header)
     return found
 
 
@@ -67,20 +81,3 @@ def _texts(value: object) -> list[str]:
     if isinstance(value, str):
         return [value]
     return [str(each) for each in value] if isinstance(value, list | tuple) else []
-
-
-def _described(name: str, where: str, opened: Checkpoint) -> ModelHeader:
-    elements: Counter[str] = Counter()
-    for tensor in opened.tensors.values():
-        elements[tensor.encoding or tensor.dtype] += tensor.elements
-    stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
-    dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
-    return ModelHeader(
-        name=name,
-        where=where,
-        form=opened.title,
-        tensors=f"{len(opened.tensors):,}",
-        parameters=f"{elements.total():,}",
-        size=decimal(sum(leaf.nbytes for leaf in stored)),
-        dtypes=", ".join(dtypes) + (", ..." if len(elements) > _MOST_DTYPES else ""),
-    )

@@ -21,7 +21,7 @@ from ramerge.core.planning.findings import PlanFinding, listed, note, problem, p
 from ramerge.core.planning.model import PlannedInputs
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
-from ramerge.core.recipe.model import Agent, Recipe, Soup
+from ramerge.core.recipe.model import Agent, Recipe
 from ramerge.core.storage.location import Location
 from ramerge.core.storage.models import FoundModel, is_hub_id, resolve, resolve_all
 from ramerge.core.storage.schemes import is_remote
@@ -160,23 +160,22 @@ def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list
     if opened_base is not None:
         findings += _check_gathered("" if recipe.base is not None else next(iter(opened_agents)), opened_base)
     if opened_base is not None and (apart := [name for name, agent in opened_agents.items() if agent.untied]):
-        findings += _note_untied(opened_base, apart)
+        was_tied = not opened_base.untied
         opened_base, opened_agents = untied(opened_base), {name: untied(agent) for name, agent in opened_agents.items()}
+        if was_tied and opened_base.untied:
+            text = f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart"
+            findings.append(note(f"{text}: the output has both, and its config.json says tie_word_embeddings: false"))
     if needs_base:
-        findings += _refuse_base_as_agent(base, agents)
+        findings += [
+            problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
+            for name, model in agents.items()
+            if model.folders and _places(model) == _places(base)
+        ]
     findings += _warn_of_same_folders(agents)
     opened, found = split({name: _open(name, model, recipe) for name, model in sides.items()})
     opened_sides = {name: checkpoint for name, checkpoint in opened.items() if checkpoint is not None}
     inputs = OpenedInputs(base, agents, sides, opened_base, opened_agents, opened_sides)
     return inputs, findings + found
-
-
-def _note_untied(base: Checkpoint, apart: Sequence[str]) -> Iterator[PlanFinding]:
-    if not base.untied and untied(base).untied:
-        yield note(
-            f"the base ties input and output embeddings, and {enumerated(apart)} changed them apart: the output has "
-            "both, and its config.json says tie_word_embeddings: false"
-        )
 
 
 def _find(texts: Sequence[str], recipe: Recipe, name: str) -> tuple[FoundModel, list[PlanFinding]]:
@@ -220,27 +219,21 @@ def _open_all(
         agent = agents[name]
         if agent.over is not None and agent.over not in opened:
             continue  # what is wrong with that one was said
-        below = base if agent.over is None else opened[agent.over]
-        if agent.soup is not None:
-            checkpoint, found = _open_soup(name, agent.soup, model, recipe, base)
-        else:
+        if agent.soup is None:
+            below = base if agent.over is None else opened[agent.over]
             checkpoint, found = _open(within or name, model, recipe, below, agent)
+            findings += found
+            if checkpoint is not None:
+                opened[name] = checkpoint
+            continue
+        members, found = _open_all(dict(model.members), agent.soup.agents, recipe, base, within=name)
         findings += found
-        if checkpoint is not None:
-            opened[name] = checkpoint
+        if len(members) == len(agent.soup.agents):
+            try:
+                opened[name] = soup_of(agent.soup, members)
+            except CheckpointError as error:
+                findings += problems_of(error, name)
     return opened, findings
-
-
-def _open_soup(
-    name: str, soup: Soup, model: FoundModel, recipe: Recipe, base: Checkpoint | None
-) -> tuple[Checkpoint | None, list[PlanFinding]]:
-    opened, findings = _open_all(dict(model.members), soup.agents, recipe, base, within=name)
-    if len(opened) < len(soup.agents):
-        return None, findings
-    try:
-        return soup_of(soup, opened), findings
-    except CheckpointError as error:
-        return None, findings + problems_of(error, name)
 
 
 def _open(
@@ -283,12 +276,6 @@ def _check_gathered(name: str, checkpoint: Checkpoint) -> Iterator[PlanFinding]:
     parameters = [tensor for tensor in checkpoint.tensors.values() if tensor.name.endswith((".weight", ".bias"))]
     if empty := [repr(tensor.name) for tensor in parameters if tensor.shape == (0,)]:
         yield problem(f"{checkpoint.directory}: has no elements of {listed(empty)}; {UNGATHERED}", name)
-
-
-def _refuse_base_as_agent(base: FoundModel, agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:
-    for name, model in agents.items():
-        if model.folders and _places(model) == _places(base):
-            yield problem(f"{model.location} is the base itself, so it has no task vector; give an agent", name)
 
 
 def _warn_of_same_folders(agents: Mapping[str, FoundModel]) -> Iterator[PlanFinding]:

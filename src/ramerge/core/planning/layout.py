@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
 from ramerge.core.formats.recorded import expert_of, name_of
 from ramerge.core.formats.series import numbered, renumbered
-from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.output.write import Shard, lay_out
 from ramerge.core.planning.model import ALL_AGENTS, OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
@@ -102,29 +102,42 @@ def plan_tensors(
         points: their recipe gives dtype, size of shards and rules; their methods say what they need.
         observed: what else is counted.
     """
-    chunks = _chunks(points, observed)
     recipe = points[0].recipe
     like = recountable if observed else requantizable  # what is only counted is not written
     stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, counted=bool(observed)) else None
     wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
     outputs = []
     for tensor in base.tensors.values():
-        number = numbers[tensor.name]
-        asked = _asked(tensor, recipe, number, wide)
         quantized = like(tensor) if stored is not None and tensor.name not in matched.rows else None
-        outputs.append(_output(tensor, number, asked, quantized, matched))
+        if quantized is not None:
+            entries = tuple(_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
+        else:
+            dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, matched)
+            entries = (_entry(replace(tensor, shape=matched.height(tensor)), dtype),)
+        outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized))
     if stored is not None:
         extras = stored.extras.values()
         outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
     owners = {entry[0]: output for output in outputs for entry in output.entries}
-    entries = {entry[0]: entry for output in outputs for entry in output.entries}
+    by_name = {entry[0]: entry for output in outputs for entry in output.entries}
     files = stored.shards if stored is not None else base.shards
-    groups = {shard: [entries[name] for name in names if name in entries] for shard, names in renumbered(files).items()}
+    groups = {shard: [by_name[name] for name in names if name in by_name] for shard, names in renumbered(files).items()}
     if recipe.shard_size is not None or not groups:
-        groups = _regroup(list(entries.values()), recipe.shard_size or _SHARD_BYTES)
+        groups = _regroup(list(by_name.values()), recipe.shard_size or _SHARD_BYTES)
     shards = [lay_out(name, group) for name, group in groups.items()]
     places = {name: (shard.name, offset) for shard in shards for name, offset in shard.offsets.items()}
     planned = {id(owners[name]): owners[name] for name in places}.values()
+    chunks = [
+        math.lcm(
+            *(
+                statistic.chunk
+                for point in points
+                for statistic in (*point.statistics(rule), point.reported(rule), *observed)
+                if statistic is not None
+            )
+        )
+        for rule in range(len(points[0].parameters))
+    ]
     return shards, [plan for output in planned for plan in _plans(output, matched, points, chunks, places)]
 
 
@@ -141,7 +154,10 @@ def _plans(
     parts = tuple(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
     )
-    for rows in _segments(output, matched):
+    segments: Iterable[Rows | None] = matched.rows.get(tensor.name, (None,))
+    if tensor.name not in matched.rows and tensor.name in matched.seen and output.quantized is None:
+        segments = matched.experts(tensor)
+    for rows in segments:
         piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
         action, sources = _treatment(piece, output, number, counterparts, points)
         if rows is not None:
@@ -151,32 +167,31 @@ def _plans(
                 taken = rule.take if rule is not None and rule.take in rows.owners else None
                 owner = taken or rows.owners[0]
                 action, sources = "copy", (Source(owner, counterparts.agents[owner][piece.name]),)
-        recorded = counterparts.inputs_of(piece) if action == "merge" else ()
-        yield TensorPlan(
-            base=sources[0].tensor if action == "merge" and sources[0].owner == BASE else piece,
-            sources=sources,
-            action=action,
-            dtype=output.dtype,
-            parts=parts,
-            rule=number,
-            unit=_unit(piece, points, number, recorded) if action == "merge" else 1,
-            chunk=chunks[number] if action == "merge" else 1,
-            quantized=output.quantized,
-            seed=recipe.seed if action == "merge" else None,
-            together=_together(piece, points, number) if action == "merge" and recipe.allow.non_finite else (),
-            recorded=recorded,
-            originals=_treatment(tensor, output, number, matched, points)[1] if rows and matched.recorded else (),
+        originals = _treatment(tensor, output, number, matched, points)[1] if rows and matched.recorded else ()
+        plan = TensorPlan(
+            piece, sources, action, output.dtype, parts, number, quantized=output.quantized, originals=originals
         )
+        yield _merged(plan, points, chunks[number], counterparts.inputs_of(piece)) if plan.merged else plan
 
 
-def _segments(output: _Output, matched: Matched) -> Sequence[Rows | None]:
-    """The rows of a tensor that are planned apart; None for all of it."""
-    tensor = output.tensor
-    if tensor.name in matched.rows:
-        return matched.rows[tensor.name]
-    if tensor.name in matched.seen and output.quantized is None:
-        return tuple(matched.experts(tensor))
-    return (None,)
+def _merged(plan: TensorPlan, points: Sequence[Point], chunk: int, recorded: tuple[Recorded, ...]) -> TensorPlan:
+    """The plan with what the methods need of a tensor that they merge."""
+    recipe, name, shape = points[0].recipe, plan.base.name, plan.base.shape
+    alone, agents = Layer(name, shape), tuple(recipe.agents)
+    layer = Layer(name, shape, rows=rows_of(recorded), transposed=any(one.transposed for one in recorded))
+    merges = [(point.method, point.parameters[plan.rule]) for point in points]
+    together = (method.name for method, values in merges if method.together(alone, values, agents))
+    return replace(
+        plan,
+        base=plan.sources[0].tensor if plan.sources[0].owner == BASE else plan.base,
+        unit=1
+        if all(method.elementwise for method, _ in merges)
+        else math.lcm(*(max(method.unit(layer, values), 1) for method, values in merges)),
+        chunk=chunk,
+        seed=recipe.seed,
+        together=tuple(dict.fromkeys(together)) if recipe.allow.non_finite else (),
+        recorded=recorded,
+    )
 
 
 @dataclass(frozen=True)
@@ -209,22 +224,6 @@ def unlike_base(base: Checkpoint, *, counted: bool = False) -> list[Tensor]:
     return [tensor for name, tensor in base.tensors.items() if name in names and like(tensor) is None]
 
 
-def _output(tensor: Tensor, rule: int, asked: str | None, quantized: Scaled | None, matched: Matched) -> _Output:
-    if quantized is not None:
-        parts = (quantized.codes, quantized.scales)
-        return _Output(tensor, rule, tuple(_entry(part, part.dtype) for part in parts), quantized)
-    whole = replace(tensor, shape=matched.height(tensor)) if tensor.name in matched.rows else tensor
-    return _Output(tensor, rule, (_entry(whole, _dtype(asked, tensor, matched)),))
-
-
-def _asked(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str]) -> str | None:
-    """The dtype that the recipe asks for; None for the base's."""
-    own = recipe.rules[rule - 1].dtype if rule else None
-    if own is None and tensor.name in wide and recipe.dtype in FROM_FULL_NAME:
-        return full_name(max(tensor.usual_dtype, FROM_FULL_NAME[recipe.dtype], key=itemsize))
-    return own or recipe.dtype
-
-
 def _stored_wider(base: Checkpoint) -> frozenset[str]:
     """The floating-point tensors that a model stores wider than most of its weights, such as routers and states.
 
@@ -243,18 +242,23 @@ def _stored_wider(base: Checkpoint) -> frozenset[str]:
     return frozenset(tensor.name for tensor in wider if _folder(tensor) in folders)
 
 
+def _dtype(tensor: Tensor, recipe: Recipe, rule: int, wide: Container[str], matched: Matched) -> str:
+    """The dtype of a tensor in the output: that of its rule or the recipe, otherwise the base's."""
+    own = recipe.rules[rule - 1].dtype if rule else None
+    asked = own or recipe.dtype
+    if asked in (None, LIKE_BASE) or not tensor.is_float:
+        return tensor.usual_dtype
+    if asked == "widest":
+        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
+    dtype = FROM_FULL_NAME[asked]
+    # tensors that the base stores wider than others stay so unless a rule narrows them
+    return max(tensor.usual_dtype, dtype, key=itemsize) if own is None and tensor.name in wide else dtype
+
+
 def _folder(tensor: Tensor) -> Location:
     """The folder that has the tensor; of what an adapter changes, that of the model."""
     *_, last = tensor.origin.leaves()
     return last.path.parent
-
-
-def _dtype(wanted: str | None, tensor: Tensor, matched: Matched) -> str:
-    if wanted in (None, LIKE_BASE) or not tensor.is_float:
-        return tensor.usual_dtype
-    if wanted == "widest":
-        return widest([tensor.dtype, *[agent[tensor.name].dtype for agent in matched.agents.values()]])
-    return FROM_FULL_NAME[wanted]
 
 
 def _treatment(
@@ -296,29 +300,6 @@ def _as_trained(base: Source, agents: Sequence[Source]) -> Iterator[Source]:
         return
     made = {id(tensor): rounded(tensor, kind) for tensor in (base.tensor, *others) if tensor.encoding}
     yield from (source._replace(tensor=made.get(id(source.tensor), source.tensor)) for source in (base, *agents))
-
-
-def _chunks(points: Sequence[Point], observed: Sequence[Statistic]) -> list[int]:
-    """For tensors of each rule: of how many elements statistics add floats."""
-    found = []
-    for rule in range(len(points[0].parameters)):
-        own = (statistic for point in points for statistic in (*point.statistics(rule), point.reported(rule)))
-        found.append(math.lcm(*(statistic.chunk for statistic in (*own, *observed) if statistic is not None)))
-    return found
-
-
-def _unit(tensor: Tensor, points: Sequence[Point], rule: int, recorded: Sequence[Recorded]) -> int:
-    if all(point.method.elementwise for point in points):
-        return 1
-    layer = Layer(tensor.name, tensor.shape, rows=rows_of(recorded), transposed=any(one.transposed for one in recorded))
-    return math.lcm(*(max(point.method.unit(layer, point.parameters[rule]), 1) for point in points))
-
-
-def _together(tensor: Tensor, points: Sequence[Point], rule: int) -> tuple[str, ...]:
-    """The methods, each once, that compute a tensor's elements from one another."""
-    layer, agents = Layer(tensor.name, tensor.shape), tuple(points[0].recipe.agents)
-    together = (point.method for point in points if point.method.together(layer, point.parameters[rule], agents))
-    return tuple(dict.fromkeys(method.name for method in together))
 
 
 def _entry(tensor: Tensor, dtype: str) -> Entry:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ramerge.core.formats.files import UNGATHERED
@@ -13,7 +13,7 @@ from ramerge.core.planning.model import Recorded, Tie
 from ramerge.core.planning.vocabulary import is_vocabulary
 from ramerge.core.recipe.model import Allow
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, embedding_of, tied_embedding
+from ramerge.core.tensors.embeddings import embedding_of, tied_embedding
 from ramerge.core.tensors.tensor import Tensor
 
 # If less than this share of an agent's elements is used, the agent adds almost nothing.
@@ -37,31 +37,43 @@ class AgentTensors:
 
 def match(name: str, base: Checkpoint, agent: Checkpoint, allow: Allow) -> tuple[AgentTensors, list[PlanFinding]]:
     """Compare an agent with the base."""
-    found = dict(agent.tensors)
-    heads_of_base = _tied_in_agent(base, agent)
-    found |= heads_of_base
-    ties = tuple(Tie(name, tensor, tied) for tensor, tied in _tied_in_base(base, agent))
+    absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
+    unknown = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors]
+    # output embeddings that the base stores and the agent only ties, and those that the agent stores and the base ties
+    tied = _tied(absent, agent) if tied_embedding(agent) is not None else {}
+    ties = tuple(Tie(name, agent.tensors[head], embedding) for head, embedding in _tied(unknown, agent).items())
     heads = {tie.head.name for tie in ties}
-    missing = [tensor for tensor in base.tensors.values() if tensor.name not in found]
-    extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors and key not in heads]
-    lacks = _Difference("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's")
-    has = _Difference("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them")
-    found |= {tensor.name: tensor for tensor in missing}
+    missing = [tensor for tensor in absent if tensor.name not in tied]
+    extra = [tensor for tensor in unknown if tensor.name not in heads]
+    findings = [
+        note(f"{name}: {head!r} is tied to {one.name!r}, which is used in its place") for head, one in tied.items()
+    ]
+    findings += [
+        note(f"{name}: {t.head.name!r} must equal {t.embedding.name!r}, because the base ties them; it is dropped")
+        for t in ties
+    ]
+    refused = []
+    for what, tensors, allowed, policy in (
+        ("lacks", missing, allow.missing_tensors, "missing_tensors: true keeps the base's"),
+        ("has tensors unknown to the base:", extra, allow.extra_tensors, "extra_tensors: true drops them"),
+    ):
+        if tensors and allowed:
+            findings.append(note(f"{name}: {what} {len(tensors)} tensors ({policy})"))
+        elif tensors:
+            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in tensors])
+            refused.append(f"{what} {names} (allow.{policy})")
+    hint = f"; {_RENAME}" if len(refused) > 1 else ""
+    findings += [problem(f"{agent.directory}: {text}{hint}", name) for text in refused]
+    found = {**agent.tensors, **tied, **{tensor.name: tensor for tensor in missing}}
     kept, differences = _compare(name, base, agent, found, allow)
     sources = {key: kept.get(key, found[key]) for key in base.tensors}
-    return AgentTensors(sources, ties), [
-        *[
-            note(f"{name}: {head!r} is tied to {embedding.name!r}, which is used in its place")
-            for head, embedding in heads_of_base.items()
-        ],
-        *[
-            note(f"{name}: {t.head.name!r} must equal {t.embedding.name!r}, because the base ties them; it is dropped")
-            for t in ties
-        ],
-        *_report(name, agent, (lacks, has)),
-        *differences,
-        *_check_used(name, agent, sources),
-    ]
+    return AgentTensors(sources, ties), [*findings, *differences, *_check_used(name, agent, sources)]
+
+
+def _tied(tensors: Iterable[Tensor], agent: Checkpoint) -> dict[str, Tensor]:
+    """The names of output embeddings among the tensors, each with the agent's input embedding."""
+    pairs = [(each.name, embedding_of(each.name, each.shape, agent.tensors.values())) for each in tensors]
+    return {name: embedding for name, embedding in pairs if embedding is not None}
 
 
 def match_importance(
@@ -138,27 +150,6 @@ def _fits(shape: Sequence[int], expert: int | None, inputs: Tensor, weights: Ten
     return inputs.shape[1] == shape[0 if place.transposed else 1] and weights.shape == inputs.shape[:1]
 
 
-@dataclass(frozen=True)
-class _Difference:
-    what: str
-    tensors: Sequence[Tensor]
-    allowed: bool
-    policy: str
-
-
-def _report(name: str, agent: Checkpoint, differences: Sequence[_Difference]) -> Iterator[PlanFinding]:
-    refused = []
-    for difference in differences:
-        if difference.tensors and difference.allowed:
-            yield note(f"{name}: {difference.what} {len(difference.tensors)} tensors ({difference.policy})")
-        elif difference.tensors:
-            names = listed([f"{tensor.name!r} {list(tensor.shape)}" for tensor in difference.tensors])
-            refused.append(f"{difference.what} {names} (allow.{difference.policy})")
-    hint = f"; {_RENAME}" if len(refused) > 1 else ""
-    for text in refused:
-        yield problem(f"{agent.directory}: {text}{hint}", name)
-
-
 def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[PlanFinding]:
     places = {id(tensor) for tensor in sources.values()}
     stored = [tensor for tensor in agent.tensors.values() if tensor.is_float] or list(agent.tensors.values())
@@ -186,8 +177,11 @@ def _compare(
             empty.append(f"{tensor.name!r} {list(other.shape)}")
             kept[tensor.name] = tensor
         elif other.shape != tensor.shape:
-            shapes.append(f"{tensor.name!r}: {_shape_difference(tensor, other)}")
-            rows.add(_rows(tensor, other))
+            more = other.shape[0] - tensor.shape[0] if is_vocabulary(tensor, other) else 0
+            further = f", {abs(more):,} rows of vocabulary {'more' if more > 0 else 'fewer'}" if more else ""
+            text = f"the base has {list(tensor.shape)}, the agent {list(other.shape)}{further}"
+            shapes.append(f"{tensor.name!r}: {text}")
+            rows.add(more)
             kept[tensor.name] = tensor
         elif other.is_float != tensor.is_float or (not tensor.is_float and other.dtype != tensor.dtype):
             dtypes.append(f"{tensor.name!r}: the base has {tensor.dtype}, the agent {other.dtype}")
@@ -201,44 +195,12 @@ def _compare(
         advice = f"to keep the adapter's rows, write {both} as the model, without a base; in a recipe, {_KEEP}"
         findings.append(problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name))
     elif shapes:
-        advice = f"{_resize(rows.pop())}; or allow.{policy}" if len(rows) == 1 and 0 not in rows else f"allow.{policy}"
+        advice = f"allow.{policy}"
+        if len(rows) == 1 and (more := rows.pop()) != 0:
+            do = f"cut the last {more:,} rows from" if more > 0 else f"add the base's last {-more:,} rows to"
+            resize = f"{do} these tensors of the agent, and set vocab_size as the base has it"
+            advice = f"{_KEEP}; or {resize}; or {advice}"
         findings.append(problem(f"{agent.directory}: shapes differ: {listed(shapes)} ({advice})", name))
     if dtypes:
         findings.append(problem(f"{agent.directory}: dtypes cannot be merged: {listed(dtypes)}", name))
     return kept, findings
-
-
-def _tied_in_agent(base: Checkpoint, agent: Checkpoint) -> dict[str, Tensor]:
-    """For output embeddings that the base stores and the agent only ties: the agent's input embedding, by name."""
-    if tied_embedding(agent) is None:
-        return {}
-    absent = [tensor for key, tensor in base.tensors.items() if key not in agent.tensors]
-    pairs = [(tensor.name, embedding_of(tensor.name, tensor.shape, agent.tensors.values())) for tensor in absent]
-    return {name: embedding for name, embedding in pairs if embedding is not None}
-
-
-def _tied_in_base(base: Checkpoint, agent: Checkpoint) -> list[tuple[Tensor, Tensor]]:
-    """Output embeddings that the agent stores and the base does not, each with the agent's input embedding."""
-    extra = [tensor for key, tensor in agent.tensors.items() if key not in base.tensors]
-    pairs = [(tensor, embedding_of(tensor.name, tensor.shape, agent.tensors.values())) for tensor in extra]
-    return [(tensor, embedding) for tensor, embedding in pairs if embedding is not None]
-
-
-def _shape_difference(base: Tensor, agent: Tensor) -> str:
-    text = f"the base has {list(base.shape)}, the agent {list(agent.shape)}"
-    if rows := _rows(base, agent):
-        text += f", {abs(rows):,} rows of vocabulary {'more' if rows > 0 else 'fewer'}"
-    return text
-
-
-def _rows(base: Tensor, agent: Tensor) -> int:
-    is_vocabulary = base.name.endswith(HEADS + EMBEDDINGS) and base.shape[1:] == agent.shape[1:]
-    return agent.shape[0] - base.shape[0] if is_vocabulary else 0
-
-
-def _resize(rows: int) -> str:
-    if rows > 0:
-        cut = f"cut the last {rows:,} rows from these tensors of the agent, and set vocab_size as the base has it"
-        return f"{_KEEP}; or {cut}"
-    more = f"add the base's last {-rows:,} rows to these tensors of the agent, and set vocab_size as the base has it"
-    return f"{_KEEP}; or {more}"

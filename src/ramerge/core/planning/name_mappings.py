@@ -8,9 +8,10 @@ arrangements. What one side need not have is in `planning.absences`.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from time import monotonic
@@ -178,7 +179,17 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
         for used in spelled.used:
             del fitted.tensors[used]
         fitted.notes += spelled.notes
-    _settle(base, agent, fitted)
+    for name, tensor in base.tensors.items():
+        other = fitted.tensors.get(name)
+        if other is not None and (other.dtype, other.shape) != (tensor.dtype, tensor.shape) and is_buffer(tensor):
+            del fitted.tensors[name]
+    lacking, text = _absent(base.tensors, fitted.tensors, (base.config, agent.config))
+    fitted.tensors |= {name: base.tensors[name] for name in lacking}
+    fitted.notes += [f"lacks {text}; the base's are used"] if lacking else []
+    extra, text = _absent(fitted.tensors, base.tensors, (agent.config, base.config))
+    for name in extra:
+        del fitted.tensors[name]
+    fitted.notes += [f"has {text}, which the base does not have; they are dropped"] if extra else []
     return fitted
 
 
@@ -273,13 +284,6 @@ def _is_square(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[0] == shape[1]
 
 
-def _experts(fusion: Fusion, stem: str, tensors: Mapping[str, Tensor]) -> int:
-    count = 0
-    while fusion.names(stem, count)[0] in tensors:
-        count += 1
-    return count
-
-
 def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
     """Whether rows and columns of the experts' gates are exchanged between base and agent.
 
@@ -359,8 +363,10 @@ def _taken_out(
     inner, ones = whole.shape[len(front) :], (1,) * len(front)
     if len(whole.shape) != len(front) + len(wanted.shape):
         return
-    if front and _experts(fusion, stem, base.tensors) != whole.shape[0]:
-        return
+    if front:  # there must be as many experts in the base
+        experts = next(count for count in itertools.count() if fusion.names(stem, count)[0] not in base.tensors)
+        if experts != whole.shape[0]:
+            return
     if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(stem, base, spelled)):
         spelled.use(whole, wanted, fusion.why)
         part = box_of(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
@@ -419,36 +425,16 @@ def _move(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
         fitted.notes.append(f"{len(names):,} tensors under other prefixes: {shown}")
 
 
-def _settle(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
-    """Take the base's tensors for what agents may lack, and drop what the base may lack."""
-    for name, tensor in base.tensors.items():
-        other = fitted.tensors.get(name)
-        if other is not None and (other.dtype, other.shape) != (tensor.dtype, tensor.shape) and is_buffer(tensor):
-            del fitted.tensors[name]
-    lacking = [tensor for name, tensor in base.tensors.items() if name not in fitted.tensors]
-    extra = [tensor for name, tensor in fitted.tensors.items() if name not in base.tensors]
-    configs = base.config, agent.config
-    if lacking:
-        found = dict[str, str]()
-        for why, names in known_absences(base.tensors, lacking, configs):
-            found |= {name: why for name in names if name not in found}
-        fitted.tensors |= {name: base.tensors[name] for name in found}
-        if found:
-            fitted.notes.append(f"lacks {_counted(found)}; the base's are used")
-    if extra:
-        found = dict[str, str]()
-        for why, names in known_absences(fitted.tensors, extra, configs[::-1]):
-            found |= {name: why for name in names if name not in found}
-        for name in found:
-            del fitted.tensors[name]
-        if found:
-            fitted.notes.append(f"has {_counted(found)}, which the base does not have; they are dropped")
-
-
-def _counted(found: Mapping[str, str]) -> str:
-    """How many tensors there are of each kind, with one of them."""
+def _absent(
+    tensors: Mapping[str, Tensor], others: Container[str], configs: Sequence[Mapping[str, object]]
+) -> tuple[dict[str, str], str]:
+    """The tensors that others need not have, by name, with the reason; and how many there are of each kind."""
+    absent = [tensor for name, tensor in tensors.items() if name not in others]
+    found: dict[str, str] = {}
+    for why, names in known_absences(tensors, absent, configs) if absent else ():
+        found |= {name: why for name in names if name not in found}
     counts, first = Counter(found.values()), {why: name for name, why in reversed(list(found.items()))}
-    return "; ".join(
+    return found, "; ".join(
         f"{count:,} tensor{'s' if count > 1 else ''} such as {quoted(first[why])} ({why})"
         for why, count in counts.items()
     )

@@ -82,11 +82,19 @@ def cut(
         fewest: elements of the smallest useful blocks.
     """
     agents, models = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides)
-    counted = rounds(tensors, points)  # cached ones included, so that blocks are the same with and without them
-    fixed = _fixed(inputs, tensors, counted, observed, sends=sends) + (_collected(points, tensors) if in_memory else 0)
+    # cached counts included, so that blocks are the same with and without them
+    observed = tuple(observed)
+    reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observed else 0), observed)]
+    scratch = _scratch(points, tensors, agents)
     # of each worker one set of counts that it fills, and one that waits to be added up
-    partials, scratch = 2 * _counts(counted, observed, agents), _scratch(points, tensors, agents)
-    budget, workers = _budget(limits, fixed, solves=scratch > 0), _workers(limits, solves=scratch > 0)
+    partials = 2 * max(_nbytes(group, agents) for group in {observed}.union(*(read.values() for read in reads)))
+    fixed = _fixed(inputs, tensors, reads, _nbytes(observed, agents), sends=sends)
+    if in_memory:  # the present merged tensor, and the next
+        fixed += 2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
+    # one whole matrix must be possible; several at a time are faster, if they leave room for others
+    budget = limits.memory or max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
+    # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
+    workers = limits.threads or processors() + (0 if scratch else _SPARE)
 
     kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
     remote = any(map(is_far, inputs.files))
@@ -98,7 +106,7 @@ def cut(
         each += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
         return Resources(workers, block, buffer, fixed + workers * each, each)
 
-    block = _largest_block(inputs)
+    block = _LARGEST_REMOTE_BLOCK if remote else _LARGEST_BLOCK_OF_DELTAS if deltas else _LARGEST_BLOCK
     fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
     least = min(workers, _FEW) if remote and not limits.threads else workers
     while block > fewest and resources(least, block).peak_memory_bytes > budget:
@@ -115,60 +123,21 @@ def cut(
     return replace(made, run_bytes=run_bytes), refused
 
 
-def _budget(limits: ResourceLimits, fixed: int, *, solves: bool) -> int:
-    if limits.memory:
-        return limits.memory
-    # one whole matrix must be possible; several at a time are faster, if they leave room for others
-    return max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if solves else 0)
-
-
 def _fixed(
-    inputs: OpenedInputs,
-    tensors: Sequence[TensorPlan],
-    counted: Sequence[Round],
-    observed: Sequence[Statistic],
-    *,
-    sends: bool,
+    inputs: OpenedInputs, tensors: Sequence[TensorPlan], reads: Sequence[Round], observed_bytes: int, *, sends: bool
 ) -> int:
+    """Bytes of the process that its workers share; `observed_bytes` are kept for every tensor."""
     agents = len(inputs.agents)
     models = 1 + sum(max(1, len(model.members)) for model in inputs.agents.values()) + len(inputs.sides)
     compiled = min(1 + agents + len(inputs.sides), 1 + FEW)  # what more inputs a soup has is added to these
     fixed = BASELINE_BYTES + _BYTES_PER_AGENT * compiled + _BYTES_PER_TENSOR * len(tensors) * (1 + models)
-    fixed += len(tensors) * _nbytes(observed, agents) + _sums(tensors, counted, observed, agents)
+    fixed += len(tensors) * observed_bytes + max(_open(tensors, read, agents) for read in reads)
     fixed += _BYTES_OF_CODES if any(checkpoint.quantized for checkpoint in inputs.opened) else 0
     return fixed + (_BYTES_OF_SENDING if sends else 0)
 
 
-def _collected(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> int:
-    """Bytes of the merged tensors in memory: the present one, and the next."""
-    return 2 * len(points) * max((sum(part.whole_nbytes for part in tensor.parts) for tensor in tensors), default=0)
-
-
-def _largest_block(inputs: OpenedInputs) -> int:
-    if any(map(is_far, inputs.files)):
-        return _LARGEST_REMOTE_BLOCK
-    has_deltas = any(agent.delta is not None for agent in inputs.opened_agents.values())
-    return _LARGEST_BLOCK_OF_DELTAS if has_deltas else _LARGEST_BLOCK
-
-
-def _workers(limits: ResourceLimits, *, solves: bool) -> int:
-    # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
-    return limits.threads or processors() + (0 if solves else _SPARE)
-
-
-def _counts(counted: Sequence[Round], observed: Sequence[Statistic], agents: int) -> int:
-    groups = [group for wanted in counted for group in set(wanted.values())]
-    return max((_nbytes(group, agents) for group in (*groups, observed)), default=0)
-
-
-def _sums(tensors: Sequence[TensorPlan], counted: Sequence[Round], observed: Sequence[Statistic], agents: int) -> int:
-    """The most bytes of counts, in 64 bits, of parts of the model that are begun and not complete."""
-    reads = [*counted, dict.fromkeys(range(len(tensors) if observed else 0), tuple(observed))]
-    return max(_open(tensors, wanted, agents) for wanted in reads)
-
-
 def _open(tensors: Sequence[TensorPlan], wanted: Round, agents: int) -> int:
-    """The most bytes of sums at a time if tensors are counted one after another."""
+    """The most bytes of sums, in 64 bits, of parts of the model that are begun and not complete."""
     last = {(each, tensors[i].part(each.scope)): i for i in sorted(wanted) for each in wanted[i]}
     sizes: dict[Statistic, int] = {}
     begun: dict[tuple[Statistic, str], int] = {}

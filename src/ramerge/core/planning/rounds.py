@@ -17,7 +17,10 @@ def rounds(
 
     Results in `known`, by statistic and part of the model, are not counted again.
     """
-    wanted = {rule: _wanted(points, rule) for rule in {tensor.rule for tensor in tensors if tensor.merged}}
+    wanted = {
+        rule: list(dict.fromkeys(each for point in points for last in point.statistics(rule) for each in _chain(last)))
+        for rule in {tensor.rule for tensor in tensors if tensor.merged}
+    }
     reads = max((statistic.reads for statistics in wanted.values() for statistic in statistics), default=0)
     found = []
     for read in range(1, reads + 1):
@@ -39,11 +42,6 @@ def rounds(
 def without_cache(plan: MergePlan) -> MergePlan:
     """The plan as it would be if no counts of earlier reads were cached."""
     return replace(plan, counts=PlannedCounts(rounds(plan.tensors, plan.points)))
-
-
-def _wanted(points: Sequence[Point], rule: int) -> list[Statistic]:
-    chains = (chain for point in points for statistic in point.statistics(rule) for chain in _chain(statistic))
-    return list(dict.fromkeys(chains))
 
 
 def _chain(statistic: Statistic) -> Iterator[Statistic]:

@@ -27,12 +27,12 @@ def soup_of(soup: Soup, opened: Mapping[str, Checkpoint]) -> Checkpoint:
         CheckpointError: the checkpoints have different tensors, or tensors of different shapes.
     """
     weights, models = weights_of(soup), list(opened.values())
-    last = models[-1]
+    last, shapes = models[-1], [{(name, each.shape) for name, each in model.tensors.items()} for model in models]
     problems = [
-        f"{model.directory}: has other tensors than {last.directory}, or other shapes, such as {different[0]!r}; a "
-        "soup is made of checkpoints of one run"
-        for model in models
-        if (different := _different(model, last))
+        f"{model.directory}: has other tensors than {last.directory}, or other shapes, such as {min(different)[0]!r}; "
+        "a soup is made of checkpoints of one run"
+        for model, own in zip(models, shapes, strict=True)
+        if (different := own ^ shapes[-1])
     ]
     if problems:
         raise CheckpointError(problems)
@@ -50,8 +50,3 @@ def soup_of(soup: Soup, opened: Mapping[str, Checkpoint]) -> Checkpoint:
         notes=(),
         warnings=(),
     )
-
-
-def _different(model: Checkpoint, other: Checkpoint) -> list[str]:
-    shapes, others = ({name: tensor.shape for name, tensor in each.tensors.items()} for each in (model, other))
-    return sorted(name for name in shapes.keys() | others.keys() if shapes.get(name) != others.get(name))

@@ -85,7 +85,12 @@ def check_tokens(
     Returns:
         The agent whose tokenizer and template the output gets; None for those of the base. And the findings.
     """
-    findings = [note(f"{name}: {_said(segment)}") for name, segments in rows.items() for segment in segments]
+    findings = []
+    for name, segments in rows.items():
+        for each in segments:
+            which = f"rows {each.start:,} to {each.stop - 1:,} are in {', '.join(each.owners)}"
+            several = "; those of the first are taken" if BASE not in each.owners else ""
+            findings.append(note(f"{name}: {which}{several if len(each.owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens(models, recipe)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
@@ -106,9 +111,13 @@ def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe
     if key is None:
         return []
     reader = TokenReader(recipe.allow.outside_links)
+    others = []
     try:
-        known = reader.digest_of(base) is not None
-        others = [name for name, agent in agents.items() if not _have_same_tokens(base, agent, reader)]
+        known = (digest := reader.digest_of(base)) is not None
+        for name, agent in agents.items():
+            own = reader.digest_of(agent)
+            if None in (digest, own) or (digest != own and reader.tokens_of(base) != reader.tokens_of(agent)):
+                others.append(name)
     except CheckpointError as error:
         return problems_of(error, "")
     if not others:
@@ -116,18 +125,6 @@ def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe
     what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
     text = f"{what}, so mergekit would rearrange embeddings, which is not supported; without this key the output"
     return [problem(f"{text} gets the base's tokenizer", key)]
-
-
-def _have_same_tokens(one: Checkpoint, other: Checkpoint, reader: TokenReader) -> bool:
-    digests = {reader.digest_of(one), reader.digest_of(other)}
-    return None not in digests and (len(digests) == 1 or reader.tokens_of(one) == reader.tokens_of(other))
-
-
-def _said(rows: Rows) -> str:
-    which = f"rows {rows.start:,} to {rows.stop - 1:,} are in {', '.join(rows.owners)}"
-    if BASE not in rows.owners and len(rows.owners) > 1:
-        return f"{which}; those of the first are taken"
-    return which if len(rows.owners) > 1 else f"{which} only"
 
 
 def _tokens(
