@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Collection, Sequence
-from typing import Any
 
 from ruamel.yaml import YAML
 
@@ -43,7 +42,7 @@ def model_card(
         recipe: the recipe's file in the output.
         adapts: whether the output is an adapter for PEFT on the base, not a model.
     """
-    front: dict[str, Any] = {}
+    front: dict[str, object] = {}
     if adapts or plan.method.combines or plan.inputs.base.hub_id:
         front["base_model"] = _ids(plan.inputs.base) if adapts else _base_models(plan)
     if adapts or plan.method.combines:
@@ -108,16 +107,13 @@ def columns_of(record: Record) -> tuple[Column, ...]:
         if not column.optional or any(column.key in agent.values for agent in record.agents.values())
     )
     dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
-    figures = _rounding(dtype, drawn=record.rounding_seed is not None)
+    erased = erased_means("", dtype, drawn=record.rounding_seed is not None)
+    figures = (
+        Column("erased_share", "erased", ".1%", erased),
+        Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
+    )
     known = [column for column in figures if all(column.key in agent.values for agent in record.agents.values())]
     return (*columns, *known)
-
-
-def _rounding(dtype: str, *, drawn: bool) -> list[Column]:
-    return [
-        Column("erased_share", "erased", ".1%", erased_means("", dtype, drawn=drawn)),
-        Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
-    ]
 
 
 def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:

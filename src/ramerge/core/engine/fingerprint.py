@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from functools import cache
-from typing import Any
 
 import numpy as np
 
@@ -53,44 +52,38 @@ def goes_on(plan: MergePlan, stopped: Mapping[str, str]) -> bool:
 
 def fingerprint_of(plan: MergePlan) -> dict[str, str]:
     """The fingerprint of a plan."""
-    cached = sorted(repr(key) for key in plan.counts.cached)
-    return {
-        **versions(),
-        **dict(_recipe(plan)),
-        **files(plan.inputs.files),
-        "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
-        "cached counts (--no-cache)": _digest(cached),
-        "what is read and written": _digest(list(_work(plan))),
-    }
-
-
-def _recipe(plan: MergePlan) -> Iterator[tuple[str, str]]:
+    recipe: dict[str, str] = {}
     for point in plan.points:
         of = f" of {point.name}" if point.name else " of the recipe"
-        values = point.recipe.model_dump(mode="json")
-        for key, value in _flat(values):
-            yield f"{key}{of}", repr(value)
-        yield f"parameters in effect{of}", repr([parameters.in_effect() for parameters in point.parameters])
+        recipe |= {f"{key}{of}": repr(value) for key, value in _flat(point.recipe.model_dump(mode="json"))}
+        recipe[f"parameters in effect{of}"] = repr([parameters.in_effect() for parameters in point.parameters])
 
-
-def _flat(values: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    if isinstance(values, dict) and values:
-        for key, value in values.items():
-            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, values
-
-
-def _work(plan: MergePlan) -> Iterator[object]:
     @cache
     def named(path: Location) -> str:
         return str(path.resolve())
 
     seen: dict[int, str] = {}
-    for tensor in plan.tensors:
-        yield values_of(tensor, named, seen)
-    yield from ((shard.name, shard.header, shard.file_bytes) for shard in plan.shards)
-    yield plan.counts.rounds, sorted(plan.companions), plan.output.kind
+    work = [
+        *[values_of(tensor, named, seen) for tensor in plan.tensors],
+        *[(shard.name, shard.header, shard.file_bytes) for shard in plan.shards],
+        (plan.counts.rounds, sorted(plan.companions), plan.output.kind),
+    ]
+    return {
+        **versions(),
+        **recipe,
+        **files(plan.inputs.files),
+        "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
+        "cached counts (--no-cache)": _digest(sorted(repr(key) for key in plan.counts.cached)),
+        "what is read and written": _digest(work),
+    }
+
+
+def _flat(values: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    if isinstance(values, dict) and values:
+        for key, value in values.items():
+            yield from _flat(value, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, values
 
 
 def _digest(*values: object) -> str:

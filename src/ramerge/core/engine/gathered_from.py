@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -56,12 +56,6 @@ def refuse_other_models(plan: MergePlan) -> None:
         WeightsError: some were; all are listed.
         CheckpointError: a file cannot be read.
     """
-    with Files(plan.inputs.files) as files:
-        if problems := list(_problems(plan, Reader(files))):
-            raise WeightsError(problems)
-
-
-def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
     stored = {name: side for name, side in plan.inputs.sides.items() if side.written not in plan.recipe.document.models}
     if not stored:
         return
@@ -70,17 +64,24 @@ def _problems(plan: MergePlan, reader: Reader) -> Iterator[str]:
         for source in tensor.originals or tensor.sources:
             if not source.is_importance:
                 own[source.owner].setdefault(tensor.parts[0].name, source.tensor)
-    for name, side in stored.items():
-        digests = read_digests(side.folder)
-        if digests is not None:
-            shared = sorted(digests.keys() & own[name].keys() & own["base"].keys())
-            compared = shared[:: -(-len(shared) // _TENSORS) or 1]
-            if all(digests[one] in (_digest(own[owner][one], reader) for owner in (name, "base")) for one in compared):
+    problems = []
+    with Files(plan.inputs.files) as files:
+        reader = Reader(files)
+        for name, side in stored.items():
+            digests = read_digests(side.folder)
+            if digests is not None:
+                shared = sorted(digests.keys() & own[name].keys() & own["base"].keys())
+                compared = shared[:: -(-len(shared) // _TENSORS) or 1]
+                if all(
+                    digests[one] in (_digest(own[owner][one], reader) for owner in (name, "base")) for one in compared
+                ):
+                    continue
+                text = f"was gathered from another model than {name} or the base (was it trained on since?);"
+            elif (side.folder / PLACES).exists():
+                text = f"has no {MODEL}, which says from which model the inputs were recorded;"
+            else:
                 continue
-            text = f"was gathered from another model than {name} or the base (was it trained on since?);"
-        elif (side.folder / PLACES).exists():
-            text = f"has no {MODEL}, which says from which model the inputs were recorded;"
-        else:
-            continue
-        text = f"{side.folder}: {text} run `ramerge calibrate` again"
-        yield plan.recipe.document.where(key_of(name), text)
+            text = f"{side.folder}: {text} run `ramerge calibrate` again"
+            problems.append(plan.recipe.document.where(key_of(name), text))
+    if problems:
+        raise WeightsError(problems)

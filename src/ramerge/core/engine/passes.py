@@ -22,7 +22,7 @@ from ramerge.core.engine.result_codec import BlockResult, Results
 from ramerge.core.engine.worker import Message, Sink, Task, Worker, worker
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.methods.base import Statistic
-from ramerge.core.planning.model import Batch, Block, MergePlan, Run, TensorPlan, share_of
+from ramerge.core.planning.model import Batch, Block, MergePlan, Run, share_of
 from ramerge.core.tensors.reader import Files
 
 T = TypeVar("T")
@@ -132,8 +132,10 @@ def in_order(
         before: how many passes come after this one.
         apart: whether each block is a run.
     """
-    size = plan.resources.block_elements
-    blocks = [block for index in tensors for block in _blocks(plan.tensors[index], index, size)]
+    blocks: list[Block] = []
+    for index in tensors:
+        size, elements = plan.tensors[index].block(plan.resources.block_elements), plan.tensors[index].base.elements
+        blocks += [Block(index, start, min(start + size, elements)) for start in range(0, elements, size)]
     in_bytes = 0 if apart else plan.resources.run_bytes
     runs = tuple(
         tuple((block,) for block in run)
@@ -157,9 +159,3 @@ def in_turn(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) ->
         first, *others = begun.popleft()
         yield first
         begun.extend([others] if others else islice(waiting, 1))
-
-
-def _blocks(tensor: TensorPlan, index: int, size: int) -> Iterator[Block]:
-    size = tensor.block(size)
-    for start in range(0, tensor.base.elements, size):
-        yield Block(index, start, min(start + size, tensor.base.elements))

@@ -63,7 +63,14 @@ class Passes:
         check_unchanged(plan.inputs.files)
         self.files: Files = Files(plan.inputs.files)
         self.operators: Operators = Operators(plan.resources.workers * len(plan.points))
-        _check_ties(plan, Reader(self.files))
+        problems = [
+            f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
+            f"them, so the merged model cannot hold both; {tie.untie}"
+            for tie in plan.ties
+            if not _equal(tie, Reader(self.files))
+        ]
+        if problems:
+            raise WeightsError(problems)
 
     def close(self) -> None:
         """Close the inputs."""
@@ -180,17 +187,6 @@ def tasks_of(plan: MergePlan, results: Results) -> tuple[list[tuple[Task, ...]],
         for index, by_point in enumerate(tasks)
     }
     return tasks, wanted
-
-
-def _check_ties(plan: MergePlan, reader: Reader) -> None:
-    problems = [
-        f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
-        f"them, so the merged model cannot hold both; {tie.untie}"
-        for tie in plan.ties
-        if not _equal(tie, reader)
-    ]
-    if problems:
-        raise WeightsError(problems)
 
 
 def _equal(tie: Tie, reader: Reader) -> bool:

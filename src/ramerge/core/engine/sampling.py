@@ -52,7 +52,13 @@ def pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorP
     piece is computed from far more than its own bytes.
     """
     draw = Random(0)
-    matrices = [tensor for tensor in tensors if _is_read_in_pieces(tensor)]
+    matrices = [
+        tensor
+        for tensor in tensors
+        if len(tensor.base.shape) > 1 and tensor.base.elements >= ENOUGH
+        if not tensor.name.endswith(HEADS + EMBEDDINGS)
+        if all(source.tensor.scratch(ENOUGH) <= _LOCAL_BYTES for source in tensor.sources)
+    ]
     most = _PIECES // (agents + 1)
     chosen = sorted(draw.sample(range(len(matrices)), min(most, len(matrices))))
     stacks = [math.prod(matrices[index].base.shape[:-2]) for index in chosen]
@@ -64,12 +70,6 @@ def pieces(tensors: Sequence[TensorPlan], agents: int) -> Iterator[tuple[TensorP
         starts = [draw.randrange(n * elements // count, (n + 1) * elements // count) for n in range(count)]
         places.append((matrices[index], [min(start, elements - ENOUGH) for start in starts], ENOUGH))
     yield from _read(places, agents)
-
-
-def _is_read_in_pieces(tensor: TensorPlan) -> bool:
-    if len(tensor.base.shape) < 2 or tensor.base.elements < ENOUGH or tensor.name.endswith(HEADS + EMBEDDINGS):
-        return False
-    return all(source.tensor.scratch(ENOUGH) <= _LOCAL_BYTES for source in tensor.sources)
 
 
 def _read(places: Sequence[tuple[TensorPlan, Sequence[int], int]], agents: int) -> Iterator[tuple[TensorPlan, Values]]:

@@ -76,7 +76,21 @@ def suspicions(plan: MergePlan) -> tuple[str, ...]:
     Raises:
         CheckpointError: an input cannot be read.
     """
-    return (*_wrong_scales(plan), *_wrong_models(plan))
+    scales = tuple(_wrong_scales(plan))
+    tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
+    if not tensors or not plan.points[0].uses_base:
+        return scales
+    names, found, replaced = tuple(plan.inputs.agents), list[str](), list[str]()
+    for first in range(0, len(names), FEW):
+        group = names[first : first + FEW]
+        some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
+        sample = _Sample.of(some, len(group))
+        found += _alone(plan, group, some, sample)
+        replaced += _replaced(plan, group, some)
+    if found:
+        return (*scales, *found)  # further comparisons would be misleading
+    together = () if len(names) > FEW or plan.method.along_run else _together(plan, tensors, sample)
+    return (*scales, *replaced, *together)
 
 
 def _wrong_scales(plan: MergePlan) -> Iterator[str]:
@@ -88,36 +102,17 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
                 quantized.setdefault(source.owner, []).append(source.tensor)
     with Files() as files:
         for owner, tensors in quantized.items():
-            chosen = Random(0).sample(tensors, min(PLACES, len(tensors)))
+            largest: list[float] = []
             with np.errstate(all="ignore"):  # values that are not finite are refused when all are read
-                largest = sorted(_largest(tensor, Reader(files)) for tensor in chosen)
-            if (middle := largest[len(largest) // 2]) > _TOO_LARGE:
+                for each in Random(0).sample(tensors, min(PLACES, len(tensors))):
+                    values = np.abs(numbers(each, Reader(files), 0, min(each.elements, ELEMENTS)))
+                    largest.append(float(np.max(values, where=np.isfinite(values), initial=0)))
+            if (middle := sorted(largest)[len(largest) // 2]) > _TOO_LARGE:
                 name = "" if owner == "base" else owner
                 text = f"its quantized weights are as large as {middle:,.0f}; are its scales inverted?"
                 model = plan.inputs.agents[owner] if name else plan.inputs.base
                 where = f"{model.location}: {text} They must be what codes are multiplied by"
                 yield plan.recipe.document.where(key_of(name), where)
-
-
-def _largest(tensor: Tensor, reader: Reader) -> float:
-    values = np.abs(numbers(tensor, reader, 0, min(tensor.elements, ELEMENTS)))
-    return float(np.max(values, where=np.isfinite(values), initial=0))
-
-
-def _wrong_models(plan: MergePlan) -> tuple[str, ...]:
-    tensors = [tensor for tensor in plan.tensors if tensor.merged and tensor.base.elements]
-    if not tensors or not plan.points[0].uses_base:
-        return ()
-    names, found, replaced = tuple(plan.inputs.agents), list[str](), list[str]()
-    for first in range(0, len(names), FEW):
-        group = names[first : first + FEW]
-        some = [replace(each, sources=each.sources[:1] + each.sources[1 + first :][: len(group)]) for each in tensors]
-        sample = _Sample.of(some, len(group))
-        found += _alone(plan, group, some, sample)
-        replaced += _replaced(plan, group, some)
-    if found:
-        return tuple(found)  # further comparisons would be misleading
-    return (*replaced, *(() if len(names) > FEW or plan.method.along_run else _together(plan, tensors, sample)))
 
 
 def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
@@ -138,7 +133,8 @@ def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -
     """Warnings about agents, compared with each other."""
     names = tuple(plan.inputs.agents)
     for s, t in combinations(range(1, len(names) + 1), 2):
-        if sample.equal[s, t] and not _are_one(tensors, s, t) and _equal(tensors, s, t):
+        are_one = all(tensor.sources[s].tensor == tensor.sources[t].tensor for tensor in tensors)
+        if sample.equal[s, t] and not are_one and _equal(tensors, s, t):
             yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
     apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
     yield from _wrong_base(plan, sample, apart)
@@ -232,6 +228,29 @@ class _Sample:
             starts={t: start for t, start in starts.items() if start.is_other},
         )
 
+    def votes(self, k: int, voters: Sequence[int]) -> float:
+        """How many times more often others hold an agent's value than the base's, where the two differ."""
+        for_agent, for_base = (int(counts[voters, k].sum()) for counts in (self.for_agent, self.for_base))
+        return for_agent / max(for_base, _FEW)
+
+    def mean_cosine(self, k: int, others: Sequence[int]) -> float:
+        """The mean cosine of the differences of other models from model k."""
+        dots = self.dots
+        found = []
+        for i, j in combinations(others, 2):
+            lengths = [dots[i, i] - 2 * dots[i, k] + dots[k, k], dots[j, j] - 2 * dots[j, k] + dots[k, k]]
+            product = dots[i, j] - dots[i, k] - dots[j, k] + dots[k, k]
+            found.append(product / np.sqrt(max(lengths[0] * lengths[1], 1e-300)))
+        return float(sum(found) / len(found))
+
+    def stands_still(self, likely: int, apart: Sequence[int]) -> bool:
+        """Whether others have moved elements of their own and this agent has not, as the base of the others has not.
+
+        Elements that an agent alone has moved are those where all other models hold the base's value.
+        """
+        own = {k: int(self.for_base[[j for j in apart if j not in (0, k)], k].sum()) for k in apart[1:]}
+        return all(moved > _VOTES * own[likely] + _FEW for k, moved in own.items() if k != likely)
+
 
 @dataclass
 class _Start:
@@ -310,10 +329,6 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
     return True
 
 
-def _are_one(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
-    return all(tensor.sources[first].tensor == tensor.sources[second].tensor for tensor in tensors)
-
-
 def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Iterator[str]:
     """A warning if different agents were probably trained from another model than the base.
 
@@ -325,15 +340,16 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
     if len(apart) < 3:
         return
     names = tuple(plan.inputs.agents)
-    votes = {k: _votes(sample, k, [j for j in apart if j not in (0, k)]) for k in apart[1:]}
-    cosines = {k: _mean_cosine(sample, k, [j for j in apart if j != k]) for k in apart}
+    votes = {k: sample.votes(k, [j for j in apart if j not in (0, k)]) for k in apart[1:]}
+    cosines = {k: sample.mean_cosine(k, [j for j in apart if j != k]) for k in apart}
     likely = max(votes, key=lambda k: votes[k])
     straight = min(apart[1:], key=lambda k: cosines[k])
-    by_angles = not _is_start(sample)
+    # agents that hold the base's values where another agent has moved them are agents of this base
+    by_angles = sample.for_base[1:, 1:].sum() <= max(_VOTES * sample.for_agent[1:, 1:].sum(), _FEW)
     others = [k for k in apart[1:] if k != straight]
     common = cosines[0] > _COMMON and by_angles
     alike = common or all(share > _VOTES for share in votes.values())
-    if votes[likely] > _VOTES and (not alike or _stands_still(sample, likely, apart)):
+    if votes[likely] > _VOTES and (not alike or sample.stands_still(likely, apart)):
         text = f"where {names[likely - 1]} differs from the base, the other agents hold its values and not the base's"
         yield SwappedBase(_of_base(plan, f"{text}; {_asked('it')}"))
     elif (
@@ -356,39 +372,9 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
 
 
-def _stands_still(sample: _Sample, likely: int, apart: Sequence[int]) -> bool:
-    """Whether the others have moved elements of their own and this agent has not, as the base of the others has not.
-
-    Elements that an agent alone has moved are those where all other models hold the base's value.
-    """
-    own = {k: int(sample.for_base[[j for j in apart if j not in (0, k)], k].sum()) for k in apart[1:]}
-    return all(moved > _VOTES * own[likely] + _FEW for k, moved in own.items() if k != likely)
-
-
 def _asked(agent: str) -> str:
     return f"is {agent} swapped with the base, or were the others trained from it?"
 
 
-def _is_start(sample: _Sample) -> bool:
-    """Whether agents hold the base's values where another agent has moved them, which only agents of this base do."""
-    return bool(sample.for_base[1:, 1:].sum() > max(_VOTES * sample.for_agent[1:, 1:].sum(), _FEW))
-
-
 def _of_base(plan: MergePlan, text: str) -> str:
     return plan.recipe.document.where(key_of(""), f"{plan.inputs.base.location}: {text}")
-
-
-def _votes(sample: _Sample, k: int, voters: Sequence[int]) -> float:
-    """How many times more often others hold an agent's value than the base's, where the two differ."""
-    for_agent, for_base = (int(counts[voters, k].sum()) for counts in (sample.for_agent, sample.for_base))
-    return for_agent / max(for_base, _FEW)
-
-
-def _mean_cosine(sample: _Sample, k: int, others: Sequence[int]) -> float:
-    dots = sample.dots
-    found = []
-    for i, j in combinations(others, 2):
-        lengths = [dots[i, i] - 2 * dots[i, k] + dots[k, k], dots[j, j] - 2 * dots[j, k] + dots[k, k]]
-        product = dots[i, j] - dots[i, k] - dots[j, k] + dots[k, k]
-        found.append(product / np.sqrt(max(lengths[0] * lengths[1], 1e-300)))
-    return float(sum(found) / len(found))

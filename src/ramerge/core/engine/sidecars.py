@@ -74,7 +74,15 @@ def _records(
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts.origin,
-            notes=(*plan.findings.notes, *_remarks(point, agents), *advice(plan, counts)),
+            notes=(
+                *plan.findings.notes,
+                *(
+                    f"{agent.name}: {text}"
+                    for agent in agents
+                    if agent.values and (text := point.method.remarks(agent.values))
+                ),
+                *advice(plan, counts),
+            ),
             warnings=(
                 *warnings_of(
                     plan,
@@ -123,11 +131,6 @@ def _text_of(agent: Agent) -> str:
         return agent.written
     weights = zip(agent.soup.agents.items(), weights_of(agent.soup), strict=True)
     return f"{agent.soup.method} of " + ", ".join(f"{one.written} ({weight:.4g})" for (_, one), weight in weights)
-
-
-def _remarks(point: Point, statistics: Sequence[AgentStatistics]) -> list[str]:
-    said = [(agent.name, point.method.remarks(agent.values)) for agent in statistics if agent.values]
-    return [f"{name}: {text}" for name, text in said if text]
 
 
 def _parts(plan: MergePlan, point: Point, results: Results) -> dict[str, dict[str, dict[str, Any]]]:
@@ -200,16 +203,14 @@ def _spelled_out(agent: Agent, model: FoundModel) -> dict[str, Any]:
     return {"delta": [part.spelled_out for part in model.parts], "over": agent.over}
 
 
-def _sides(plan: MergePlan, agent: Agent, name: str) -> dict[str, Any]:
-    return dict.fromkeys(agent.sides, plan.inputs.sides[name].spelled_out) if name in plan.inputs.sides else {}
-
-
 def resolved(plan: MergePlan, point: Point) -> Recipe:
     """A point's recipe with everything that it depends on spelled out."""
-    agents = {
-        name: Agent(**_spelled_out(point.recipe.agents[name], model), **_sides(plan, point.recipe.agents[name], name))
-        for name, model in plan.inputs.agents.items()
-    }
+    agents = {}
+    for name, model in plan.inputs.agents.items():
+        agent, side = point.recipe.agents[name], plan.inputs.sides.get(name)
+        values = _spelled_out(agent, model)
+        values |= dict.fromkeys(agent.sides, side.spelled_out) if side is not None else {}
+        agents[name] = Agent(**values)
     return point.recipe.model_copy(
         update={
             "base": plan.inputs.base.spelled_out if plan.recipe.base is not None else None,

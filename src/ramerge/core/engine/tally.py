@@ -201,7 +201,13 @@ class Refusals:
         Raises:
             WeightsError: NaN, Inf, negative importances, overflow, or integers that differ.
         """
-        problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False), *self._differences()]
+        problems = [*self._bad_values(), *self._overflowing(allow_nonfinite=False)]
+        for index, number in sorted(self._unequal):
+            tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
+            problems.append(
+                f"{source.tensor.path}: {source.owner}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
+                "base's; tensors that are not floating point cannot be merged and must be equal"
+            )
         if problems:
             raise WeightsError(problems)
 
@@ -236,11 +242,15 @@ class Refusals:
             )
             groups.setdefault((source.owner, what, why), []).append((source, count))
         for (owner, what, why), found in groups.items():
-            tensors = [(source.tensor, count) for source, count in found]
-            place = tensors[0][0].place
-            if owner == ALL_AGENTS and (first := _first_non_finite(self._plan, found[0][0])) is not None:
-                place, owner = first
-            yield f"{place}: {owner}: {_counted(tensors, what, len(self._plan.tensors))}; {why}"
+            first, count = found[0]
+            place = first.tensor.place
+            if owner == ALL_AGENTS and (bad := _first_non_finite(self._plan, first)) is not None:
+                place, owner = bad
+            text = f"tensor {first.tensor.name!r} holds {count:,} {what}"
+            if len(found) > 1:
+                named = listed([f"{source.tensor.name!r} ({count:,})" for source, count in found])
+                text = f"{len(found):,} of {len(self._plan.tensors):,} tensors hold {what}: {named}"
+            yield f"{place}: {owner}: {text}; {why}"
 
     def overflowing(self) -> tuple[str, ...]:
         """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""
@@ -253,16 +263,6 @@ class Refusals:
                 wider = "choose a dtype with a larger range, such as bfloat16"
                 cure = wider if tensor.dtype == "F16" else "reduce the scale"
                 yield f"tensor {tensor.name!r}: a result overflows {tensor.dtype}; {cure}"
-
-    def _differences(self) -> list[str]:
-        problems = []
-        for index, number in sorted(self._unequal):
-            tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
-            problems.append(
-                f"{source.tensor.path}: {source.owner}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
-                "base's; tensors that are not floating point cannot be merged and must be equal"
-            )
-        return problems
 
 
 def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
@@ -281,13 +281,6 @@ def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
                 if count_non_finite(tensor.dtype, reader.block(tensor), stop - start):
                     return tensor.place, owner
     return None
-
-
-def _counted(found: Sequence[tuple[Tensor, int]], what: str, tensors: int) -> str:
-    if len(found) == 1:
-        return f"tensor {found[0][0].name!r} holds {found[0][1]:,} {what}"
-    named = listed([f"{tensor.name!r} ({count:,})" for tensor, count in found])
-    return f"{len(found):,} of {tensors:,} tensors hold {what}: {named}"
 
 
 def _allowed(tensor: TensorPlan) -> str:

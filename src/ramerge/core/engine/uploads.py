@@ -124,12 +124,10 @@ class UploadedShards(Shards):
                 for point in range(len(self._plan.points)):
                     if self._failure is not None:
                         return
-                    self._upload(shard_name(self._plan, point, shard))
+                    name = shard_name(self._plan, point, shard)
+                    if name not in self._staging.arrived:
+                        self._writer.release(name)
+                        self._staging.upload(name)
                 self._uploaded[shard].set()
         except BaseException as failure:
             self._end(failure)
-
-    def _upload(self, name: str) -> None:
-        if name not in self._staging.arrived:
-            self._writer.release(name)
-            self._staging.upload(name)

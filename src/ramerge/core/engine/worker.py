@@ -24,7 +24,7 @@ from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, sha
 from ramerge.core.planning.vocabulary import BASE
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader, Span
-from ramerge.core.tensors.scaled import Scaled, decode_parts, requantize, reread
+from ramerge.core.tensors.scaled import decode_parts, requantize, reread
 
 _NOTHING = np.empty((0, 0), np.uint8)
 
@@ -227,35 +227,24 @@ class Worker:
         points: Sequence[int],
         sink: Sink,
     ) -> None:
-        if tensor.quantized is not None:
-            with self._arena.scratch():
-                self._write_quantized(tensor, tensor.quantized, block, piece, found, points, sink)
+        stored = tensor.quantized
+        if stored is None:
+            width = itemsize(tensor.dtype)
+            data = piece.out.view(np.uint8)[: piece.elements * width]
+            for point in points:
+                sink.write(point, block.tensor, 0, block.start * width, data)
             return
-        width = itemsize(tensor.dtype)
-        data = piece.out.view(np.uint8)[: piece.elements * width]
-        for point in points:
-            sink.write(point, block.tensor, 0, block.start * width, data)
-
-    def _write_quantized(
-        self,
-        tensor: TensorPlan,
-        stored: Scaled,
-        block: Block,
-        piece: Piece,
-        found: PieceResult,
-        points: Sequence[int],
-        sink: Sink,
-    ) -> None:
-        values, old = self._values(tensor, piece)
-        codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
-        first, _ = stored.grid.scales_of(block.start, block.stop)
-        for point in points:
-            sink.write(point, block.tensor, 0, block.start, codes)
-            sink.write(point, block.tensor, 1, first * itemsize(stored.scales.dtype), scales)
-        if piece.counts is not None:
-            seen = self._arena.take(4 * piece.elements).view(np.float32)
-            decode_parts(stored, block.start, codes, scales, seen)
-            self._count_stored(tensor, piece, found, seen)
+        with self._arena.scratch():
+            values, old = self._values(tensor, piece)
+            codes, scales = requantize(stored, self._reader, block.start, block.stop, values, old)
+            first, _ = stored.grid.scales_of(block.start, block.stop)
+            for point in points:
+                sink.write(point, block.tensor, 0, block.start, codes)
+                sink.write(point, block.tensor, 1, first * itemsize(stored.scales.dtype), scales)
+            if piece.counts is not None:
+                seen = self._arena.take(4 * piece.elements).view(np.float32)
+                decode_parts(stored, block.start, codes, scales, seen)
+                self._count_stored(tensor, piece, found, seen)
 
     def _values(self, tensor: TensorPlan, piece: Piece) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """The results of a piece of a quantized tensor, and the base's numbers there."""

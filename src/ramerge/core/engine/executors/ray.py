@@ -329,11 +329,14 @@ def run_share(
     _leave_if_ending()
     began, events, failure = time.monotonic(), list[Any](), None
     try:
-        _check_versions(versions)
+        found = _versions()
+        wrong = [f"{name} {found[name]}, not {wanted}" for name, wanted in versions.items() if found[name] != wanted]
+        if wrong:
+            raise PlanError(f"another version is installed than where the merge was begun: {', '.join(wrong)}")
         with _inside(Path(folder)):
             work = _unpacked(payload[0])
-            with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as found:
-                events += found
+            with closing(work), closing(ThreadExecutor(threads).run(work, runs, Unrecorded())) as processed:
+                events += processed
                 work.settle()
     except Exception as error:
         _leave_if_ending()
@@ -376,12 +379,6 @@ def _of_node(error: Exception) -> Exception:
 
 def _versions() -> dict[str, str]:
     return {"ramerge": __version__, "NumPy": np.__version__}
-
-
-def _check_versions(wanted: Mapping[str, str]) -> None:
-    found = _versions()
-    if wrong := [f"{name} {found[name]}, not {version}" for name, version in wanted.items() if found[name] != version]:
-        raise PlanError(f"another version is installed than where the merge was begun: {', '.join(wrong)}")
 
 
 @contextmanager

@@ -56,7 +56,13 @@ class ThreadExecutor:
         running = 0
         with work.limits():
             try:
-                while running < len(threads) and _starts(threads[running], needed=not running):
+                for thread in threads:
+                    try:
+                        thread.start()
+                    except RuntimeError:  # the system allows no more
+                        if not running:
+                            raise
+                        break
                     running += 1
                 while running:
                     result = results.get()
@@ -69,23 +75,6 @@ class ThreadExecutor:
             finally:
                 stop.set()
                 for thread in threads:
-                    if thread.ident is not None:
-                        _join(thread, results)
-
-
-def _starts(thread: threading.Thread, *, needed: bool) -> bool:
-    """Start a thread. Return whether the system allows it; if the thread is `needed`, raise otherwise."""
-    try:
-        thread.start()
-    except RuntimeError:
-        if needed:
-            raise
-        return False
-    return True
-
-
-def _join(thread: threading.Thread, results: Queue[Any]) -> None:
-    """Wait for the end of a thread, which may wait for room among results that are no longer taken."""
-    while thread.is_alive():
-        with suppress(Empty):
-            results.get(timeout=0.01)
+                    while thread.is_alive():  # it may wait for room among results that are no longer taken
+                        with suppress(Empty):
+                            results.get(timeout=0.01)
