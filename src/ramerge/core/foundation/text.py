@@ -66,13 +66,9 @@ def one_line(text: str) -> str:
     if text.isprintable() and not _INVISIBLE.search(text):
         return text
     return "".join(
-        character if character.isprintable() and not _INVISIBLE.match(character) else _escape(character)
-        for character in text
+        each if each.isprintable() and not _INVISIBLE.match(each) else each.encode("unicode_escape").decode("ascii")
+        for each in text
     )
-
-
-def _escape(character: str) -> str:
-    return character.encode("unicode_escape").decode("ascii")
 
 
 def brief(text: str, most: int = MOST) -> str:
@@ -129,14 +125,13 @@ def without_secrets(values: Plain) -> Plain:
 def _without_secrets(values: Any) -> Any:
     if isinstance(values, str):
         found = _ADDRESS.search(values)
-        return values[: found.start()] + _bare(values[found.start() :]) if found else values
+        if not found:
+            return values
+        begin = found.start()
+        return values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
     if isinstance(values, dict):
         return {key: _without_secrets(value) for key, value in values.items()}
     return [_without_secrets(value) for value in values] if isinstance(values, list | tuple) else values
-
-
-def _bare(text: str) -> str:
-    return _QUERY.sub(r"\1…", _HOST.sub(_without_user, text))
 
 
 def _without_user(found: re.Match[str]) -> str:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.convert import count_non_finite
-from ramerge.core.kernels.formats import ElementFormat, Loop, Words
+from ramerge.core.kernels.formats import Loop, Words
 from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.core.kernels.threefry import threefry
 
@@ -120,35 +120,31 @@ def merge(
         True if an input is not finite, an importance is negative, or a result overflows the format.
     """
     limits = formula.beyond if rounding is not None else ()
-    kinds = tuple(map(_kind, formula.given))
-    kernel = _merge(formula.element, loop, formula.inputs, kinds, drop is not None, len(limits))
-    numbers = [number for value in formula.given for number in _flat(value)]
+    kinds: list[str | bool] = []
+    numbers: list[float] = []
+    for value in formula.given:  # a loop is compiled for a flag's value, and for how many numbers other values have
+        kinds.append(value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON)
+        numbers += () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
+    kernel = _merge(formula.element, loop, formula.inputs, tuple(kinds), drop is not None, len(limits))
     numbers += [*(drop.scales if drop else ()), *limits]
     counts = _NOTHING if rounding is None else rounding.reshape(-1)
     with np.errstate(over="ignore"):  # a number that overflows float32 makes the result overflow, which is reported
         rounded = np.array(numbers, loop.out.real)
     found = kernel(*inputs, out, rounded, counts, *_draws(drop))
     # a task vector is infinite where an input is, and where a difference of finite ones overflows
-    return bool(found & _WRONG) or (found == _DOUBTFUL and not all(map(_finite, loop.inputs, inputs)))
+    return bool(found & _WRONG) or (
+        found == _DOUBTFUL
+        and any(
+            count_non_finite(form.name, words, words.size * len(form.lanes))
+            for form, words in zip(loop.inputs, inputs, strict=True)
+        )
+    )
 
 
 # Bits of what a loop finds: a result overflows, or an importance is wrong; a task vector is not finite.
 _WRONG, _DOUBTFUL = 1, 2
 _EACH, _COMMON = "each", "common"
 _NOTHING = np.empty(0, np.int64)
-
-
-def _kind(value: Given) -> str | bool:
-    """Key of a compiled loop: how many numbers there are of a value, or the value of a flag."""
-    return value if isinstance(value, bool) else _EACH if isinstance(value, tuple) else _COMMON
-
-
-def _flat(value: Given) -> tuple[float, ...]:
-    return () if isinstance(value, bool) else value if isinstance(value, tuple) else (value,)
-
-
-def _finite(form: ElementFormat, words: Words) -> bool:
-    return not count_non_finite(form.name, words, words.size * len(form.lanes))
 
 
 def histogram(
@@ -216,7 +212,9 @@ def _merge(
     limits = names_of("beyond", rounds, which.agents)
     arguments = ["b", _tuple("tau{t}", agents)]
     arguments += [_tuple("f{t}_i", agents)] if which.importances else []
-    arguments += [_argument(index, kind, agents) for index, kind in enumerate(kinds)]
+    for index, kind in enumerate(kinds):
+        named = _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
+        arguments.append(str(kind) if isinstance(kind, bool) else named)
     body = _draw_words(loop, agents) if drops else []
     for part in loop.parts:
         body += task_vectors(loop, which, part)
@@ -350,12 +348,6 @@ def task_vectors(loop: Loop, which: Inputs, part: int) -> list[str]:
 def _dropped(loop: Loop, agents: range, part: int) -> list[str]:
     draw = f"word{part}_{{t}}" if len(loop.parts) == 2 else "(word1_{t} if odd else word0_{t})"
     return [f"tau{t} = tau{t} * stay{t} if {draw.format(t=t)} >= below{t} else ZERO" for t in agents]
-
-
-def _argument(index: int, kind: str | bool, agents: range) -> str:
-    if isinstance(kind, bool):
-        return str(kind)
-    return _tuple(f"e{index}_{{t}}", agents) if kind == _EACH else f"c{index}"
 
 
 def _numbers(agents: range, kinds: Sequence[str | bool], drops: bool, more: Sequence[str] = ()) -> list[str]:

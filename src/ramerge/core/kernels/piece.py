@@ -280,14 +280,12 @@ class Piece:
         numbers = [words.view(stored.dtype) for words in sample.inputs]
         base, agents = numbers[0], numbers[1 : 1 + self.counts.shape[1]]
         result, counts = sample.out.view(stored.dtype), self.counts[len(ROWS) :]
-        effect.measure(sample.out_format, base, self._as_stored(base), agents, result, stored, beyond, counts)
-
-    def _as_stored(self, base: Numbers) -> Numbers:
-        if self.formats[0] == self.out_format:
-            return base
-        words = np.empty(words_of(self.out_format, base.size), FORMATS[self.out_format].word)
-        convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), self.out_format, words, base.size)
-        return self._numbers(self.out_format, words, 0, base.size)
+        as_stored, format = base, self.out_format
+        if self.formats[0] != format:
+            words = np.empty(words_of(format, base.size), FORMATS[format].word)
+            convert(arithmetic(self.formats), base.view(f"u{base.itemsize}"), format, words, base.size)
+            as_stored = self._numbers(format, words, 0, base.size)
+        effect.measure(sample.out_format, base, as_stored, agents, result, stored, beyond, counts)
 
     def _numbers(self, source: str, words: Words, begin: int, end: int) -> Numbers:
         format = arithmetic(self.formats)

@@ -111,8 +111,17 @@ class _RamLoop:
         lines = [f"b = {self.loop.element(0, part, 'base[i]')}", "total, scale, c = zero, one, zero"]
         lines += ["high, low = zero, zero"] if self.merges == "agree_max" else []
         lines += counters.clear(["active"]) if self.counts or self.rounds else []
-        for t in self.agents:
-            lines += self._agent(t, part, counters)
+        for t, epsilon in zip(self.agents, names_of("epsilon", self.epsilons, len(self.agents)), strict=True):
+            lines.append(f"tau = {self.loop.element(1 + t, part, f'a{t}[i]')} - b")
+            if self.allow_nonfinite or not self.merges:
+                lines += [f"peak = {self.loop.out.peak}(peak, tau)", f"moved = abs(tau) > {epsilon}"]
+            else:
+                lines.append(f"moved = not (abs(tau) <= {epsilon})")
+            lines += ["total = total + tau if moved else total", "c = c + one if moved else c"]
+            if self.merges == "agree_max":
+                lines += ["high = tau if moved and tau > high else high", "low = tau if moved and tau < low else low"]
+            lines += [f"scale = lambda{t} if moved else scale"] if self.rescales else []
+            lines += [counters.mark(t, "moved")] if self.counts or self.rounds else []
         if self.counts:
             # an element is unique if exactly one bit is set in all fields together
             alone = "c == one" if self.merges else f"without_lowest_bit({counters.combined}) == nothing"
@@ -124,22 +133,6 @@ class _RamLoop:
             lines += ["result = b if c == zero else b + tau", f"peak = {form.peak}(peak, result)"]
             lines.append(f"value{part} = result")
         return lines + (counters.survey(self.loop, self.loop.out.name, "result") if self.rounds else [])
-
-    def _agent(self, t: int, part: int, counters: Counters) -> list[str]:
-        epsilon = names_of("epsilon", self.epsilons, len(self.agents))[t]
-        lines = [f"tau = {self.loop.element(1 + t, part, f'a{t}[i]')} - b"]
-        if self.allow_nonfinite or not self.merges:
-            lines += [f"peak = {self.loop.out.peak}(peak, tau)", f"moved = abs(tau) > {epsilon}"]
-        else:
-            lines.append(f"moved = not (abs(tau) <= {epsilon})")
-        lines += ["total = total + tau if moved else total", "c = c + one if moved else c"]
-        if self.merges == "agree_max":
-            lines += [
-                "high = tau if moved and tau > high else high",
-                "low = tau if moved and tau < low else low",
-            ]
-        lines += [f"scale = lambda{t} if moved else scale"] if self.rescales else []
-        return lines + ([counters.mark(t, "moved")] if self.counts or self.rounds else [])
 
 
 @cache

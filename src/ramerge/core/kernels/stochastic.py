@@ -72,19 +72,14 @@ def round_stochastically(
     compared = against.array(base[1], elements) if against is not None and base is not None else values
     kernel = _kernel(before, after, against, bits)
     key = key_words(hashlib.sha256(f"ramerge rounding\n{seed}\n{tensor}".encode()).digest())
-    peak = 0
+    peak, each = 0, 64 // bits  # draws of a word
     for first in range(0, elements, _CHUNK):
         part = slice(first, min(first + _CHUNK, elements))
-        draws = _draws(key, start + first, part.stop - first, bits)
+        word, skipped = divmod(start + first, each)
+        used = skipped + part.stop - first
+        draws = words_of_key(key, 2 * word, 2 * -(-used // each)).view(f"u{bits // 8}")[skipped:used]
         peak = max(peak, kernel(values[part], compared[part], draws, result[part]))
     return bool(peak >= after.overflow)
-
-
-def _draws(key: tuple[int, int], start: int, elements: int, bits: int) -> Words:
-    each = 64 // bits
-    first, skipped = divmod(start, each)
-    blocks = -(-(skipped + elements) // each)
-    return words_of_key(key, 2 * first, 2 * blocks).view(f"u{bits // 8}")[skipped : skipped + elements]
 
 
 _SOURCE = """

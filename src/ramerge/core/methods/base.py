@@ -75,7 +75,9 @@ def per_agent(
 
     Numbers are from `low` to `high`, without `high` itself if `below`.
     """
-    span = _span(low, high, below)
+    span = f"{low:g} to {'below ' if below else ''}{high:g}"
+    if math.isinf(high):
+        span = "any number" if math.isinf(low) else f"{low:g} or more"
 
     def check(value: Any) -> float | dict[str, float]:
         if isinstance(value, Mapping):
@@ -101,14 +103,6 @@ def per_agent(
     bounds = {} if math.isinf(high - low) else {"minimum": low, "exclusiveMaximum" if below else "maximum": high}
     schema: dict[str, Any] = {"range": f"{span}, or one for each agent", **bounds}
     return PlainValidator(check), WithJsonSchema(schema)
-
-
-def _span(low: float, high: float, below: bool) -> str:
-    if math.isinf(low) and math.isinf(high):
-        return "any number"
-    if math.isinf(high):
-        return f"{low:g} or more"
-    return f"{low:g} to {'below ' if below else ''}{high:g}"
 
 
 def for_each(value: PerAgentNumber, agents: Agents) -> tuple[float, ...]:

@@ -196,21 +196,21 @@ def _keywords(function: Element) -> tuple[str, ...]:
 
 
 def _stated(function: Element) -> list[_FormulaParameter]:
-    hints = get_type_hints(function, include_extras=True)
-    signature = inspect.signature(function).parameters
-    with_defaults = [name for name in _keywords(function) if signature[name].default is not inspect.Parameter.empty]
-    return [_parameter(function, name, hints.get(name), signature[name].default) for name in with_defaults]
-
-
-def _parameter(function: Element, name: str, hint: Any, default: Any) -> _FormulaParameter:
-    kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    marked = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
-    description = next((each for each in metadata if isinstance(each, str)), "")
-    if marked not in (float, int, bool, _PerAgent, _ChosenAgent) or not description:
-        where = f"{function.__module__}.{function.__qualname__}: {name}"
-        raise TypeError(f'{where}: annotate it as Annotated[TYPE, "what it means"], where TYPE is {_KINDS}')
-    span = next((each for each in metadata if isinstance(each, Range)), Range())
-    return _FormulaParameter(name, marked, default, span, description)
+    hints, signature = get_type_hints(function, include_extras=True), inspect.signature(function).parameters
+    found = []
+    for name in _keywords(function):
+        hint, default = hints.get(name), signature[name].default
+        if default is inspect.Parameter.empty:
+            continue
+        kind, *metadata = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+        marked = next((type(each) for each in metadata if isinstance(each, _PerAgent | _ChosenAgent)), kind)
+        description = next((each for each in metadata if isinstance(each, str)), "")
+        if marked not in (float, int, bool, _PerAgent, _ChosenAgent) or not description:
+            where = f"{function.__module__}.{function.__qualname__}: {name}"
+            raise TypeError(f'{where}: annotate it as Annotated[TYPE, "what it means"], where TYPE is {_KINDS}')
+        span = next((each for each in metadata if isinstance(each, Range)), Range())
+        found.append(_FormulaParameter(name, marked, default, span, description))
+    return found
 
 
 def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any], None] | None) -> type[Parameters]:

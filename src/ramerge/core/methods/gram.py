@@ -102,7 +102,29 @@ class CombinationMethod(Method[P, Combination]):
         return Combination(len(agents), per, tuple(found.tolist()), solve)
 
     def merge(self, piece: Piece, prepared: Combination, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
-        return _merge(piece, prepared)
+        based, coefficients, agents = piece.which.base, prepared.coefficients, prepared.agents
+        if prepared.per == "row":
+            shape = (-1, row_of(piece.shape))
+            return piece.compute_numbers(lambda *rows: _rows(rows, piece, prepared, based), shape)
+        if prepared.per == "column":
+            shape = (piece.shape[0] if piece.shape else 1, -1)
+
+            def columns(*numbers: Numbers) -> Numbers:
+                return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, prepared, based).T
+
+            return piece.compute_numbers(columns, shape)
+        nearest = 0 if based else int(np.argmax(np.abs(coefficients)))
+        excess = 0.0 if based else math.fsum(coefficients) - 1
+        if agents > FEW:  # as the formulas of one element below
+
+            def finish(origin: Numbers, total: Numbers) -> Numbers:
+                return np.where(total == 0, origin, origin + total)
+
+            return merge_many(piece, coefficients, finish, origin=nearest, start=excess)
+        if based:
+            return merge_formula(piece, Formula(task_element, (coefficients,), Inputs(agents)))
+        chosen = tuple(float(t == nearest) for t in range(agents))
+        return merge_formula(piece, Formula(agent_element, (coefficients, chosen, excess), Inputs(agents, base=False)))
 
 
 class CombinationByPart(CombinationMethod[P]):
@@ -123,45 +145,6 @@ class CombinationByPart(CombinationMethod[P]):
         return math.prod(layer.shape) * 8 * (agents + 4) if self.per(parameters) == "column" else 0
 
 
-def _merge(piece: Piece, combination: Combination) -> PieceResult:
-    based = piece.which.base
-    if combination.per == "tensor" and combination.agents > FEW:
-        return _merge_many(piece, combination, based)
-    if combination.per == "tensor":
-        return merge_formula(piece, _formula(combination, based))
-    if combination.per == "row":
-        shape = (-1, row_of(piece.shape))
-        return piece.compute_numbers(lambda *rows: _rows(rows, piece, combination, based), shape)
-    shape = (piece.shape[0] if piece.shape else 1, -1)
-
-    def columns(*numbers: Numbers) -> Numbers:
-        return _rows([np.ascontiguousarray(each.T) for each in numbers], piece, combination, based).T
-
-    return piece.compute_numbers(columns, shape)
-
-
-def _merge_many(piece: Piece, combination: Combination, based: bool) -> PieceResult:
-    """As the formulas of one element below."""
-    coefficients = combination.coefficients
-    nearest = 0 if based else int(np.argmax(np.abs(coefficients)))
-    start = 0.0 if based else math.fsum(coefficients) - 1
-
-    def finish(origin: Numbers, total: Numbers) -> Numbers:
-        return np.where(total == 0, origin, origin + total)
-
-    return merge_many(piece, coefficients, finish, origin=nearest, start=start)
-
-
-def _formula(combination: Combination, based: bool) -> Formula:
-    coefficients = combination.coefficients
-    if based:
-        return Formula(task_element, (coefficients,), Inputs(combination.agents))
-    nearest = int(np.argmax(np.abs(coefficients)))
-    chosen = tuple(float(t == nearest) for t in range(combination.agents))
-    given = (coefficients, chosen, math.fsum(coefficients) - 1)
-    return Formula(agent_element, given, Inputs(combination.agents, base=False))
-
-
 def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based: bool) -> Numbers:
     agents, length = combination.agents, rows[0].shape[1]
     loop, real = uniform(arithmetic(piece.formats), len(rows)), rows[0].dtype
@@ -169,18 +152,15 @@ def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based
     found, _ = sums(every, loop, words, Inputs(agents, base=based), products(agents), length, rows[0].size)
     with np.errstate(all="ignore"):
         coefficients = combination.solve(squared(found))
-        origin, *others = rows if based else (_nearest(rows, coefficients), *rows)
+        # without a base, differences from the agent of the largest coefficient
+        nearest = rows[0] if based else np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
+        origin, *others = rows if based else (nearest, *rows)
         total = np.zeros_like(origin)
         if not based:
             total = (np.sum(coefficients, -1) - 1).astype(real)[:, None] * origin
         for t, agent in enumerate(others):
             total = total + coefficients[:, t, None].astype(real) * (agent - origin)
         return np.where(total == 0, origin, origin + total)
-
-
-def _nearest(rows: Sequence[Numbers], coefficients: Floats) -> Numbers:
-    found: Numbers = np.choose(np.argmax(np.abs(coefficients), -1)[:, None], rows)
-    return found
 
 
 def task_element(b: float, taus: tuple[float, ...], coefficients: tuple[float, ...]) -> float:
