@@ -169,21 +169,16 @@ class Journal:
             return False
         if not self._before or inode != built:
             return False
-        if other is not None:
-            self.reason = f"{self.share} of an earlier run cannot be used, because {other} has changed"
-        elif not self._are_there(work, gone):
-            self.reason = f"{self.share} of an earlier run cannot be used, because files that it has written are gone"
-        fits = other is None and not self.reason
-        if fits:
-            self._run, self._trusted = run, trusted
-        else:
-            self._before = 0
-        return fits
-
-    def _are_there(self, work: Path, gone: Collection[str]) -> bool:
         files = {**{f"new/{name}": size for name, size in self.files.items() if name not in gone}, **self._spooled}
+        are_there = False
         with suppress(OSError):
-            return all((work / name).lstat().st_size == size for name, size in files.items())
+            are_there = all((work / name).lstat().st_size == size for name, size in files.items())
+        if other is None and are_there:
+            self._run, self._trusted = run, trusted
+            return True
+        why = f"{other} has changed" if other is not None else "files that it has written are gone"
+        self.reason = f"{self.share} of an earlier run cannot be used, because {why}"
+        self._before = 0
         return False
 
     def _scanned(self, folder: Path, seed: int) -> tuple[int, dict[str, int]]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ramerge.core.engine.executors.executor import Executor, NumberedRun, Processed
 from ramerge.core.engine.journal import Journal, PassJournal
@@ -59,7 +60,7 @@ class Passes:
         output = replace(plan.output, target=None, kind=PlannedKind(), details=None)
         self.plan: MergePlan = replace(plan, output=output)
         self._executor = executor
-        self._by_tensor: dict[tuple[Statistic, str], Any] = {}
+        self._by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         check_unchanged(plan.inputs.files)
         self.files: Files = Files(plan.inputs.files)
         self.operators: Operators = Operators(plan.resources.workers * len(plan.points))

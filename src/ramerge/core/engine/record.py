@@ -86,7 +86,7 @@ class AgentStatistics:
         return {"name": self.name, "model": self.model, **finite(self.values)}
 
 
-def _apart(agent: Any) -> Any:
+def _apart(agent: object) -> object:
     if not isinstance(agent, Mapping):
         return agent
     own = {key: agent[key] for key in ("name", "model") if key in agent}
@@ -191,7 +191,7 @@ class Record:
         return frame([agent.to_dict() for agent in self.agents.values()])
 
 
-def _unfolded(values: Any) -> Any:
+def _unfolded(values: Any) -> object:
     statistics = values.get("statistics") if isinstance(values, Mapping) else None
     if not isinstance(statistics, Mapping):
         return values
@@ -235,7 +235,7 @@ def read_sweep(path: Path) -> Sweep:
     return read_model(path, Sweep, RECORD, "record of a sweep")
 
 
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+def finite(values: Mapping[str, object]) -> dict[str, object]:
     """Values for JSON, which has no infinity: infinite values (rho without unique elements) become null."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value for key, value in values.items()

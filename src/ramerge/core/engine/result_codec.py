@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ramerge.core.kernels.piece import no_counts
 from ramerge.core.methods.base import Counts, Statistic
@@ -85,7 +85,7 @@ class ResultCodec:
         position = _LENGTH.size + _LENGTH.unpack_from(data)[0]
         bytes_read, elements, wrong, unequal, rounded, entries = json.loads(data[_LENGTH.size : position])
 
-        def array(dtype: Any, size: int) -> NDArray[Any]:
+        def array(dtype: DTypeLike, size: int) -> NDArray[Any]:
             nonlocal position
             found = np.frombuffer(data, dtype, size, position)
             position += found.nbytes

@@ -218,13 +218,15 @@ class _Sample:
             fourth += np.square(np.square(tau)).sum(axis=1)
             if len(tensor.base.shape) > 1 and finite.shape[1] >= ENOUGH and finite[0].min() < finite[0].max():
                 correlations.append(np.nan_to_num(np.corrcoef(finite)[0, 1:]))
+        # the median; `numpy.median` imports masked arrays, which takes longer than all else here
+        rows, count = np.sort(correlations, axis=0), len(correlations)
         return _Sample(
             equal=same == total,
             for_agent=(same - unmoved) * ~np.eye(models, dtype=bool),
             for_base=same[:, :1] - unmoved,
             dots=dots,
             carried=np.diag(dots) ** 2 / fourth,
-            correlations=_median(correlations) if correlations else np.ones(agents),
+            correlations=rows[(count - 1) // 2 : count // 2 + 1].mean(axis=0) if count else np.ones(agents),
             starts={t: start for t, start in starts.items() if start.is_other},
         )
 
@@ -305,13 +307,6 @@ class _Start:
             "trainer dequantized the base, so rounding makes most elements differ. Give the base that it was trained "
             f"from: ramerge convert {plan.inputs.base.location} OUT --dtype {dtype}"
         )
-
-
-def _median(rows: Sequence[Values]) -> NDArray[np.float64]:
-    """The median of each column. `numpy.median` imports masked arrays, which takes longer than all else here."""
-    count = len(rows)
-    middle: NDArray[np.float64] = np.sort(rows, axis=0)[(count - 1) // 2 : count // 2 + 1].mean(axis=0)
-    return middle
 
 
 def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:

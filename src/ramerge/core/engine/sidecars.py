@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from ramerge.core.engine.card import model_card
 from ramerge.core.engine.reads import Passes
-from ramerge.core.engine.record import AgentStatistics, Record, Sweep
+from ramerge.core.engine.record import AgentStatistics, Figure, Record, Sweep
 from ramerge.core.engine.result_codec import Results
 from ramerge.core.engine.warn import advice, effects, refuse, spoiled, warnings_of
 from ramerge.core.formats.safetensors import INDEX, ONE_FILE
@@ -44,7 +44,7 @@ def records_of(
     Raises:
         WeightsError: the plan is strict, and there are warnings.
     """
-    records = _records(plan, passes, bytes_written, seen, began)
+    records = tuple(_records(plan, passes, bytes_written, seen, began))
     try:
         refuse(plan, (warning for record in records for warning in record.warnings))
     except WeightsError:
@@ -55,51 +55,40 @@ def records_of(
 
 def _records(
     plan: MergePlan, passes: Passes, bytes_written: int, seen: Sequence[str], began: float
-) -> tuple[Record, ...]:
-    results, rounding = passes.results, passes.rounding
-    warnings = [*seen, *passes.overflowing, *passes.warned, *spoiled(passes.non_finite)]
+) -> Iterator[Record]:
+    found = [*seen, *passes.overflowing, *passes.warned, *spoiled(passes.non_finite)]
     rules = [
         {**rule.model_dump(mode="json", exclude_none=True), "tensors": count}
         for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
     ]
-    statistics = [
-        _statistics(plan, point, counts, results) for point, counts in zip(plan.points, rounding, strict=True)
-    ]
-    return tuple(
-        Record(
+    for point, counts in zip(plan.points, passes.rounding, strict=True):
+        method, parameters = point.method, point.parameters[0]
+        agents, parts = _statistics(plan, point, counts, passes.results)
+        densities = {name: agent.density for name, agent in agents.items() if "density" in agent.values}
+        remarks = [(name, method.remarks(agent.values)) for name, agent in agents.items() if agent.values]
+        warnings = [*warnings_of(plan, found, counts, parameters, densities)]
+        warnings.append(method.warning([agent.values for agent in agents.values()]))
+        yield Record(
             ramerge_version=__version__,
             point=point.varied,
-            method=point.method.name,
-            parameters=point.parameters[0].in_effect(),
+            method=method.name,
+            parameters=parameters.in_effect(),
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts.origin,
             notes=(
                 *plan.findings.notes,
-                *(
-                    f"{agent.name}: {text}"
-                    for agent in agents
-                    if agent.values and (text := point.method.remarks(agent.values))
-                ),
+                *[f"{name}: {text}" for name, text in remarks if text],
                 *advice(plan, counts),
             ),
-            warnings=(
-                *warnings_of(
-                    plan,
-                    warnings,
-                    counts,
-                    point.parameters[0],
-                    {agent.name: agent.density for agent in agents if "density" in agent.values},
-                ),
-                *filter(None, [point.method.warning([agent.values for agent in agents])]),
-            ),
+            warnings=tuple(filter(None, warnings)),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,
             rounding=plan.recipe.rounding,
             rounding_seed=plan.recipe.seed,
             non_finite={label: found.count for label, found in passes.non_finite.items()},
-            agents={agent.name: agent for agent in agents},
-            parts=_parts(plan, point, results),
+            agents=agents,
+            parts=parts,
             tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
@@ -109,49 +98,36 @@ def _records(
             seconds=round(time.monotonic() - began, 3),
             peak_memory_bytes=peak_memory(),
         )
-        for point, agents, counts in zip(plan.points, statistics, rounding, strict=True)
-    )
 
 
-def _statistics(plan: MergePlan, point: Point, rounding: Counts, results: Results) -> tuple[AgentStatistics, ...]:
-    agents = tuple(plan.inputs.agents)
-    found = _reported(plan, point, results)
-    parameters = point.parameters[next(iter(found.values()))[0] if len(found) == 1 else 0]
-    values = point.method.report(parameters, [result for _, result in found.values()], agents)
-    rounded = effects(rounding) if plan.rounds_updates else [{} for _ in agents]
-    return tuple(
-        AgentStatistics(name, without_secrets(_text_of(plan.recipe.agents[name])), {**figures, **more})
-        for name, figures, more in zip(agents, values, rounded, strict=True)
-    )
-
-
-def _text_of(agent: Agent) -> str:
-    """The agent's model; of a soup, its checkpoints with their weights."""
-    if agent.soup is None:
-        return agent.written
-    weights = zip(agent.soup.agents.items(), weights_of(agent.soup), strict=True)
-    return f"{agent.soup.method} of " + ", ".join(f"{one.written} ({weight:.4g})" for (_, one), weight in weights)
-
-
-def _parts(plan: MergePlan, point: Point, results: Results) -> dict[str, dict[str, dict[str, Any]]]:
-    agents = tuple(plan.inputs.agents)
-    found = _reported(plan, point, results)
-    if len(found) < 2:
-        return {}
-    return {
-        part or "model": dict(zip(agents, point.method.report(point.parameters[rule], [result], agents), strict=True))
-        for part, (rule, result) in found.items()
-    }
-
-
-def _reported(plan: MergePlan, point: Point, results: Results) -> dict[str, tuple[int, Any]]:
+def _statistics(
+    plan: MergePlan, point: Point, rounding: Counts, results: Results
+) -> tuple[dict[str, AgentStatistics], Mapping[str, Mapping[str, Mapping[str, Figure]]]]:
+    """The figures of each agent, and those of each part of the model where several are counted separately."""
     found: dict[str, tuple[int, Any]] = {}
     for tensor in plan.tensors:
         statistic = point.reported(tensor.rule) if tensor.merged else None
         if statistic is not None:
             part = tensor.part(statistic.scope)
             found[part] = tensor.rule, results[statistic, part]
-    return found
+    names, method = tuple(plan.inputs.agents), point.method
+    rule = next(iter(found.values()))[0] if len(found) == 1 else 0
+    values = method.report(point.parameters[rule], [result for _, result in found.values()], names)
+    rounded: list[dict[str, Any]] = effects(rounding) if plan.rounds_updates else [{} for _ in names]
+    agents = {}
+    for name, figures, more in zip(names, values, rounded, strict=True):
+        agent = plan.recipe.agents[name]
+        text = agent.written
+        if agent.soup is not None:
+            weighted = zip(agent.soup.agents.values(), weights_of(agent.soup), strict=True)
+            text = f"{agent.soup.method} of {', '.join(f'{one.written} ({weight:.4g})' for one, weight in weighted)}"
+        agents[name] = AgentStatistics(name, without_secrets(text), {**figures, **more})
+    if len(found) < 2:
+        return agents, {}
+    return agents, {
+        part or "model": dict(zip(names, method.report(point.parameters[rule], [result], names), strict=True))
+        for part, (rule, result) in found.items()
+    }
 
 
 def write_sidecars(plan: MergePlan, records: Sequence[Record], staging: StagingDir) -> None:

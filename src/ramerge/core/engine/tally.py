@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +50,8 @@ class Statistics:
         self._plan = plan
         self._totals: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         self._elements: dict[tuple[Statistic, str], int] = {}
-        self._before: dict[tuple[Statistic, str], Any] = {}
-        self.results: dict[tuple[Statistic, str], Any] = {}
+        self._before: dict[tuple[Statistic, str], object] = {}
+        self.results: dict[tuple[Statistic, str], object] = {}
         self.by_tensor: dict[tuple[Statistic, str], NDArray[np.int64]] = {}
         for index, statistics in wanted.items():
             tensor = plan.tensors[index]
@@ -234,12 +233,19 @@ class Refusals:
         for tensor, source, count in self._bad_sources():
             if self._plan.allow_nonfinite(tensor):
                 continue
-            codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if source.tensor.encoding else ""
-            what, why = (
-                (_BAD_IMPORTANCES, "they must be squared gradients or similar")
-                if source.is_importance
-                else ("NaN or Inf", f"{codes}the training diverged or the file is damaged ({_allowed(tensor)})")
-            )
+            what, why = _BAD_IMPORTANCES, "they must be squared gradients or similar"
+            if not source.is_importance:
+                codes = "a scale is NaN, Inf, negative or 0, or codes are NaN: " if source.tensor.encoding else ""
+                allowing = "allow.non_finite: true computes with them"
+                if tensor.together:
+                    which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
+                    allowing = (
+                        f"allow.non_finite: true does not help: {which} each element of this tensor from others, which "
+                        "would be lost too; a rule with `keep: base`, or with `take` and an agent, leaves the tensor "
+                        "as it is"
+                    )
+                cure = f"use another checkpoint of that training; {allowing}"
+                what, why = "NaN or Inf", f"{codes}the training diverged or the file is damaged ({cure})"
             groups.setdefault((source.owner, what, why), []).append((source, count))
         for (owner, what, why), found in groups.items():
             first, count = found[0]
@@ -281,14 +287,3 @@ def _first_non_finite(plan: MergePlan, mean: Source) -> tuple[str, str] | None:
                 if count_non_finite(tensor.dtype, reader.block(tensor), stop - start):
                     return tensor.place, owner
     return None
-
-
-def _allowed(tensor: TensorPlan) -> str:
-    if not tensor.together:
-        return "use another checkpoint of that training; allow.non_finite: true computes with them"
-    which = f"{' and '.join(tensor.together)} compute{'s' * (len(tensor.together) == 1)}"
-    return (
-        f"use another checkpoint of that training; allow.non_finite: true does not help: {which} each element of this "
-        "tensor from others, which would be lost too; a rule with `keep: base`, or with `take` and an agent, leaves "
-        "the tensor as it is"
-    )

@@ -6,7 +6,6 @@ import threading
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +54,7 @@ class UploadedShards(Shards):
         self._uploader = threading.Thread(target=self._run, name="ramerge-upload", daemon=True)
         self._uploader.start()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """On another node, the same files: it writes, and this process uploads."""
         plan = replace(self._plan, output=replace(self._plan.output, target=None))
         return Shards, (plan, self._writer, frozenset(self._staging.arrived))

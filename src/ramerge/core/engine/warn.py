@@ -83,7 +83,7 @@ def effects(rounding: Counts) -> list[dict[str, Any]]:
 
 
 def warnings_of(
-    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: Any, densities: Mapping[str, float]
+    plan: MergePlan, seen: Sequence[str], rounding: Counts, parameters: object, densities: Mapping[str, float]
 ) -> tuple[str, ...]:
     """All warnings of a point.
 
@@ -99,7 +99,7 @@ def warnings_of(
     return (*plan.findings.warnings, *seen, *erased, *dense)
 
 
-def _dense(plan: MergePlan, parameters: Any, densities: Mapping[str, float]) -> list[str]:
+def _dense(plan: MergePlan, parameters: object, densities: Mapping[str, float]) -> list[str]:
     epsilon = absolute(parameters)
     found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in fine(plan).items() if densities[name] > _DENSE]
     if epsilon is None or not found or len(plan.inputs.agents) == 1:
@@ -116,12 +116,15 @@ def advice(plan: MergePlan, rounding: Counts) -> list[str]:
     erases so much that a warning says so."""
     if not plan.rounds_updates or plan.recipe.seed is not None:
         return []
-    far = [
-        f"{name} {figures['effective_lambda']:.3f} instead of {figures['nominal_lambda']:.3f}"
-        for name, figures in zip(plan.inputs.agents, effects(rounding), strict=True)
-        if figures["effective_lambda"] is not None and figures["erased_share"] <= _MUCH
-        if _is_far(figures["effective_lambda"], figures["nominal_lambda"], _ERRORS * figures["effective_error"])
-    ]
+    far = []
+    for name, figures in zip(plan.inputs.agents, effects(rounding), strict=True):
+        effective, nominal = figures["effective_lambda"], figures["nominal_lambda"]
+        if effective is None or figures["erased_share"] > _MUCH:
+            continue
+        apart, error = abs(effective - nominal), _ERRORS * figures["effective_error"]
+        # it is another lambda, or has lost most of what makes it more than 1
+        if apart > _FAR * abs(nominal) + error or (nominal > 1 + _LEAST and apart > _MOST * (nominal - 1) + error):
+            far.append(f"{name} {effective:.3f} instead of {nominal:.3f}")
     if not far:
         return []
     return [
@@ -129,12 +132,6 @@ def advice(plan: MergePlan, rounding: Counts) -> list[str]:
         f"sample of the parameters that only one agent moved: {', '.join(far)}; `rounding: stochastic` keeps it on "
         f"average, `dtype: {plan.exact_dtype}` keeps it exactly"
     ]
-
-
-def _is_far(effective: float, nominal: float, error: float) -> bool:
-    """Whether a lambda is another one, or has lost most of what makes it more than 1."""
-    apart = abs(effective - nominal)
-    return apart > _FAR * abs(nominal) + error or (nominal > 1 + _LEAST and apart > _MOST * (nominal - 1) + error)
 
 
 def _dtype(plan: MergePlan) -> str:

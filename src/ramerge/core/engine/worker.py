@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ class Task:
         on_the_way: the statistic that is counted during merging: what the method reports.
     """
 
-    prepared: Any
+    prepared: object
     on_the_way: Statistic | None
 
 
@@ -157,9 +157,15 @@ class Worker:
     def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> BlockResult:
         """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied."""
         tensor = self._plan.tensors[block.tensor]
+        read = share_of(tensor, block)
         if tensor.action == "compare":
-            return self._compare(tensor, block, sink)
-        piece, read = self._piece(tensor, block), share_of(tensor, block)
+            first, *others = self._read(tensor, block)
+            width, elements = itemsize(tensor.dtype), block.stop - block.start
+            for point in range(len(self._plan.points)):
+                sink.write(point, block.tensor, 0, block.start * width, first[: elements * width])
+            unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
+            return BlockResult(block, elements, read, unequal=unequal)
+        piece = self._piece(tensor, block)
         if tensor.action == "copy":
             flagged = piece.copy()
             self._write(tensor, block, piece, PieceResult(flagged), range(len(self._plan.points)), sink)
@@ -183,40 +189,24 @@ class Worker:
     ) -> tuple[Piece, PieceResult]:
         """Merge what was read for a point; the piece as that point has it, and what was found."""
         point, allow_nonfinite = self._plan.points[index], self._plan.allow_nonfinite(tensor)
-        piece = replace(
-            read,
-            operator=self._operator(index, tensor),
-            solver=self._solver(index, tensor),
-            counts=rounding if point.uses_base else None,
-        )
-        found = point.method.merge(piece, task.prepared, counts, allow_nonfinite)
+        method, layer, parameters = point.method, tensor.layer, point.parameters[tensor.rule]
+        operator = solver = None
+        if tensor.recorded:
+            operator = self._operators.get(
+                (index, tensor.rule, layer.shape[1:], tensor.recorded),
+                lambda: method.operator(layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters),
+            )
+        resources = self._plan.resources
+        if resources.device != "cpu" and tensor.whole:
+            needed = method.scratch(layer, parameters, len(self._plan.inputs.agents))
+            if needed <= resources.device_bytes:
+                solver = Solver(resources.device, lambda text: self._tell(Warned(text)))
+        piece = replace(read, operator=operator, solver=solver, counts=rounding if point.uses_base else None)
+        found = method.merge(piece, task.prepared, counts, allow_nonfinite)
         for sample in piece.unrounded(found):
-            point.method.merge(sample, task.prepared, None, allow_nonfinite)
+            method.merge(sample, task.prepared, None, allow_nonfinite)
             piece.measure(sample, found)
         return piece, found
-
-    def _solver(self, index: int, tensor: TensorPlan) -> Solver | None:
-        """Where a point solves for the matrices of a tensor; None for here."""
-        resources, point = self._plan.resources, self._plan.points[index]
-        if resources.device == "cpu" or not tensor.whole:
-            return None
-        needed = point.method.scratch(tensor.layer, point.parameters[tensor.rule], len(self._plan.inputs.agents))
-        if needed > resources.device_bytes:
-            return None
-        return Solver(resources.device, lambda text: self._tell(Warned(text)))
-
-    def _operator(self, index: int, tensor: TensorPlan) -> Any:
-        """Recorded inputs of a tensor as a point's method prepares them; None where there are none."""
-        point = self._plan.points[index]
-        layer, parameters = tensor.layer, point.parameters[tensor.rule]
-        if not tensor.recorded:
-            return None
-        return self._operators.get(
-            (index, tensor.rule, layer.shape[1:], tensor.recorded),
-            lambda: point.method.operator(
-                layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters
-            ),
-        )
 
     def _write(
         self,
@@ -262,14 +252,6 @@ class Worker:
             convert("F32", seen.view(np.uint8), kind, narrow, piece.elements)
             convert(kind, narrow, "F32", seen.view(np.uint8), piece.elements)
         piece.count_stored(seen, found)
-
-    def _compare(self, tensor: TensorPlan, block: Block, sink: Sink) -> BlockResult:
-        first, *others = self._read(tensor, block)
-        width = itemsize(tensor.dtype)
-        for point in range(len(self._plan.points)):
-            sink.write(point, block.tensor, 0, block.start * width, first[: (block.stop - block.start) * width])
-        unequal = tuple(index for index, other in enumerate(others, 1) if not np.array_equal(other, first))
-        return BlockResult(block, block.stop - block.start, share_of(tensor, block), unequal=unequal)
 
     def _piece(self, tensor: TensorPlan, block: Block) -> Piece:
         elements = block.stop - block.start

@@ -28,7 +28,7 @@ import errno
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from ramerge.core.foundation.text import message
 
@@ -60,11 +60,11 @@ class RamergeError(Exception):
         self.problems: tuple[str, ...] = (*kept, f"and {more:,} more") if more else kept
         super().__init__("\n".join(self.problems))
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _again, (type(self), self.problems, self.__dict__)
 
 
-def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, Any]) -> RamergeError:
+def _again(kind: type[RamergeError], problems: tuple[str, ...], state: dict[str, object]) -> RamergeError:
     """An error that comes from another process."""
     error = kind.__new__(kind)
     Exception.__init__(error, "\n".join(problems))

@@ -32,7 +32,7 @@ def missing(extras: Mapping[str, Iterable[str]], *, who: str, then: str = "") ->
     return [f"{who} {enumerated(lacking)}, which {are} not installed: {command}"]
 
 
-def frame(rows: Sequence[Mapping[str, Any]]) -> Any:
+def frame(rows: Sequence[Mapping[str, object]]) -> Any:
     """A pandas data frame.
 
     Raises:

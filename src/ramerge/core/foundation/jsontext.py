@@ -60,7 +60,7 @@ class Readable(Protocol):
         ...
 
 
-Pairs = list[tuple[str, Any]]
+Pairs = list[tuple[str, object]]
 
 
 def parse(
@@ -68,7 +68,7 @@ def parse(
     limits: JsonLimits,
     *,
     repeated: Callable[[Pairs], None] | None = None,
-    to_integer: Callable[[str], Any] = int,
+    to_integer: Callable[[str], object] = int,
     constants: bool = True,
     halves: Literal["refuse", "replace", "keep"] = "refuse",
 ) -> Any:
@@ -93,7 +93,7 @@ def parse(
             raise ValueError("holds half of a surrogate pair, which is not a character")
         text = _WHOLE_OR_HALF.sub(lambda found: found[1] or b"?", text)
 
-    def checked(pairs: Pairs) -> dict[str, Any]:
+    def checked(pairs: Pairs) -> dict[str, object]:
         made = dict(pairs)
         if longest > limits.name and any(len(name) > limits.name for name in made):
             raise ValueError(f"has a key of more than {limits.name:,} characters")
@@ -183,7 +183,7 @@ def read(path: Readable, limits: JsonLimits, *, constants: bool = True) -> dict[
     return values
 
 
-def dumped(values: Any, *, indent: int | None = 2, constants: bool = False) -> str:
+def dumped(values: object, *, indent: int | None = 2, constants: bool = False) -> str:
     """The text of a file or of `--json`, with a line end. Printable characters stay as they are; others are escaped.
 
     Raises:

@@ -14,7 +14,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any
 
 from ramerge.core.foundation.errors import StoppedError
 from ramerge.core.foundation.systems import STOPPING
@@ -30,7 +29,7 @@ class Guard:
     """
 
     def __init__(self) -> None:
-        self._before: dict[int, Callable[[int, FrameType | None], Any]] = {}
+        self._before: dict[int, Callable[[int, FrameType | None], object]] = {}
         self._held = False
         self._came: int | None = None
 

@@ -153,7 +153,7 @@ def markdown(text: str) -> str:
     return _MARKDOWN.sub(r"\\\1", one_line(text))
 
 
-def csv_cell(value: Any) -> Any:
+def csv_cell(value: object) -> object:
     """A value for a CSV table. Text that a spreadsheet would read as a formula gets an apostrophe at its beginning."""
     if not isinstance(value, str):
         return value

@@ -44,7 +44,7 @@ def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold:
         raise RecipeError(f"{path}: is not a valid {what}: {error}") from error
 
 
-def to_model(values: Mapping[str, Any], kind: type[T]) -> T:
+def to_model(values: Mapping[str, object], kind: type[T]) -> T:
     """The dataclass that plain values describe.
 
     Raises:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.native import Kernel
 
 _SOURCE = """
 def {name}(words, out):
@@ -32,7 +32,7 @@ def convert(source: str, words: Words, target: str, out: Words, elements: int) -
 
 
 @cache
-def _kernel(source: ElementFormat, target: ElementFormat) -> Any:
+def _kernel(source: ElementFormat, target: ElementFormat) -> Kernel:
     name = f"{source.name.lower()}_to_{target.name.lower()}"
     value = before_packing(source, target, f"{source.lanes[0]}(words[i])")
     text = _SOURCE.format(name=name, bits=target.bits, value=value, peak=target.peak, pack=target.pack)

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
+from ramerge.core.kernels.native import Kernel
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ _TWO_A_BYTE = """
 
 
 @cache
-def _kernel(codes: str, scales: str) -> Any:
+def _kernel(codes: str, scales: str) -> Kernel:
     name = f"dequantize_{codes.lower()}_{scales.lower()}"
     lanes, scale = CODES[codes], SCALES[scales]
     run = (_ONE_A_BYTE if len(lanes) == 1 else _TWO_A_BYTE).format(low=lanes[0], high=lanes[-1])

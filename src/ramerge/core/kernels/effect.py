@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.native import Kernel
 
 CHUNK = 1 << 12
 
@@ -78,8 +79,10 @@ def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
     found: list[dict[str, int | float | None]] = []
     for column in counts.T.tolist():
         updates, grown, alone = column[: len(COUNTS)]
-        size, nominal, effective, missed = (
-            _sum(column[first : first + _PARTS]) for first in range(len(COUNTS), ROWS, _PARTS)
+        parts = (column[first : first + _PARTS] for first in range(len(COUNTS), ROWS, _PARTS))
+        size, nominal, effective, missed = (  # exact, in multiples of 2^-65
+            ((low + (high << 32)) << (_FINE - _COARSE)) + fine_low + (fine_high << 32)
+            for low, high, fine_low, fine_high in parts
         )
         found.append(
             {
@@ -92,12 +95,6 @@ def figures(counts: NDArray[np.int64]) -> list[dict[str, int | float | None]]:
             }
         )
     return found
-
-
-def _sum(parts: Sequence[int]) -> int:
-    """A sum in multiples of 2^-65, exact."""
-    low, high, fine_low, fine_high = parts
-    return ((low + (high << 32)) << (_FINE - _COARSE)) + fine_low + (fine_high << 32)
 
 
 # The sample is small, so one loop serves any number of agents: it costs less than compiling one for each.
@@ -141,7 +138,7 @@ def measure(base, base_stored, agents, result, stored, beyond, counts):
 
 
 @cache
-def _kernel(format: str) -> Any:
+def _kernel(format: str) -> Kernel:
     form = FORMATS[format]
     source = _SOURCE.format(real=form.real_name)
     for name, exponent in (("LIMIT", 30), ("COARSE", _COARSE), ("FINE", _FINE)):

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from ramerge.core.kernels import native
 from ramerge.core.kernels.convert import count_non_finite
 from ramerge.core.kernels.formats import Loop, Words
+from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.core.kernels.threefry import threefry
 
@@ -185,7 +186,7 @@ def histogram(
     return bool(kernel(*inputs, numbers, chosen, counts.reshape(-1), magnitudes, *_draws(drop)))
 
 
-def _draws(drop: Drop | None) -> tuple[Any, int]:
+def _draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
     if drop is None:
         return np.zeros(0, np.uint32), 0
     rows = [(*key, below) for key, below in zip(drop.keys, drop.below, strict=True)]
@@ -203,7 +204,7 @@ def _merge(
     kinds: tuple[str | bool, ...],
     drops: bool,
     rounds: int,
-) -> Any:
+) -> Kernel:
     """Write out and compile.
 
     kinds: of what is given. rounds: how many numbers `beyond` has if it is counted what rounding erases, else 0.
@@ -251,7 +252,7 @@ def _merge(
 
 
 @cache
-def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Any:
+def _histogram(value: Element, loop: Loop, which: Inputs, common: int, fine: bool, drops: bool, counted: int) -> Kernel:
     form, agents, rows, parts = loop.out, range(which.agents), range(counted), loop.parts
     body = _draw_words(loop, agents) if drops else []
     for part in parts:

@@ -12,13 +12,13 @@ scales in their last place.
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.dequantize import SCALES, Grid
+from ramerge.core.kernels.native import Kernel
 
 # The intrinsic that makes a code, and the largest number that has one.
 CODES = {"F8_E4M3": ("to_e4m3", 448.0), "F8_E5M2": ("to_e5m2", 57344.0)}
@@ -125,7 +125,7 @@ def {name}(values, old, out, group, columns, factor, divisor):
 
 
 @cache
-def _survive(scales: str) -> Any:
+def _survive(scales: str) -> Kernel:
     name = f"survive_e2m1_{scales.lower()}"
     text = _SURVIVE.format(name=name, scale=GROUPS[scales])
     return native.load(name, text, ("f32[]", "f32[]", "f32[]", "u64", "u64", "f32", "f32"), "i64")
@@ -158,7 +158,7 @@ def survive(
 
 
 @cache
-def _kernel(codes: str, scales: str, powers: bool) -> Any:
+def _kernel(codes: str, scales: str, powers: bool) -> Kernel:
     name = f"quantize_{codes.lower()}_{scales.lower()}{'_powers' if powers else ''}"
     narrow, largest = CODES[codes]
 

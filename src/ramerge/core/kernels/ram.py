@@ -13,13 +13,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.formats import Loop, Words
+from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 
 Counts = NDArray[np.int64]
@@ -136,7 +136,7 @@ class _RamLoop:
 
 
 @cache
-def _kernel(task: _RamLoop) -> Any:
+def _kernel(task: _RamLoop) -> Kernel:
     loop, form = task.loop, task.loop.out
     numbers = [form.real_code] * (len(task.agents) + task.epsilons)
     arguments = (*loop.codes, *numbers, f"{form.word_code}[]", "i64[]", "i64[]")

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Loop, Words
+from ramerge.core.kernels.native import Kernel
 
 # What is counted, by agent.
 ROWS = ("updates", "erased")
@@ -26,7 +26,7 @@ ROWS = ("updates", "erased")
 CHUNK_WORDS = 1 << 14
 
 
-def loses(real: type[Any], target: str) -> bool:
+def loses(real: type[np.generic], target: str) -> bool:
     """Whether rounding from `real` (float32 or float64) to a format can lose anything."""
     return FORMATS[target].itemsize < np.dtype(real).itemsize
 
@@ -145,7 +145,7 @@ def survey(
 
 
 @cache
-def _survey(loop: Loop, target: str, limits: int) -> Any:
+def _survey(loop: Loop, target: str, limits: int) -> Kernel:
     form, n, after = loop.out, len(loop.inputs) - 1, ELEMENTS[target]
     wide = "np.float64" if form.real is np.float64 else ""
     counters = Counters(n)

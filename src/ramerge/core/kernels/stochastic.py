@@ -19,10 +19,10 @@ from __future__ import annotations
 
 import hashlib
 from functools import cache
-from typing import Any
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.formats import ELEMENTS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.threefry import key_words
 from ramerge.core.kernels.threefry import words as words_of_key
 
@@ -98,7 +98,7 @@ _LARGEST = {"BF16": 3.3895313892515355e38, "F16": 65504.0, "F32": 3.402823466385
 
 
 @cache
-def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Any:
+def _kernel(source: ElementFormat, target: ElementFormat, base: ElementFormat | None, bits: int) -> Kernel:
     """The loop from one format to another. Without a base, its array is not looked at."""
     before, after = source.name.lower(), target.name.lower()
     name = f"{before}_drawn_to_{after}"

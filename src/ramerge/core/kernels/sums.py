@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 from ramerge.core.kernels import native
 from ramerge.core.kernels.elementwise import Element, Inputs, task_vectors
 from ramerge.core.kernels.formats import ELEMENTS, Loop, Words
+from ramerge.core.kernels.native import Kernel
 
 LANES = 1024
 _ROOM = LANES + 8  # for the lanes of a term, so that those of several do not meet in the same lines of the cache
@@ -151,7 +151,9 @@ def _folded(lanes: int, first: int = 0, apart: int = 1) -> str:
 
 
 @cache
-def _sums(value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int], ...], each: int, common: int) -> Any:
+def _sums(
+    value: Element, loop: Loop, which: Inputs, terms: tuple[tuple[int, int], ...], each: int, common: int
+) -> Kernel:
     form, agents = loop.out, range(which.agents)
     add = task_vectors(loop, which, 0)
     taus = f"({', '.join(f'tau{t}' for t in agents)},)"

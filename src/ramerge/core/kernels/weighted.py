@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.formats import ELEMENTS, ElementFormat, Words
+from ramerge.core.kernels.native import Kernel
 
 GROUP = 8
 """The most changes that a loop adds at once: their sum stays in a register meanwhile."""
@@ -81,7 +82,7 @@ def finish(total: NDArray[Any], out: NDArray[Any]) -> None:
 
 
 @cache
-def _adding(form: ElementFormat, changes: int) -> Any:
+def _adding(form: ElementFormat, changes: int) -> Kernel:
     lane = form.lanes[0]
     steps = [
         [f"after = {lane}(x{k}[i])", f"s = s + w{k} * (after - before)", "before = after"]
@@ -99,7 +100,7 @@ def _adding(form: ElementFormat, changes: int) -> Any:
 
 
 @cache
-def _summing(form: ElementFormat, models: int, based: bool) -> Any:
+def _summing(form: ElementFormat, models: int, based: bool) -> Kernel:
     lane = form.lanes[0]
     origin = " - b" if based else ""
     source = native.filled(
@@ -114,6 +115,6 @@ def _summing(form: ElementFormat, models: int, based: bool) -> Any:
 
 
 @cache
-def _finishing(form: ElementFormat) -> Any:
+def _finishing(form: ElementFormat) -> Kernel:
     source = native.filled(_FINISH, real=form.real_name)
     return native.load("finish", source, (f"{form.real_code}[]",) * 2, "i64")

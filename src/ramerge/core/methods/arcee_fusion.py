@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,7 +37,7 @@ class ArceeFusionParameters(Parameters):
 class Quartiles(Values):
     """Importances, and the ranks of their quartiles."""
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: object) -> bool:
         base, agent = piece.numbers((-1, row_of(piece.shape)))
         words = importances(base, agent).reshape(-1).view(np.uint32)
         return histogram(every, uniform("F32", 1), [words], Inputs(1, base=False), counts, bins)

@@ -42,7 +42,7 @@ class Parameters(BaseModel):
 
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    def in_effect(self) -> dict[str, Any]:
+    def in_effect(self) -> dict[str, object]:
         """Those that change anything, as plain values: without fields whose `only` is not met."""
         values = self.model_dump()
         return {name: value for name, value in values.items() if conditions(type(self), name).items() <= values.items()}

@@ -57,7 +57,7 @@ class KeptRange(Values):
     def rows(self) -> int:
         return len(self.densities)
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: object) -> bool:
         which = Inputs(self.rows)
         return piece.observe(lambda loop, inputs: histogram(every, loop, inputs, which, counts, bins))
 

@@ -77,13 +77,13 @@ _KINDS = "float, int, bool, PerAgent or ChosenAgent"
 @dataclass(frozen=True)
 class _FormulaParameter:
     name: str
-    kind: type[Any]
-    default: Any
+    kind: type[object]
+    default: object
     range: Range
     description: str
 
     @property
-    def field(self) -> tuple[Any, Any]:
+    def field(self) -> tuple[object, object]:
         if self.kind is _ChosenAgent:
             return str | None, agent_field(self.description)
         if self.kind is _PerAgent:
@@ -98,7 +98,7 @@ class _FormulaParameter:
         limits: dict[str, Any] = {**lower, **upper, **finite}
         return self.kind, Field(self.default, description=self.description, **limits)
 
-    def value(self, parameters: Any, agents: Agents) -> Given:
+    def value(self, parameters: object, agents: Agents) -> Given:
         given = getattr(parameters, self.name)
         if self.kind is _ChosenAgent:
             return tuple(float(name == (given or agents[0])) for name in agents)
@@ -214,7 +214,7 @@ def _stated(function: Element) -> list[_FormulaParameter]:
 
 
 def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any], None] | None) -> type[Parameters]:
-    def checked(self: Any) -> Any:
+    def checked(self: Parameters) -> Parameters:
         if check is not None:
             check(self)
         return self

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from ramerge.core.methods.base import (
     FRACTIONS,
     Agents,
     Counts,
+    PerAgentNumber,
     Results,
     WeightedParameters,
     for_each,
@@ -76,11 +77,11 @@ class DellaParameters(DellaLinearParameters):
     normalize: bool = Field(True, description="divide by the sum of the weights of the agents that agree")
 
 
-def _by_agent(value: Any) -> Mapping[str, float]:
+def _by_agent(value: PerAgentNumber) -> Mapping[str, float]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _of(value: Any, agent: str) -> float | None:
+def _of(value: PerAgentNumber, agent: str) -> float | None:
     return value.get(agent) if isinstance(value, Mapping) else value
 
 
@@ -158,10 +159,10 @@ class RowMagnitudes(Sums[Floats]):
     terms = staticmethod(totals)
     kinds = 2
 
-    def summands(self, required: Any) -> list[Summand]:
+    def summands(self, required: object) -> list[Summand]:
         return []
 
-    def count(self, piece: Piece, required: Any, counts: Counts) -> bool:
+    def count(self, piece: Piece, required: object, counts: Counts) -> bool:
         flagged = False
         for _, _, taus, kept in self.dropping.groups(piece):
             # row by row: NumPy adds a row's entries in an order that depends on nothing but its length
@@ -170,7 +171,7 @@ class RowMagnitudes(Sums[Floats]):
             flagged |= not bool(np.isfinite(found).all())
         return flagged
 
-    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+    def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Floats:
         return self.read(total).reshape(2, -1)
 
 

@@ -11,7 +11,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,10 @@ class Gram(Sums[Floats]):
     spoiled = True
     terms = staticmethod(products)
 
-    def summands(self, required: Any) -> list[Summand]:
+    def summands(self, required: object) -> list[Summand]:
         return [Summand(every)]
 
-    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> Floats:
+    def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Floats:
         return squared(self.read(total))
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 from ramerge.core.kernels.elementwise import ZERO, Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult
@@ -38,7 +37,7 @@ class MeanMethod(Method[P, Formula]):
     def merge(self, piece: Piece, prepared: Formula, counts: Counts | None, allow_nonfinite: bool) -> PieceResult:
         return merge(piece, prepared)
 
-    def report(self, parameters: P, parts: Sequence[Any], agents: Agents) -> list[dict[str, Figure]]:
+    def report(self, parameters: P, parts: Sequence[object], agents: Agents) -> list[dict[str, Figure]]:
         return [{"weight": weight} for weight in self.weights(parameters, agents)]
 
 

@@ -36,7 +36,7 @@ class Relative(BaseModel):
 Epsilon: TypeAlias = float | Relative
 
 
-def _epsilon(value: Any) -> Epsilon:
+def _epsilon(value: object) -> Epsilon:
     if isinstance(value, Relative):
         return value
     if isinstance(value, Mapping):
@@ -46,7 +46,7 @@ def _epsilon(value: Any) -> Epsilon:
     return _number(value, "must be a number, or {relative: x}")
 
 
-def _number(value: Any, kind: str) -> float:
+def _number(value: object, kind: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{kind}, not {value!r}")
     if not 0 <= value < math.inf:
@@ -81,14 +81,14 @@ class RootMeanSquare(Sums[tuple[float, ...]]):
 
     terms = staticmethod(squares)
 
-    def summands(self, required: Any) -> list[Summand]:
+    def summands(self, required: object) -> list[Summand]:
         return [Summand(finite)]
 
     @property
     def kept(self) -> str | None:
         return "squares of task vectors"
 
-    def finish(self, total: NDArray[np.int64], elements: int, required: Any) -> tuple[float, ...]:
+    def finish(self, total: NDArray[np.int64], elements: int, required: object) -> tuple[float, ...]:
         return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
 
 
@@ -108,7 +108,7 @@ GUIDE = 'the guide "Merge float32 agents" lists what to do, in order'
 """Where all warnings about agents in float32 point."""
 
 
-def absolute(parameters: Any) -> float | None:
+def absolute(parameters: object) -> float | None:
     """The threshold of a method's parameters if it is a number; None if it is relative, or if there is none."""
     epsilon = getattr(parameters, "epsilon", None)
     return epsilon if isinstance(epsilon, float) else None

@@ -29,7 +29,7 @@ def all_parameters() -> frozenset[str]:
     return frozenset(name for method in METHODS.usable().values() for name in method.parameters.model_fields)
 
 
-def complete(method: Method, preset: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
+def complete(method: Method, preset: str | None, given: Mapping[str, object]) -> dict[str, object]:
     """The parameters of a preset, with those that are given in their place."""
     return {**(method.presets[preset] if preset else {}), **given}
 

@@ -41,7 +41,7 @@ class Variances(Values):
     agents: int
     topk: float
 
-    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: Any) -> bool:
+    def tally(self, piece: Piece, counts: Counts, bins: Sequence[int] | None, _required: object) -> bool:
         which = Inputs(self.agents)
         return piece.observe(
             lambda loop, inputs: histogram(counted_variance, loop, inputs, which, counts, bins, rows=1)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any
 
 from ramerge.core.recipe.layers import counts_of, layer_of
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
@@ -41,7 +40,7 @@ def is_buffer(tensor: Tensor) -> bool:
 
 
 def known_absences(
-    tensors: Mapping[str, Tensor], absent: Sequence[Tensor], configs: Sequence[Mapping[str, Any]]
+    tensors: Mapping[str, Tensor], absent: Sequence[Tensor], configs: Sequence[Mapping[str, object]]
 ) -> Iterator[tuple[str, list[str]]]:
     """Tensors that another model may lack, as reasons and names.
 
@@ -75,7 +74,7 @@ def known_absences(
         yield PARTS, _of_other_parts(tensors, names)
 
 
-def _number(config: Mapping[str, Any], key: str) -> int | None:
+def _number(config: Mapping[str, object], key: str) -> int | None:
     stated = (part.get(key) for part in reversed(text_configs(config)))
     return next((value for value in stated if type(value) is int), None)
 

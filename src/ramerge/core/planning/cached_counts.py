@@ -57,12 +57,20 @@ def digest_of(
     return digest.digest() if time.time_ns() - youngest > SETTLED_SECONDS * 1e9 else None
 
 
-def fingerprint(value: Any, named: Callable[[Location], object], seen: dict[int, str]) -> object:
+def fingerprint(value: object, named: Callable[[Location], object], seen: dict[int, str]) -> object:
     """A value with tensors, their origins, and everything inside of these, as plain values; files as `named` gives
     them. Tensors become digests, each once, which `seen` collects: those of a chain of deltas are part of each other.
     """
     if isinstance(value, Tensor):
-        return _digest_of(value, named, seen)
+        chain: list[Tensor] = []
+        below: Tensor | None = value
+        while below is not None and id(below) not in seen:
+            chain.append(below)
+            below = below.origin.below
+        for each in reversed(chain):
+            plain = each.name, each.dtype, each.shape, fingerprint(each.origin, named, seen)
+            seen[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
+        return seen[id(value)]
     if isinstance(value, str | int | None):
         return value
     if isinstance(value, Location):
@@ -73,18 +81,6 @@ def fingerprint(value: Any, named: Callable[[Location], object], seen: dict[int,
         kind: Any = type(value)
         return (kind.__name__, *[fingerprint(getattr(value, name), named, seen) for name in _names_of(kind)])
     return value
-
-
-def _digest_of(tensor: Tensor, named: Callable[[Location], object], seen: dict[int, str]) -> str:
-    chain: list[Tensor] = []
-    below: Tensor | None = tensor
-    while below is not None and id(below) not in seen:
-        chain.append(below)
-        below = below.origin.below
-    for each in reversed(chain):
-        plain = each.name, each.dtype, each.shape, fingerprint(each.origin, named, seen)
-        seen[id(each)] = hashlib.sha256(repr(plain).encode()).hexdigest()
-    return seen[id(tensor)]
 
 
 @cache
@@ -99,13 +95,13 @@ def merged(tensors: Iterable[TensorPlan]) -> list[TensorPlan]:
 
 def recall(
     inputs: bytes | None, tensors: Sequence[TensorPlan], points: Sequence[Point]
-) -> dict[tuple[Statistic, str], Any]:
+) -> dict[tuple[Statistic, str], object]:
     """Results that are already known, by statistic and part of the model."""
     if inputs is None:
         return {}
     agents = len(points[0].recipe.agents)
     counted = merged(tensors)
-    found: dict[tuple[Statistic, str], Any] = {}
+    found: dict[tuple[Statistic, str], object] = {}
     for statistic, rules in _wanted(points).items():
         shape = len(counted), *statistic.blank(agents).shape
         payload = store.read(KIND, _key(inputs, statistic))

@@ -184,7 +184,17 @@ def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
 
 def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
     """Warn of parameters that were given and change nothing at any point, in no tensor that they are for."""
-    for key, rules in _given(points[0].recipe):
+    recipe = points[0].recipe
+    merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
+    # the rules whose tensors each is for; 0 is for all others
+    given: dict[Key, list[int]] = {
+        ("parameters", name): [0, *(number for number, own in merging.items() if name not in own)]
+        for name in recipe.parameters
+    }
+    given |= {
+        ("rules", str(number - 1), "parameters", name): [number] for number, own in merging.items() for name in own
+    }
+    for key, rules in given.items():
         first, name = points[0].parameters[rules[0]], key[-1]
         needed = conditions(type(first), name)
         if not needed or any(name in point.parameters[rule].in_effect() for point in points for rule in rules):
@@ -194,15 +204,6 @@ def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
             for values in ({other: getattr(first, other) for other in needed}, needed)
         )
         yield warning(f"has no effect with {now}; only {then} uses it", key)
-
-
-def _given(recipe: Recipe) -> Iterator[tuple[Key, list[int]]]:
-    """The keys of parameters in a recipe, each with the rules whose tensors it is for; 0 is for all others."""
-    merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
-    for name in recipe.parameters:
-        yield ("parameters", name), [0, *(number for number, own in merging.items() if name not in own)]
-    for number, own in merging.items():
-        yield from ((("rules", str(number - 1), "parameters", name), [number]) for name in own)
 
 
 def note_one_agent(point: Point) -> Iterator[PlanFinding]:

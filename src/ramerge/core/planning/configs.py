@@ -77,8 +77,8 @@ class _KeyTable:
     harmless: re.Pattern[str]
     derived: frozenset[str]
     lists: dict[str, dict[str, dict[str, Any]]]
-    defaults: dict[str, Any]
-    models: dict[str, dict[str, Any]]
+    defaults: dict[str, object]
+    models: dict[str, dict[str, object]]
 
 
 @cache
@@ -92,7 +92,7 @@ def key_table() -> _KeyTable:
     )
 
 
-def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> ConfigDifferences:
+def compare_configs(base: Mapping[str, object], agent: Mapping[str, object]) -> ConfigDifferences:
     """All keys whose values differ, where a key that one side leaves out has its default."""
     found = ConfigDifferences()
     left, right = (_flatten(canonical(config)) for config in comparable(base, agent))
@@ -119,7 +119,7 @@ def compare_configs(base: Mapping[str, Any], agent: Mapping[str, Any]) -> Config
     return found
 
 
-def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
+def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool:
     """Whether two configurations are of one architecture, or one is of the text model, or another part, of the other.
 
     Text models that were made from parts have names such as qwen2 and qwen2_5_vl.
@@ -131,7 +131,9 @@ def are_related(base: Mapping[str, Any], agent: Mapping[str, Any]) -> bool:
     return bool(parts_of(base)) != bool(parts_of(agent)) and len(families) == 1
 
 
-def comparable(base: Mapping[str, Any], agent: Mapping[str, Any]) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+def comparable(
+    base: Mapping[str, object], agent: Mapping[str, object]
+) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The parts of two configurations that are about what both models have."""
     kinds = [config.get("model_type") for config in (base, agent)]
     if kinds[0] == kinds[1] and parts_of(base) and _writes_text(base) and _writes_text(agent):
@@ -157,33 +159,33 @@ _NAMES = ("architectures", "model_type", "auto_map")
 _OF_IMAGES = ("mrope_section", "mrope_interleaved")
 
 
-def _writes_text(config: Mapping[str, Any]) -> bool:
+def _writes_text(config: Mapping[str, object]) -> bool:
     """Whether a configuration is that of a model with output embeddings, or without a head, and not of a classifier."""
     names = config.get("architectures")
     named = names if isinstance(names, list) else []
     return all(str(name).endswith(("ForCausalLM", "ForConditionalGeneration", "Model")) for name in named)
 
 
-def _part(config: Mapping[str, Any], path: Sequence[str]) -> dict[str, Any]:
+def _part(config: Mapping[str, object], path: Sequence[str]) -> dict[str, object]:
     """The configuration of a part. That its embeddings are tied may be said only by the whole model's."""
-    part = config
+    part: Any = config
     for key in path:
         part = part[key]
     tied = {key: value for key, value in config.items() if key == "tie_word_embeddings"}
     return _without({**part, **tied}, _NAMES)
 
 
-def _lifted(config: Mapping[str, Any]) -> dict[str, Any]:
+def _lifted(config: Mapping[str, object]) -> dict[str, object]:
     """A configuration with that of its text model in the place of its own."""
     outer, *inner = text_configs(config)
     names = {key for part in (outer, *inner) for key, value in part.items() if any(value is text for text in inner)}
-    merged: dict[str, Any] = {}
+    merged: dict[str, object] = {}
     for part in (outer, *inner, {key: outer[key] for key in (*_NAMES, "tie_word_embeddings") if key in outer}):
         merged |= {key: value for key, value in part.items() if key not in names}
     return merged
 
 
-def _without(config: Mapping[str, Any], keys: Sequence[str]) -> dict[str, Any]:
+def _without(config: Mapping[str, object], keys: Sequence[str]) -> dict[str, object]:
     """A configuration without some keys, at any depth."""
     kept = {key: value for key, value in config.items() if key not in keys}
     return {key: _without(value, keys) if isinstance(value, Mapping) else value for key, value in kept.items()}
@@ -200,7 +202,7 @@ def _has_part(key: str, names: re.Pattern[str]) -> bool:
     return any(len(part) <= _LONGEST_KEY and names.fullmatch(part) for part in key.split("."))
 
 
-def _shown(flat: Mapping[str, Any], key: str) -> str:
+def _shown(flat: Mapping[str, object], key: str) -> str:
     value = _value(flat, key)
     if value is _UNKNOWN:
         return "none, and what that means is not known"
@@ -213,7 +215,7 @@ _UNKNOWN = object()
 """The value of a key that is left out and follows from others, in a way that is not known."""
 
 
-def _value(flat: Mapping[str, Any], key: str) -> Any:
+def _value(flat: Mapping[str, object], key: str) -> object:
     """The value of a key as transformers understands it; None also for empty lists."""
     owner, dot, name = key.rpartition(".")
     prefix = owner + dot
@@ -231,7 +233,7 @@ def _value(flat: Mapping[str, Any], key: str) -> Any:
     return None if value == [] else value
 
 
-def _stated(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
+def _stated(flat: Mapping[str, object], prefix: str, name: str) -> object:
     """The value in the file, or otherwise the model type's default; None if neither is known."""
     if prefix + name in flat:
         return flat[prefix + name]
@@ -240,7 +242,7 @@ def _stated(flat: Mapping[str, Any], prefix: str, name: str) -> Any:
     return own.get(name, table.defaults.get(name))
 
 
-def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+def canonical(config: Mapping[str, object]) -> dict[str, object]:
     """The configuration with one form for rotary embeddings, which transformers 4 and 5 write differently, and for
     names of classes."""
     result = {key: canonical(value) if isinstance(value, dict) else value for key, value in config.items()}
@@ -267,12 +269,12 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     return result
 
 
-def _mapping(value: Any) -> dict[str, Any]:
+def _mapping(value: object) -> dict[str, object]:
     return dict(value) if isinstance(value, Mapping) else {}
 
 
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
+def _flatten(config: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    flat: dict[str, object] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
             flat |= _flatten(value, f"{prefix}{key}.")
@@ -305,7 +307,7 @@ def contradictions(model: Checkpoint) -> list[str]:
     return misfits
 
 
-def _sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[str]:
+def _sizes(config: Mapping[str, object], tensors: Mapping[str, Tensor]) -> Iterator[str]:
     heads, groups, size = map(partial(_number, config), ("num_attention_heads", "num_key_value_heads", "hidden_size"))
     if any(_OTHER_HEADS.match(key) for key in config):
         heads = groups = None
@@ -324,6 +326,6 @@ def _sizes(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator
             yield f"{what} is {number:,}, but {quoted(tensor.name)} has {tensor.shape[axis]:,} {kind}"
 
 
-def _number(config: Mapping[str, Any], key: str) -> int | None:
+def _number(config: Mapping[str, object], key: str) -> int | None:
     value = config.get(key)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

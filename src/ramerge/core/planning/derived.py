@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from itertools import cycle, islice
 from typing import Any
 
-Lookup = Callable[[str], Any]
+Lookup = Callable[[str], object]
 """The value of a key of the same configuration: the stated one, or the model type's default; else None."""
 
 
@@ -34,7 +34,7 @@ _FORMULAS: Mapping[str, tuple[tuple[str, ...], Callable[..., int]]] = {
 }
 
 
-def layers(rule: Mapping[str, Any], value_of: Lookup, is_stated: Callable[[str], bool]) -> list[Any] | None:
+def layers(rule: Mapping[str, Any], value_of: Lookup, is_stated: Callable[[str], bool]) -> list[object] | None:
     """A list with a value for each layer, or of layers; None if it cannot be derived.
 
     Args:
@@ -73,5 +73,5 @@ def layers(rule: Mapping[str, Any], value_of: Lookup, is_stated: Callable[[str],
 _MOST_LAYERS = 10_000
 
 
-def _marked(rule: Mapping[str, Any], count: int, hits: Callable[[int], bool]) -> list[Any]:
+def _marked(rule: Mapping[str, Any], count: int, hits: Callable[[int], bool]) -> list[object]:
     return [rule["hit" if hits(layer) else "miss"] for layer in range(count)]

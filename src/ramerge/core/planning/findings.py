@@ -86,28 +86,25 @@ def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[s
     for one in found:
         messages[one.kind].append(one.message(document))
     problems, warnings = messages["problem"], messages["warning"]
+    # notes that say the same of several agents become one: `code and tool: ...`
+    notes: dict[tuple[str, bool], list[str]] = {}
+    for each in messages["note"]:
+        name, colon, text = each.partition(": ")
+        about = bool(colon) and name in agents
+        notes.setdefault((text if about else each, about), []).append(name)
+    together = [
+        f"{enumerated(list(dict.fromkeys(names)))}: {text}" if about else text for (text, about), names in notes.items()
+    ]
     return Findings(
         tuple(dict.fromkeys(map(message, [*problems, *(warnings if strict else ())]))),
         () if strict else tuple(dict.fromkeys(map(message, warnings))),
-        tuple(map(message, _together(messages["note"], agents))),
+        tuple(map(message, together)),
     )
 
 
 def key_of(agent: str) -> tuple[str, ...]:
     """The key under which the recipe names an agent, or the base if `agent` is ""."""
     return ("agents", agent) if agent else ("base",)
-
-
-def _together(notes: Sequence[str], agents: Sequence[str]) -> list[str]:
-    """The notes, with those that say the same of several agents as one: `code and tool: ...`."""
-    found: dict[tuple[str, bool], list[str]] = {}
-    for each in notes:
-        name, colon, text = each.partition(": ")
-        about = bool(colon) and name in agents
-        found.setdefault((text if about else each, about), []).append(name)
-    return [
-        f"{enumerated(list(dict.fromkeys(names)))}: {text}" if about else text for (text, about), names in found.items()
-    ]
 
 
 def listed(items: Sequence[str]) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.formats.encodings.decode import ADVICE
 from ramerge.core.formats.files import UNGATHERED
@@ -124,7 +123,7 @@ def missing_folders(document: Document) -> list[str]:
     Models of the hub, remote ones and sums of adapters are not looked at.
     """
     values, agents = document.values, document.values.get("agents")
-    named: dict[Key, Any] = {("base",): values.get("base")}
+    named: dict[Key, object] = {("base",): values.get("base")}
     for name, agent in agents.items() if isinstance(agents, Mapping) else ():
         named["agents", name] = agent.get("model") if isinstance(agent, Mapping) else agent
     problems = []

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
@@ -375,7 +376,7 @@ class PlannedCounts:
     """
 
     rounds: tuple[Mapping[int, tuple[Statistic, ...]], ...] = ()
-    cached: Mapping[tuple[Statistic, str], Any] = field(default_factory=dict)
+    cached: Mapping[tuple[Statistic, str], object] = field(default_factory=dict)
     digest: bytes | None = None
 
     @property
@@ -536,24 +537,16 @@ class MergePlan(PlannedContents):
         asked = FROM_FULL_NAME.get(self.recipe.dtype or "")
         stated = asked or self.config.dequantized_to or self.config.stated or floats.most_common(1)[0][0]
         wider = [tensor for tensor in self.tensors if tensor.base.is_float and widest({tensor.dtype, stated}) != stated]
-        as_base = all(each.dtype == each.base.usual_dtype and (asked or self._is_published(each)) for each in wider)
+        config = self.companions.get("config.json")
+        as_base = all(
+            each.dtype == each.base.usual_dtype
+            # it speaks of the files next to it, and not of an adapter's
+            and (asked or (config and {leaf.path.parent for leaf in each.base.origin.leaves()} <= {config.parent}))
+            for each in wider
+        )
         if self.recipe.dtype != "widest" and stated in floats and as_base:
             return stated if stated != self.config.stated or self.config.dequantized_to else None
         return widest(floats)
-
-    def _is_published(self, tensor: TensorPlan) -> bool:
-        """Whether the files next to the base's `config.json` hold a tensor."""
-        config = self.companions.get("config.json")
-        return config is not None and all(leaf.path.parent == config.parent for leaf in tensor.base.origin.leaves())
-
-    def _stored_as(self, source: Source) -> list[tuple[str, Tensor]]:
-        """The inputs that a source is made of, by label. Of a mean that leaves out agents, each has all dtypes."""
-        if source.owner != ALL_AGENTS:
-            return [(source.label, source.tensor)]
-        parts = source.tensor.origin.parts or (source.tensor,)
-        if len(parts) == len(self.inputs.agents):
-            return list(zip(self.inputs.agents, parts, strict=True))
-        return [(agent, part) for agent in self.inputs.agents for part in parts]
 
     @cached_property
     def input_dtypes(self) -> dict[str, str]:
@@ -567,7 +560,12 @@ class MergePlan(PlannedContents):
             for source in tensor.sources:
                 # if an agent lacks a tensor, the base's is used instead
                 borrowed = self.recipe.base is not None and source.tensor is tensor.base
-                for label, stored in self._stored_as(source):
+                stored_as: Iterable[tuple[str, Tensor]] = [(source.label, source.tensor)]
+                if source.owner == ALL_AGENTS:
+                    parts, agents = source.tensor.origin.parts or (source.tensor,), self.inputs.agents
+                    every = len(agents) == len(parts)  # of a mean that leaves out agents, each has all dtypes
+                    stored_as = zip(agents, parts, strict=True) if every else product(agents, parts)
+                for label, stored in stored_as:
                     if label != "base" and source.tensor.is_float and not borrowed:
                         found[label][_stored_dtype(stored)] += stored.elements
         return {

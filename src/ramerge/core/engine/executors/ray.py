@@ -21,6 +21,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -56,7 +57,7 @@ _ENVIRONMENT = {
 
 
 @contextmanager
-def connected(init: Mapping[str, Any]) -> Iterator[Any]:
+def connected(init: Mapping[str, object]) -> Iterator[ModuleType]:
     """The module `ray`, connected. A connection that the program already has is used as it is, and left open.
 
     Args:
@@ -110,7 +111,7 @@ def _check_address(address: object) -> None:
         raise RayError(f"no Ray cluster answers at {address}: {error.strerror or error}") from error
 
 
-def _with_environment(init: Mapping[str, Any]) -> dict[str, Any]:
+def _with_environment(init: Mapping[str, Any]) -> dict[str, object]:
     """Keywords of `ray.init`, with the settings of numba that this process has."""
     ours = {name: value for name, value in os.environ.items() if name.startswith("NUMBA_")}
     runtime_env = dict(init.get("runtime_env") or {})
@@ -195,7 +196,7 @@ class RayExecutor:
         memory: bytes that a process with so many worker threads takes.
     """
 
-    def __init__(self, ray: Any, workers: int, processors: int, memory: Callable[[int], int]) -> None:
+    def __init__(self, ray: ModuleType, workers: int, processors: int, memory: Callable[[int], int]) -> None:
         self._ray = ray
         self._workers, self._processors, self._memory = workers, processors, memory
 
@@ -223,7 +224,7 @@ class RayExecutor:
         ray, here, slots = self._ray, str(Path.cwd()), self._slots()
         payload = ray.put(zstandard.compress(ray.cloudpickle.dumps(work), _FASTEST))
         remote = ray.remote(num_cpus=slots.cpus, memory=slots.memory, max_retries=0)(_portable())
-        left, lost, running = list(runs), deque[_Task[Block]](), dict[Any, _Task[Block]]()
+        left, lost, running = list(runs), deque[_Task[Block]](), dict[object, _Task[Block]]()
         size = slots.threads  # runs of a task
         try:
             while left or lost or running:
@@ -260,7 +261,7 @@ class RayExecutor:
         nodes = [node["Resources"] for node in self._ray.nodes() if node["Alive"]]
         return lay_out(nodes, self._workers, self._processors, self._memory)
 
-    def _note_loss(self, task: _Task[Any], error: Exception) -> None:
+    def _note_loss(self, task: _Task[Block], error: Exception) -> None:
         kinds = self._ray.exceptions
         lost = (kinds.NodeDiedError, kinds.WorkerCrashedError, kinds.OutOfMemoryError, kinds.ObjectLostError)
         if isinstance(error, kinds.LocalRayletDiedError):
@@ -272,7 +273,7 @@ class RayExecutor:
         if task.losses > _MOST_LOSSES:
             raise RayError(f"a task on the Ray cluster was lost {task.losses} times: {_first_line(error)}") from error
 
-    def _stop(self, running: list[Any]) -> None:
+    def _stop(self, running: list[object]) -> None:
         """End tasks, and wait until they have ended: what they write may be removed then."""
         ray = self._ray
         for force, seconds in ((False, _SECONDS_TO_STOP), (True, _SECONDS_TO_CONNECT)):
@@ -288,11 +289,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
-def _unpacked_report(report: bytes | str) -> tuple[list[Any], Exception | None, float]:
+def _unpacked_report(report: bytes | str) -> tuple[list[object], Exception | None, float]:
     """The events of a task, its error, and the seconds that it took."""
     if isinstance(report, str):
         raise PlanError(report)
-    found: tuple[list[Any], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
+    found: tuple[list[object], Exception | None, float] = pickle.loads(zstandard.decompress(report))  # noqa: S301 - ours
     return found
 
 
@@ -302,7 +303,7 @@ def _unpacked_report(report: bytes | str) -> tuple[list[Any], Exception | None, 
 def _portable() -> Callable[..., bytes | str]:
     """The function that Ray runs. It is defined here so that it is pickled whole: the node may not have this module."""
 
-    def share(versions: Any, *arguments: Any) -> Any:
+    def share(versions: Mapping[str, str], *arguments: Any) -> bytes | str:
         import socket
 
         try:
@@ -315,7 +316,7 @@ def _portable() -> Callable[..., bytes | str]:
 
 
 def run_share(
-    versions: Mapping[str, str], payload: Sequence[Any], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
+    versions: Mapping[str, str], payload: Sequence[object], runs: Sequence[NumberedRun[Any]], threads: int, folder: str
 ) -> bytes:
     """Process a task's blocks. Gives what `_unpacked_report` takes.
 
@@ -327,7 +328,7 @@ def run_share(
         folder: relative names are meant from here.
     """
     _leave_if_ending()
-    began, events, failure = time.monotonic(), list[Any](), None
+    began, events, failure = time.monotonic(), list[object](), None
     try:
         found = _versions()
         wrong = [f"{name} {found[name]}, not {wanted}" for name, wanted in versions.items() if found[name] != wanted]
@@ -354,7 +355,7 @@ def _leave_if_ending() -> None:
 
 
 @lru_cache(maxsize=1)
-def _unpacked(reference: Any) -> Pass[Any, Any]:
+def _unpacked(reference: object) -> Pass[Any, Any]:
     """The pass; many tasks of a process need the same."""
     import ray
 
