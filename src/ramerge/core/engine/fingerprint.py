@@ -28,16 +28,14 @@ def versions() -> dict[str, str]:
 
 
 def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
-    """The fingerprint of files."""
-    return {f"{path}": _file(identity) for path, identity in identities.items()}
-
-
-def _file(identity: Identity) -> str:
-    """A file. Its device is left out: it may have another number after a restart, or on another machine."""
-    if not isinstance(identity, FileIdentity):
-        return repr(asdict(identity))
-    content = f"{identity.nbytes} bytes of {identity.modified_ns} with {identity.sample}"
-    return f"{content}; inode {identity.inode} changed at {identity.changed_ns}"
+    """The fingerprint of files. Their devices are left out: one may have another number after a restart."""
+    found = {}
+    for path, each in identities.items():
+        found[f"{path}"] = repr(asdict(each))
+        if isinstance(each, FileIdentity):
+            content = f"{each.nbytes} bytes of {each.modified_ns} with {each.sample}"
+            found[f"{path}"] = f"{content}; inode {each.inode} changed at {each.changed_ns}"
+    return found
 
 
 def stopped_at(out: OutputTarget) -> Mapping[str, str]:

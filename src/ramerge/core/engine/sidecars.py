@@ -76,11 +76,7 @@ def _records(
             base=without_secrets(plan.recipe.base) if plan.recipe.base is not None else None,
             rules=tuple(rules),
             counts=plan.counts.origin,
-            notes=(
-                *plan.findings.notes,
-                *[f"{name}: {text}" for name, text in remarks if text],
-                *advice(plan, counts),
-            ),
+            notes=(*plan.findings.notes, *[f"{name}: {text}" for name, text in remarks if text], *advice(plan, counts)),
             warnings=tuple(filter(None, warnings)),
             input_dtypes=plan.input_dtypes,
             dtype=plan.dtype,

@@ -209,13 +209,7 @@ class Worker:
         return piece, found
 
     def _write(
-        self,
-        tensor: TensorPlan,
-        block: Block,
-        piece: Piece,
-        found: PieceResult,
-        points: Sequence[int],
-        sink: Sink,
+        self, tensor: TensorPlan, block: Block, piece: Piece, found: PieceResult, points: Sequence[int], sink: Sink
     ) -> None:
         stored = tensor.quantized
         if stored is None:

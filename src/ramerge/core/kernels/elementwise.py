@@ -198,12 +198,7 @@ def _draws(drop: Drop | None) -> tuple[NDArray[np.uint32], int]:
 
 @cache
 def _merge(
-    element: Element,
-    loop: Loop,
-    which: Inputs,
-    kinds: tuple[str | bool, ...],
-    drops: bool,
-    rounds: int,
+    element: Element, loop: Loop, which: Inputs, kinds: tuple[str | bool, ...], drops: bool, rounds: int
 ) -> Kernel:
     """Write out and compile.
 

@@ -20,15 +20,7 @@ from pydantic import Field
 from ramerge.core.kernels.elementwise import ZERO, Given, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import totals
-from ramerge.core.methods.base import (
-    FRACTIONS,
-    Agents,
-    Counts,
-    Results,
-    Statistic,
-    WeightedParameters,
-    for_each,
-)
+from ramerge.core.methods.base import FRACTIONS, Agents, Counts, Results, Statistic, WeightedParameters, for_each
 from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.ranks import Rank, Ranked, Values, ranked
 from ramerge.core.methods.sums import Floats, Summand, Sums

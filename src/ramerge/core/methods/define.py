@@ -176,7 +176,11 @@ class FormulaMethod(ElementMethod[Any]):
     def __init__(
         self, function: Element, derived: Derived | None, stated: Sequence[_FormulaParameter], **attributes: object
     ) -> None:
-        self.element: Element = _positional(function)
+        # kernels call it by position
+        assert isinstance(function, FunctionType)
+        code = function.__code__
+        moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
+        self.element: Element = FunctionType(moved, function.__globals__, function.__name__)
         self.element.__qualname__ = f"{function.__qualname__}.element"  # where pickle finds it
         self._keywords, self._stated, self._derived = _keywords(function), stated, derived
         for name, value in attributes.items():
@@ -229,10 +233,3 @@ def _model(name: str, stated: Sequence[_FormulaParameter], check: Callable[[Any]
         __validators__=validators,
         **fields,
     )
-
-
-def _positional(function: Element) -> Element:
-    assert isinstance(function, FunctionType)
-    code = function.__code__
-    moved = code.replace(co_argcount=code.co_argcount + code.co_kwonlyargcount, co_kwonlyargcount=0)
-    return FunctionType(moved, function.__globals__, function.__name__)

@@ -16,16 +16,7 @@ from pydantic import Field, model_validator
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods import gram
-from ramerge.core.methods.base import (
-    MANY,
-    WEIGHTS,
-    Agents,
-    Counts,
-    Parameters,
-    for_each,
-    total_weight,
-    weights_field,
-)
+from ramerge.core.methods.base import MANY, WEIGHTS, Agents, Counts, Parameters, for_each, total_weight, weights_field
 from ramerge.core.methods.gram import Combination, CombinationMethod
 from ramerge.core.methods.sums import Floats
 

@@ -16,14 +16,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from ramerge.core.methods import gram
-from ramerge.core.methods.base import (
-    WEIGHTS,
-    Agents,
-    Parameters,
-    for_each,
-    total_weight,
-    weights_field,
-)
+from ramerge.core.methods.base import WEIGHTS, Agents, Parameters, for_each, total_weight, weights_field
 from ramerge.core.methods.gram import CombinationByPart, CombinationMethod, Per
 from ramerge.core.methods.sums import Floats
 

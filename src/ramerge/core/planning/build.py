@@ -23,14 +23,7 @@ from ramerge.core.planning.inputs import OpenedInputs, open_inputs
 from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.layout import Matched, plan_tensors
 from ramerge.core.planning.match import match, match_importance, match_inputs
-from ramerge.core.planning.model import (
-    ConfigChanges,
-    MergePlan,
-    PlannedContents,
-    PlannedCounts,
-    PlannedOutput,
-    Tie,
-)
+from ramerge.core.planning.model import ConfigChanges, MergePlan, PlannedContents, PlannedCounts, PlannedOutput, Tie
 from ramerge.core.planning.name_mappings import fit_agents
 from ramerge.core.planning.resources import SMALLEST_BLOCK, cut
 from ramerge.core.planning.rounds import rounds
@@ -146,12 +139,7 @@ def _check_output(
 
 
 def _contents(
-    points: Sequence[Point],
-    inputs: OpenedInputs,
-    observed: Sequence[Statistic],
-    *,
-    cache: bool,
-    alone: bool,
+    points: Sequence[Point], inputs: OpenedInputs, observed: Sequence[Statistic], *, cache: bool, alone: bool
 ) -> tuple[PlannedContents, list[PlanFinding]]:
     recipe, base = points[0].recipe, inputs.opened_base
     if base is None:

@@ -45,10 +45,9 @@ def fit_agents(
     fitted: dict[str, Checkpoint] = {}
     findings: list[PlanFinding] = []
     for name, agent in agents.items():
-        renamed = _rename(name, agent, recipe.rename)
-        found = fit(base, renamed.agent)
-        uses |= renamed.rules
-        findings += renamed.problems
+        renamed, problems = _rename(name, agent, recipe.rename, uses)
+        found = fit(base, renamed)
+        findings += problems
         findings += [note(f"{name}: {text}") for text in found.notes]
         findings += [problem(f"{agent.directory}: {text}", name) for text in found.problems]
         fitted[name] = replace(agent, tensors=found.tensors)
@@ -60,34 +59,27 @@ def fit_agents(
     return fitted, findings
 
 
-@dataclass(frozen=True)
-class _Renamed:
-    """An agent after the recipe's rules, of which those numbered `rules` caught names; as it was if any fails."""
-
-    agent: Checkpoint
-    rules: frozenset[int]
-    problems: tuple[PlanFinding, ...] = ()
-
-
-def _rename(name: str, agent: Checkpoint, rules: Sequence[Rename]) -> _Renamed:
-    names, uses = {old: old for old in agent.tensors}, frozenset[int]()
+def _rename(
+    name: str, agent: Checkpoint, rules: Sequence[Rename], uses: set[int]
+) -> tuple[Checkpoint, Sequence[PlanFinding]]:
+    """An agent after the recipe's rules; as it was if any fails. `uses` gets the numbers of rules that catch names."""
+    names = {old: old for old in agent.tensors}
     deadline = monotonic() + _SECONDS
     for number, rule in enumerate(rules):
         if rule.agent in (None, name):
             try:
                 changed = {old: replace_all(rule.pattern, rule.to, new, deadline) for old, new in names.items()}
             except ValueError as error:
-                failed = problem(f"{quoted(rule.pattern)}: {error}", _key(number))
-                return _Renamed(agent, uses | {number}, (failed,))
+                uses.add(number)
+                return agent, [problem(f"{quoted(rule.pattern)}: {error}", _key(number))]
             uses |= {number} if names != changed else set()
             names = changed
-    twice = [new for new, count in Counter(names.values()).items() if count > 1]
-    if twice:
+    if twice := [new for new, count in Counter(names.values()).items() if count > 1]:
         text = f"{agent.directory}: rename gives several tensors the name {listed([quoted(new) for new in twice])}"
-        return _Renamed(agent, uses, (problem(text, name),))
+        return agent, [problem(text, name)]
     tensors = {new: agent.tensors[old] for old, new in names.items()}
     tensors = {new: each if each.name == new else replace(each, name=new) for new, each in tensors.items()}
-    return _Renamed(replace(agent, tensors=tensors), uses)
+    return replace(agent, tensors=tensors), []
 
 
 def _key(rule: int) -> Key:
@@ -411,10 +403,7 @@ def _move(base: Checkpoint, agent: Checkpoint, fitted: Fitted) -> None:
     missing = {name: tensor.shape for name, tensor in base.tensors.items() if name not in agent.tensors}
     path = path_to(base.config, agent.config.get("model_type")) or path_to(agent.config, base.config.get("model_type"))
     names, prefixes = aligned(
-        unknown,
-        missing,
-        kept=set(map(stack_of, base.tensors)),
-        preferred=[key.removesuffix("_config") for key in path],
+        unknown, missing, kept=set(map(stack_of, base.tensors)), preferred=[key.removesuffix("_config") for key in path]
     )
     names = {old: new for old, new in names.items() if new not in agent.tensors}
     for old, new in names.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from ramerge.core.foundation.limits import ResourceLimits
 from ramerge.core.foundation.machine import memory, processors
@@ -81,39 +81,32 @@ def cut(
         sends: whether the output is sent to a remote place.
         fewest: elements of the smallest useful blocks.
     """
-    agents, models = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides)
+    agents, models, observed = len(inputs.agents), 1 + len(inputs.agents) + len(inputs.sides), tuple(observed)
     # cached counts included, so that blocks are the same with and without them
-    observed = tuple(observed)
     reads = [*rounds(tensors, points), dict.fromkeys(range(len(tensors) if observed else 0), observed)]
-    scratch = _scratch(points, tensors, agents)
-    # of each worker one set of counts that it fills, and one that waits to be added up
-    partials = 2 * max(_nbytes(group, agents) for group in {observed}.union(*(read.values() for read in reads)))
     fixed = _fixed(inputs, tensors, reads, _nbytes(observed, agents), sends=sends)
     if in_memory:  # the present merged tensor, and the next
         fixed += 2 * len(points) * max((sum(part.whole_nbytes for part in each.parts) for each in tensors), default=0)
+    remote = any(map(is_far, inputs.files))
+    deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
+    scratch = _scratch(points, tensors, agents)
+    own = scratch + min(deltas, MOST_KEPT) * KEPT_BYTES
+    own += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
+    # of each worker one set of counts that it fills, and one that waits to be added up
+    own += 2 * max(_nbytes(group, agents) for group in {observed}.union(*(read.values() for read in reads)))
+    needs = _Needs(tuple({tensor.likeness: tensor for tensor in tensors}.values()), fixed, own)
     # one whole matrix must be possible; several at a time are faster, if they leave room for others
     budget = limits.memory or max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
     # a processor that solves for a matrix has enough to do; one that only adds waits for disks, or for servers
     workers = limits.threads or processors() + (0 if scratch else _SPARE)
-
-    kinds = list({tensor.likeness: tensor for tensor in tensors}.values())
-    remote = any(map(is_far, inputs.files))
-    deltas = sum(agent.delta is not None for agent in inputs.opened_agents.values())
-
-    def resources(workers: int, block: int) -> Resources:
-        buffer = max((tensor.buffer_bytes(block) for tensor in kinds), default=0)
-        each = buffer + scratch + partials + min(deltas, MOST_KEPT) * KEPT_BYTES
-        each += models * _BYTES_OF_ANSWER + deltas * AHEAD_BYTES if remote else 0
-        return Resources(workers, block, buffer, fixed + workers * each, each)
-
     block = _LARGEST_REMOTE_BLOCK if remote else _LARGEST_BLOCK_OF_DELTAS if deltas else _LARGEST_BLOCK
     fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
     least = min(workers, _FEW) if remote and not limits.threads else workers
-    while block > fewest and resources(least, block).peak_memory_bytes > budget:
+    while block > fewest and needs.resources(least, block).peak_memory_bytes > budget:
         block //= 2
-    while workers > 1 and resources(workers, block).peak_memory_bytes > budget:
+    while workers > 1 and needs.resources(workers, block).peak_memory_bytes > budget:
         workers -= 1
-    made, refused = resources(workers, block), list[PlanFinding]()
+    made, refused = needs.resources(workers, block), list[PlanFinding]()
     if limits.memory and made.peak_memory_bytes > limits.memory:
         given = f"--max-memory: {limits.memory:,} bytes are too little (compiling in a first run counts, too)"
         refused = [problem(f"{given}; give at least {-(-made.peak_memory_bytes // 1_000_000)}MB")]  # rounded up
@@ -121,6 +114,27 @@ def cut(
         return made, refused
     run_bytes = min(models * _RUN, sum(each.bytes_read for each in tensors) // (workers * _RUNS))
     return replace(made, run_bytes=run_bytes), refused
+
+
+@dataclass(frozen=True)
+class _Needs:
+    """Memory for the work.
+
+    Attributes:
+        kinds: a tensor of each kind that needs other buffers.
+        fixed: bytes that all workers share.
+        own: bytes of each worker besides its buffer.
+    """
+
+    kinds: tuple[TensorPlan, ...]
+    fixed: int
+    own: int
+
+    def resources(self, workers: int, block: int) -> Resources:
+        """What so many workers take with blocks of this size."""
+        buffer = max((tensor.buffer_bytes(block) for tensor in self.kinds), default=0)
+        each = buffer + self.own
+        return Resources(workers, block, buffer, self.fixed + workers * each, each)
 
 
 def _fixed(

@@ -75,10 +75,7 @@ def rows_of_models(base: Checkpoint, agents: Mapping[str, Mapping[str, Tensor]])
 
 
 def check_tokens(
-    recipe: Recipe,
-    base: Checkpoint,
-    agents: Mapping[str, Checkpoint],
-    rows: Mapping[str, Sequence[Rows]],
+    recipe: Recipe, base: Checkpoint, agents: Mapping[str, Checkpoint], rows: Mapping[str, Sequence[Rows]]
 ) -> tuple[str | None, list[PlanFinding]]:
     """Refuse models that have different tokens in the same row, and say whose tokens the output's tokenizer lacks.
 
