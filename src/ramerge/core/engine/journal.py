@@ -316,12 +316,9 @@ class JournalWriter:
             if size > self._marked and now - self._last > _SECONDS_BETWEEN_MARKS:
                 self._last, self._marked = now, size
                 self.append(_SYNCED, 0, 0, size)
-                self.sync()
+                sync_data(self._descriptor)
 
         return after
-
-    def sync(self) -> None:
-        sync_data(self._descriptor)
 
     def close(self) -> None:
         os.close(self._descriptor)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from typing import TypeVar
@@ -19,8 +19,9 @@ from typing_extensions import override
 from ramerge.core.engine.executors.executor import in_runs
 from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.result_codec import BlockResult, Results
-from ramerge.core.engine.worker import Message, Sink, Task, Worker, worker
+from ramerge.core.engine.worker import Compiling, Message, Sink, Task, Worker
 from ramerge.core.foundation.blas import one_blas_thread
+from ramerge.core.kernels.native import notifying_compilation
 from ramerge.core.methods.base import Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, Run, share_of
 from ramerge.core.tensors.reader import Files
@@ -56,9 +57,11 @@ class PlanPass(ABC):
             return nullcontext()
         return one_blas_thread()
 
-    def open_worker(self, report: Callable[[Message], None]) -> AbstractContextManager[Worker]:
-        """Resources of one thread. It reports what happens in the middle of a block."""
-        return worker(self.plan, self.files, self.operators, report)
+    @contextmanager
+    def open_worker(self, report: Callable[[Message], None]) -> Iterator[Worker]:
+        """Resources of one thread. It reports what happens in the middle of a block, such as a kernel's compilation."""
+        with notifying_compilation(lambda done: report(Compiling(done))):
+            yield Worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
         """A worker is about to process a run."""

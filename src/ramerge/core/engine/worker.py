@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,7 +15,6 @@ from ramerge.core.foundation.dtypes import FLOATS, itemsize
 from ramerge.core.kernels.convert import convert, count_negative, count_non_finite
 from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.formats import FORMATS, Words
-from ramerge.core.kernels.native import notifying_compilation
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
 from ramerge.core.linalg.devices import Solver
 from ramerge.core.methods.base import Counts, Statistic
@@ -85,18 +83,15 @@ class Warned:
 Message = Compiling | Warned
 
 
-@contextmanager
-def worker(plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> Iterator[Worker]:
-    """A worker. `operators` are shared by those of a process.
-
-    `tell` gets a message when it compiles a kernel, and of what users should know.
-    """
-    with notifying_compilation(lambda done: tell(Compiling(done))):
-        yield Worker(plan, files, operators, tell)
-
-
 class Worker:
-    """One thread's memory, and its work on blocks."""
+    """One thread's memory, and its work on blocks.
+
+    Args:
+        plan: the plan.
+        files: the inputs, open.
+        operators: shared by the workers of a process.
+        tell: gets what users should know.
+    """
 
     def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
         self._plan = plan

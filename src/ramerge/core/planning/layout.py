@@ -55,10 +55,6 @@ class Matched:
         some = next((each for each in found if each is not None), None)
         return tuple(each or none_of(some) for each in found) if some is not None else ()
 
-    def height(self, tensor: Tensor) -> tuple[int, ...]:
-        """The shape of a tensor in the output: with the rows that any model has."""
-        return (self.rows[tensor.name][-1].stop, *tensor.shape[1:]) if tensor.name in self.rows else tensor.shape
-
     def of_rows(self, tensor: Tensor, rows: Rows) -> tuple[Tensor, Matched]:
         """Some rows of a tensor, and the agents' counterparts; the base's where an agent does not have them."""
         sources = {BASE: tensor, **{name: found[tensor.name] for name, found in self.agents.items()}}
@@ -113,7 +109,9 @@ def plan_tensors(
             entries = tuple(_entry(part, part.dtype) for part in (quantized.codes, quantized.scales))
         else:
             dtype = _dtype(tensor, recipe, numbers[tensor.name], wide, matched)
-            entries = (_entry(replace(tensor, shape=matched.height(tensor)), dtype),)
+            rows = matched.rows.get(tensor.name)  # the output has those that any model has
+            whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
+            entries = (_entry(whole, dtype),)
         outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized))
     if stored is not None:
         extras = stored.extras.values()

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from ramerge.core.formats.files import UNGATHERED
-from ramerge.core.formats.recorded import InputPlace, expert_of, read_places
+from ramerge.core.formats.recorded import expert_of, read_places
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
 from ramerge.core.planning.model import Recorded, Tie
@@ -124,8 +124,11 @@ def match_inputs(
         except KeyError as error:
             problems.append(f"{recorded.directory}: lacks the tensor {error.args[0]!r}, which inputs.json names")
             continue
-        shape = wanted[tensor].shape
-        if not _fits(shape, expert, inputs, weights, place):
+        shape = matrix = wanted[tensor].shape
+        if expert is not None:
+            matrix = shape[1:] if len(shape) == 3 and expert < shape[0] else ()
+        fits = len(matrix) == 2 and inputs.shape[1:] == (matrix[0 if place.transposed else 1],)
+        if not fits or weights.shape != inputs.shape[:1]:
             problems.append(
                 f"{recorded.directory}: inputs of shape {list(inputs.shape)} with weights {list(weights.shape)} do not "
                 f"fit {key!r} of shape {list(shape)}; were they recorded with another model?"
@@ -137,17 +140,6 @@ def match_inputs(
     if not found and not problems and any(len(one.shape) == 2 and one.elements for one in wanted.values()):
         problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
     return found, [problem(text, name) for text in problems]
-
-
-def _fits(shape: Sequence[int], expert: int | None, inputs: Tensor, weights: Tensor, place: InputPlace) -> bool:
-    """Whether recorded inputs have the width of a matrix, or of that of an expert."""
-    if expert is not None:
-        if len(shape) != 3 or expert >= shape[0]:
-            return False
-        shape = shape[1:]
-    if len(shape) != 2 or len(inputs.shape) != 2:
-        return False
-    return inputs.shape[1] == shape[0 if place.transposed else 1] and weights.shape == inputs.shape[:1]
 
 
 def _check_used(name: str, agent: Checkpoint, sources: Mapping[str, Tensor]) -> Iterator[PlanFinding]:

@@ -92,11 +92,8 @@ class TokenReader:
         whole = self._text(model, "tokenizer.json", _MOST_BYTES)
         if whole is None:
             lines = self._text(model, "merges.txt", _MOST_BYTES)
-            return (
-                {}
-                if lines is None
-                else {"other merges": _digest(line for line in lines.splitlines() if line[:1] != b"#")}
-            )
+            merges = (line for line in (lines or b"").splitlines() if line[:1] != b"#")
+            return {"other merges": _digest(merges)} if lines is not None else {}
         steps = {text: _step(whole, key) for key, text in _STEPS.items()}
         begin = _MERGES.search(whole)
         return {"other merges": _digest(_merges(whole, begin.end())), **steps} if begin is not None else steps

@@ -24,7 +24,7 @@ class Pass(Protocol[Taken, Given]):
         """Context of all workers of a process."""
         ...
 
-    def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[Any]:
+    def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[Any]:
         """Resources of one thread: buffers, open files. It may report at any time, even in the middle of a block."""
         ...
 

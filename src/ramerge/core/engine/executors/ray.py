@@ -81,10 +81,8 @@ def connected(init: Mapping[str, object]) -> Iterator[ModuleType]:
     with _handlers_kept():
         try:
             ray.init(**{"log_to_driver": False, "logging_level": logging.CRITICAL, **_with_environment(init)})
-        except (TypeError, ValueError) as error:
-            raise RecipeError(f"--ray-init: {error}") from error
         except Exception as error:  # as Ray raises it itself, where a raylet dies before it has begun
-            if "keyword argument" in str(error):
+            if isinstance(error, TypeError | ValueError) or "keyword argument" in str(error):
                 raise RecipeError(f"--ray-init: {error}") from error
             raise RayError(f"no Ray cluster can be reached: {error}") from error
     try:
