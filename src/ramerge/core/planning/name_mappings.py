@@ -164,10 +164,10 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
     unknown = [tensor for name, tensor in fitted.tensors.items() if name not in base.tensors]
     missing = [tensor for name, tensor in base.tensors.items() if name not in fitted.tensors]
     if unknown:
-        spelled = _Spelled(unknown, missing)
+        spelled = _Spelled(unknown, missing, base)
         taking_turns = interleaves_gates(base.config) or interleaves_gates(agent.config)
         for tensor in missing:
-            _find(tensor, base, spelled, fitted, taking_turns)
+            _find(tensor, spelled, fitted, taking_turns)
         for used in spelled.used:
             del fitted.tensors[used]
         fitted.notes += spelled.notes
@@ -185,7 +185,7 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
     return fitted
 
 
-def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, taking_turns: bool) -> None:
+def _find(wanted: Tensor, spelled: _Spelled, fitted: Fitted, taking_turns: bool) -> None:
     """Enter the agent's counterpart of a base's tensor, if there is one."""
     found = spelled.get(wanted.name)
     if len(found) > 1:
@@ -195,15 +195,16 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, t
         text = f"{quoted(found[0].name)} may be the base's {quoted(other)} and its {quoted(wanted.name)}"
         fitted.problems.append(f"{text}; say which one with rename")
     elif found:
-        spelled.whole[found[0].name] = wanted.name
-        one = spelled.use(found[0], wanted, spelled.reason(wanted.name, found[0]))
+        one = found[0]
+        spelled.whole[one.name] = wanted.name
+        spelled.use(one, wanted, spelled.reason(wanted.name, one))
         if one.shape == (1, *wanted.shape):  # one shared expert, as a stack of one
             one = reshaped(one, wanted.shape)
         elif one.shape != wanted.shape and one.shape == (*wanted.shape[:1], *wanted.shape[:0:-1]):
             one = Tensor(one.name, one.dtype, wanted.shape, Transposed(one))
         fitted.tensors[wanted.name] = one
     else:
-        made = ((fusion, tensor) for fusion in FUSIONS for tensor in _fused(fusion, wanted, base, spelled))
+        made = ((fusion, tensor) for fusion in FUSIONS for tensor in spelled.fused(fusion, wanted))
         fusion, tensor = next(made, (None, None))
         if fusion is not None and tensor is not None:
             fitted.tensors[wanted.name] = tensor
@@ -216,9 +217,10 @@ def _find(wanted: Tensor, base: Checkpoint, spelled: _Spelled, fitted: Fitted, t
 
 
 class _Spelled:
-    """Tensors of an agent under all names that they may have by the table."""
+    """Tensors of an agent that the base does not have, under all names that they may have by the table."""
 
-    def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor]) -> None:
+    def __init__(self, tensors: Sequence[Tensor], missing: Iterable[Tensor], base: Checkpoint) -> None:
+        self.base = base
         self.missing = {tensor.name for tensor in missing}
         self.whole: dict[str, str] = {}  # the base's names of tensors that were used as they are
         self._found: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
@@ -238,11 +240,10 @@ class _Spelled:
     def reason(self, name: str, tensor: Tensor) -> str:
         return "; ".join(dict.fromkeys(self._found[name][tensor.name][1]))
 
-    def use(self, tensor: Tensor, wanted: Tensor, why: str) -> Tensor:
+    def use(self, tensor: Tensor, wanted: Tensor, why: str) -> None:
         self.used[tensor.name] = None
         self._counts[why] += 1
         self._examples.setdefault(why, f"{quoted(tensor.name)} is the base's {quoted(wanted.name)}")
-        return tensor
 
     @property
     def notes(self) -> list[str]:
@@ -251,18 +252,103 @@ class _Spelled:
             for why, count in self._counts.items()
         ]
 
+    def fused(self, fusion: Fusion, wanted: Tensor) -> Iterator[Tensor]:
+        """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
+        if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
+            turned = _is_square(wanted.shape[1:]) and self.gates_are_turned(found["stem"])
+            yield from self.joined(fusion, found["stem"], wanted, turned=turned)
+        for place, part in enumerate(fusion.parts):
+            if (found := _pattern(part).fullmatch(wanted.name)) is not None:
+                expert = int(found["expert"]) if fusion.is_of_experts else 0
+                # an agent that also has one of them alone is not clear
+                if self.missing.issuperset(fusion.names(found["stem"], expert)):
+                    yield from self.taken_out(fusion, found["stem"], expert, place, wanted)
 
-def _fused(fusion: Fusion, wanted: Tensor, base: Checkpoint, spelled: _Spelled) -> Iterator[Tensor]:
-    """The tensor as a part of a tensor of the agent, or made from several, by a row of the table."""
-    if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
-        turned = _is_square(wanted.shape[1:]) and _gates_are_turned(found["stem"], base, spelled)
-        yield from _joined(fusion, found["stem"], wanted, spelled, turned=turned)
-    for place, part in enumerate(fusion.parts):
-        if (found := _pattern(part).fullmatch(wanted.name)) is not None:
-            expert = int(found["expert"]) if fusion.is_of_experts else 0
-            # an agent that also has one of them alone is not clear
-            if spelled.missing.issuperset(fusion.names(found["stem"], expert)):
-                yield from _taken_out(fusion, found["stem"], expert, place, wanted, base, spelled)
+    def joined(self, fusion: Fusion, stem: str, wanted: Tensor, *, turned: bool) -> Iterator[Tensor]:
+        """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
+        matrices = self.matrices(fusion, stem, wanted)
+        if not matrices:
+            return
+        front = wanted.shape[:1] if len(wanted.shape) > len(matrices[0][0].shape) else ()
+        rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
+        exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
+        turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
+        shapes = {tuple(part.shape for part in row) for row in matrices}
+        dtypes = {part.dtype for row in matrices for part in row}
+        fits = turned or wanted.shape == (*front, rows, *rest)
+        if not fits or len(shapes) > 1 or len(dtypes) > 1 or any(part.shape[1:] != rest for part in matrices[0]):
+            return
+        pieces = []
+        for expert, row in enumerate(matrices):
+            start = 0
+            for part in row:
+                place = (0, start) if turned else (start, *(0 for _ in rest))
+                self.use(part, wanted, fusion.why)
+                piece = Tensor(part.name, part.dtype, (*rest, part.shape[0]), Transposed(part)) if turned else part
+                if front:
+                    piece = reshaped(piece, (1, *piece.shape))
+                pieces.append(PlacedPiece((expert, *place) if front else place, piece))
+                start += part.shape[0]
+        yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
+
+    def matrices(self, fusion: Fusion, stem: str, wanted: Tensor) -> list[list[Tensor]]:
+        """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
+        count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
+        found = [[self.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
+        if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
+            return []
+        rows = [[each[0] for each in row] for row in found]
+        stacks = rows[0]
+        stacked = all(len(stack.shape) == 3 and stack.shape[0] == wanted.shape[0] for stack in stacks)
+        if len(wanted.shape) != 3 or not stacked:
+            return rows
+        return [
+            [reshaped(box_of(stack, (expert, 0, 0), (1, *stack.shape[1:])), stack.shape[1:]) for stack in stacks]
+            for expert in range(wanted.shape[0])
+        ]
+
+    def taken_out(self, fusion: Fusion, stem: str, expert: int, place: int, wanted: Tensor) -> Iterator[Tensor]:
+        """The part at a place of the fusion's table, out of the agent's one tensor."""
+        found = self.get(fusion.whole.format(stem=stem))
+        if len(found) != 1 or not wanted.shape:
+            return
+        whole, front = found[0], (expert,) if fusion.is_of_experts else ()
+        siblings = [self.base.tensors.get(name) for name in fusion.names(stem, expert)]
+        heights = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
+        start, rows = sum(heights[:place]), sum(heights)
+        height, *rest = wanted.shape
+        inner, ones = whole.shape[len(front) :], (1,) * len(front)
+        if len(whole.shape) != len(front) + len(wanted.shape):
+            return
+        if front:  # there must be as many experts in the base
+            experts = next(n for n in itertools.count() if fusion.names(stem, n)[0] not in self.base.tensors)
+            if experts != whole.shape[0]:
+                return
+        if inner == (rows, *rest) and not (_is_square(inner) and self.gates_are_turned(stem)):
+            self.use(whole, wanted, fusion.why)
+            part = box_of(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
+            yield replace(reshaped(part, wanted.shape), name=wanted.name)
+        elif len(rest) == 1 and inner == (*rest, rows):
+            self.use(whole, wanted, fusion.why)
+            part = box_of(whole, (*front, 0, start), (*ones, *rest, height))
+            yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(reshaped(part, (*rest, height))))
+
+    def gates_are_turned(self, stem: str) -> bool:
+        """Whether rows and columns of the experts' gates are exchanged between base and agent.
+
+        The shapes of a square matrix do not say so; those of the other projection in the same experts do.
+        """
+        for fusion in FUSIONS:
+            if fusion.is_of_experts and len(fusion.parts) > 1:
+                name, part = fusion.whole.format(stem=stem), fusion.names(stem)[0]
+                for wholes, parts in (
+                    ([self.base.tensors.get(name)], self.get(part)),
+                    (self.get(name), [self.base.tensors.get(part)]),
+                ):
+                    whole, single = next(iter(wholes), None), next(iter(parts), None)
+                    if whole is not None and single is not None and len(single.shape) == 2:
+                        return whole.shape[1:] != (len(fusion.parts) * single.shape[0], single.shape[1])
+        return False
 
 
 @cache
@@ -274,99 +360,6 @@ def _pattern(template: str) -> re.Pattern[str]:
 
 def _is_square(shape: tuple[int, ...]) -> bool:
     return len(shape) == 2 and shape[0] == shape[1]
-
-
-def _gates_are_turned(stem: str, base: Checkpoint, spelled: _Spelled) -> bool:
-    """Whether rows and columns of the experts' gates are exchanged between base and agent.
-
-    The shapes of a square matrix do not say so; those of the other projection in the same experts do.
-    """
-    for fusion in FUSIONS:
-        if fusion.is_of_experts and len(fusion.parts) > 1:
-            name, part = fusion.whole.format(stem=stem), fusion.names(stem)[0]
-            for wholes, parts in (
-                ([base.tensors.get(name)], spelled.get(part)),
-                (spelled.get(name), [base.tensors.get(part)]),
-            ):
-                whole, single = next(iter(wholes), None), next(iter(parts), None)
-                if whole is not None and single is not None and len(single.shape) == 2:
-                    return whole.shape[1:] != (len(fusion.parts) * single.shape[0], single.shape[1])
-    return False
-
-
-def _joined(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled, *, turned: bool) -> Iterator[Tensor]:
-    """The base's one tensor from the agent's parts; `turned`: a square one has rows and columns exchanged."""
-    matrices = _matrices(fusion, stem, wanted, spelled)
-    if not matrices:
-        return
-    experts = range(len(matrices))
-    front = wanted.shape[:1] if len(wanted.shape) > len(matrices[0][0].shape) else ()
-    rows, rest = sum(part.shape[0] for part in matrices[0]), matrices[0][0].shape[1:]
-    exchanged = len(rest) == 1 and wanted.shape == (*front, *rest, rows)
-    turned = exchanged and (turned or wanted.shape != (*front, rows, *rest))
-    shapes = {tuple(part.shape for part in row) for row in matrices}
-    dtypes = {part.dtype for row in matrices for part in row}
-    fits = turned or wanted.shape == (*front, rows, *rest)
-    if not fits or len(shapes) > 1 or len(dtypes) > 1 or any(part.shape[1:] != rest for part in matrices[0]):
-        return
-    pieces = []
-    for expert, row in zip(experts, matrices, strict=True):
-        start = 0
-        for part in row:
-            place = (0, start) if turned else (start, *(0 for _ in rest))
-            used = spelled.use(part, wanted, fusion.why)
-            size = used.shape[0]
-            piece = Tensor(part.name, part.dtype, (*rest, size), Transposed(part)) if turned else part
-            if front:
-                piece = reshaped(piece, (1, *piece.shape))
-            pieces.append(PlacedPiece((expert, *place) if front else place, piece))
-            start += size
-    yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
-
-
-def _matrices(fusion: Fusion, stem: str, wanted: Tensor, spelled: _Spelled) -> list[list[Tensor]]:
-    """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
-    count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
-    found = [[spelled.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
-    if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
-        return []
-    rows = [[each[0] for each in row] for row in found]
-    stacks = rows[0]
-    if len(wanted.shape) != 3 or any(len(stack.shape) != 3 or stack.shape[0] != wanted.shape[0] for stack in stacks):
-        return rows
-    return [
-        [reshaped(box_of(stack, (expert, 0, 0), (1, *stack.shape[1:])), stack.shape[1:]) for stack in stacks]
-        for expert in range(wanted.shape[0])
-    ]
-
-
-def _taken_out(
-    fusion: Fusion, stem: str, expert: int, place: int, wanted: Tensor, base: Checkpoint, spelled: _Spelled
-) -> Iterator[Tensor]:
-    """The part at a place of the fusion's table, out of the agent's one tensor."""
-    found = spelled.get(fusion.whole.format(stem=stem))
-    if len(found) != 1 or not wanted.shape:
-        return
-    whole, front = found[0], (expert,) if fusion.is_of_experts else ()
-    siblings = [base.tensors.get(name) for name in fusion.names(stem, expert)]
-    heights = [sibling.shape[0] if sibling and sibling.shape else 0 for sibling in siblings]
-    start, rows = sum(heights[:place]), sum(heights)
-    height, *rest = wanted.shape
-    inner, ones = whole.shape[len(front) :], (1,) * len(front)
-    if len(whole.shape) != len(front) + len(wanted.shape):
-        return
-    if front:  # there must be as many experts in the base
-        experts = next(count for count in itertools.count() if fusion.names(stem, count)[0] not in base.tensors)
-        if experts != whole.shape[0]:
-            return
-    if inner == (rows, *rest) and not (_is_square(inner) and _gates_are_turned(stem, base, spelled)):
-        spelled.use(whole, wanted, fusion.why)
-        part = box_of(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
-        yield replace(reshaped(part, wanted.shape), name=wanted.name)
-    elif len(rest) == 1 and inner == (*rest, rows):
-        spelled.use(whole, wanted, fusion.why)
-        part = box_of(whole, (*front, 0, start), (*ones, *rest, height))
-        yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(reshaped(part, (*rest, height))))
 
 
 _STACKED = re.compile(r".*\.experts\.(gate_up_proj|down_proj)")

@@ -131,7 +131,7 @@ class _Needs:
     own: int
 
     def resources(self, workers: int, block: int) -> Resources:
-        """What so many workers take with blocks of this size."""
+        """Resources of so many workers, with blocks of this size."""
         buffer = max((tensor.buffer_bytes(block) for tensor in self.kinds), default=0)
         each = buffer + self.own
         return Resources(workers, block, buffer, self.fixed + workers * each, each)
