@@ -28,13 +28,15 @@ def versions() -> dict[str, str]:
 
 
 def files(identities: Mapping[Location, Identity]) -> dict[str, str]:
-    """The fingerprint of files. Their devices are left out: one may have another number after a restart."""
+    """The fingerprint of files."""
     found = {}
     for path, each in identities.items():
-        found[f"{path}"] = repr(asdict(each))
         if isinstance(each, FileIdentity):
+            # without the device, which may have another number after a restart, or on another machine
             content = f"{each.nbytes} bytes of {each.modified_ns} with {each.sample}"
             found[f"{path}"] = f"{content}; inode {each.inode} changed at {each.changed_ns}"
+        else:
+            found[f"{path}"] = repr(asdict(each))
     return found
 
 

@@ -133,8 +133,9 @@ def _together(plan: MergePlan, tensors: Sequence[TensorPlan], sample: _Sample) -
     """Warnings about agents, compared with each other."""
     names = tuple(plan.inputs.agents)
     for s, t in combinations(range(1, len(names) + 1), 2):
-        are_one = all(tensor.sources[s].tensor == tensor.sources[t].tensor for tensor in tensors)
-        if sample.equal[s, t] and not are_one and _equal(tensors, s, t):
+        pairs = ((tensor.sources[s].tensor, tensor.sources[t].tensor) for tensor in tensors)
+        # not of agents that are one checkpoint: planning has warned of these
+        if sample.equal[s, t] and any(one != other for one, other in pairs) and _equal(tensors, s, t):
             yield f"{names[s - 1]} and {names[t - 1]} hold the same values; is one of them the wrong checkpoint?"
     apart = [0, *(t for t in range(1, len(names) + 1) if not any(sample.equal[s, t] for s in range(1, t)))]
     yield from _wrong_base(plan, sample, apart)
