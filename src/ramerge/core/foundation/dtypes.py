@@ -41,7 +41,7 @@ _CODES = {"F8_E4M3": "float8_e4m3", "F8_E5M2": "float8_e5m2", "E2M1": "float4_e2
 FROM_FULL_NAME = {name: dtype for dtype, name in FULL_NAMES.items()}
 # Short names of dtypes, as in the flags of training and serving tools.
 _SHORT_DTYPES = {
-    **dict.fromkeys(("bf16",), "bfloat16"),
+    "bf16": "bfloat16",
     **dict.fromkeys(("fp16", "f16", "half"), "float16"),
     **dict.fromkeys(("fp32", "f32", "float"), "float32"),
     **dict.fromkeys(("fp64", "f64", "double"), "float64"),

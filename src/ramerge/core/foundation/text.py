@@ -119,19 +119,15 @@ def without_secrets(values: Plain) -> Plain:
 
     A path may hold spaces, so everything that looks like a query after the beginning of an address is left out.
     """
-    return cast(Plain, _without_secrets(values))
-
-
-def _without_secrets(values: Any) -> Any:
-    if isinstance(values, str):
-        found = _ADDRESS.search(values)
-        if not found:
-            return values
+    made: Any = values
+    if isinstance(values, str) and (found := _ADDRESS.search(values)):
         begin = found.start()
-        return values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
-    if isinstance(values, dict):
-        return {key: _without_secrets(value) for key, value in values.items()}
-    return [_without_secrets(value) for value in values] if isinstance(values, list | tuple) else values
+        made = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
+    elif isinstance(values, dict):
+        made = {key: without_secrets(value) for key, value in values.items()}
+    elif isinstance(values, list | tuple):
+        made = [without_secrets(value) for value in values]
+    return cast(Plain, made)
 
 
 def _without_user(found: re.Match[str]) -> str:
