@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.core.engine.executors.executor import Executor, NumberedRun, Processed
+from ramerge.core.engine.executors.executor import Executor, Processed
 from ramerge.core.engine.journal import Journal, PassJournal
 from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.passes import CountPass, MergePass, PlanPass, in_order, in_turn
@@ -117,10 +117,11 @@ class Passes:
         )
         for result in noted.earlier():
             _take(result, tally, sink)
+        remaining, tensors = noted.remaining(), self.plan.tensors
+        if sink is None or not sink.in_order:  # the blocks of a run share an operator, if they have any
+            workers = self.plan.resources.workers
+            remaining = list(in_turn(remaining, lambda run: tensors[run[0][1][0].tensor].recorded, workers))
         # closed here and not by the garbage collector: workers must have stopped before the output is removed
-        remaining = noted.remaining()
-        if sink is None or not sink.in_order:
-            remaining = list(in_turn(remaining, self._operator, self.plan.resources.workers))
         with closing(self._executor.run(work, remaining, noted)) as events, _no_longer_waiting(sink):
             for event in events:
                 if isinstance(event, Processed):
@@ -135,11 +136,6 @@ class Passes:
         self.bytes_read += tally.done
         self.results |= tally.statistics.results
         self._by_tensor |= tally.statistics.by_tensor
-
-    def _operator(self, run: NumberedRun[Batch]) -> Hashable:
-        """The key by which its blocks share an operator; empty if they have none."""
-        (_, batch), *_ = run
-        return self.plan.tensors[batch[0].tensor].recorded
 
 
 @contextmanager

@@ -95,20 +95,17 @@ def warnings_of(
         densities: the share that each agent moved, by name; if empty, the forecast from headers is used.
     """
     erased = _erased(plan, rounding) if plan.rounds_updates else forecast_of_rounding(plan)
-    dense = _dense(plan, parameters, densities) if densities else forecast_of_density(plan)
-    return (*plan.findings.warnings, *seen, *erased, *dense)
-
-
-def _dense(plan: MergePlan, parameters: object, densities: Mapping[str, float]) -> list[str]:
+    dense: Sequence[str] = () if densities else forecast_of_density(plan)
     epsilon = absolute(parameters)
-    found = [f"{densities[name]:.0%} of {name} ({why})" for name, why in fine(plan).items() if densities[name] > _DENSE]
-    if epsilon is None or not found or len(plan.inputs.agents) == 1:
-        return []
-    text = (
-        f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {', '.join(found)} "
-        f"as moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}; {GUIDE}"
-    )
-    return [AboutMethod(text)]
+    if densities and epsilon is not None and len(plan.inputs.agents) > 1:
+        moved = {name: why for name, why in fine(plan).items() if densities[name] > _DENSE}
+        counts = ", ".join(f"{densities[name]:.0%} of {name} ({why})" for name, why in moved.items())
+        text = (
+            f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {counts} as "
+            f"moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}; {GUIDE}"
+        )
+        dense = [AboutMethod(text)] if moved else []
+    return (*plan.findings.warnings, *seen, *erased, *dense)
 
 
 def advice(plan: MergePlan, rounding: Counts) -> list[str]:

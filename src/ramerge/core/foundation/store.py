@@ -73,7 +73,14 @@ def write(kind: str, key: bytes, payload: bytes) -> None:
         return
     with contextlib.suppress(OSError):
         make(home)
-        _replace(home / key.hex(), key + hashlib.sha256(payload).digest() + payload)
+        handle, temporary = tempfile.mkstemp(prefix=f".{key.hex()}.", dir=home)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(key + hashlib.sha256(payload).digest() + payload)
+            Path(temporary).replace(home / key.hex())
+        except OSError:
+            Path(temporary).unlink()
+            raise
         sweep(home)
 
 
@@ -89,17 +96,6 @@ def _read_own(path: Path) -> bytes:
             with contextlib.suppress(OSError):
                 os.utime(file.fileno())
         return file.read()
-
-
-def _replace(path: Path, content: bytes) -> None:
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).replace(path)
-    except OSError:
-        Path(temporary).unlink()
-        raise
 
 
 def sweep(home: Path) -> None:

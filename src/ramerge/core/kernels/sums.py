@@ -73,6 +73,8 @@ def sums(
     single = Loop(tuple(ELEMENTS[form.name] for form in loop.inputs), ELEMENTS[loop.out.name])
     words, flagged = single.arrays(inputs, elements), False
     found = np.zeros((-(-elements // segment), len(terms)))
+    # lanes of a segment: a power of two; fewer for short ones, which so have some rows of them
+    most = max(16, min(LANES, 1 << (max(segment // 16, 1).bit_length() - 1)))
     for places, agents in _groups(terms, which.agents):
         own = [0, *[1 + t for t in agents]] if which.base else agents
         loop = Loop(tuple(single.inputs[k] for k in own), single.out)
@@ -81,7 +83,7 @@ def sums(
         kernel = _sums(value, loop, replace(which, agents=len(agents)), group, len(each), len(common))
         one, lanes = np.zeros((len(found), len(group))), np.empty(len(group) * _ROOM)
         read = [words[k] for k in own]
-        flagged |= bool(kernel(*read, numbers, lanes, one.reshape(-1), segment, _lanes(segment)))
+        flagged |= bool(kernel(*read, numbers, lanes, one.reshape(-1), segment, most))
         found[:, places] = one
     return found, flagged
 
@@ -102,11 +104,6 @@ def _groups(terms: Sequence[tuple[int, int]], agents: int) -> Iterator[tuple[lis
     for (left, right), places in tiles.items():
         sides = dict.fromkeys((left, right))
         yield places, [t for side in sides for t in range(side * _SIDE, min((side + 1) * _SIDE, agents))]
-
-
-def _lanes(segment: int) -> int:
-    """How many lanes a segment has: a power of two; fewer for short ones, which so have some rows of them."""
-    return max(16, min(LANES, 1 << (max(segment // 16, 1).bit_length() - 1)))
 
 
 # Lanes that a short segment does not reach would stay 0, and are left out.

@@ -96,7 +96,15 @@ class TokenReader:
             return {"other merges": _digest(merges)} if lines is not None else {}
         steps = {text: _step(whole, key) for key, text in _STEPS.items()}
         begin = _MERGES.search(whole)
-        return {"other merges": _digest(_merges(whole, begin.end())), **steps} if begin is not None else steps
+        if begin is None:
+            return steps
+        written = (found.groups() for found in _in_turn(_MERGE, whole, begin.end()))
+        # as `left right`, however they are written
+        merges = (
+            _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
+            for one, left, right in written
+        )
+        return {"other merges": _digest(merges), **steps}
 
     def stops_of(self, model: Checkpoint) -> set[int]:
         """The tokens at which generation ends, from `generation_config.json`; empty if it names none.
@@ -169,13 +177,6 @@ def _added(text: bytes) -> Iterator[tuple[int, bytes]]:
         row, content = entry.get("id"), entry.get("content")
         if isinstance(row, int) and isinstance(content, str):
             yield row, content.encode("utf-8", "replace")
-
-
-def _merges(text: bytes, position: int) -> Iterator[bytes]:
-    """Merges as `left right`, however they are written."""
-    for found in _in_turn(_MERGE, text, position):
-        one, left, right = found.groups()
-        yield _unescaped(one) if one is not None else _unescaped(left) + b" " + _unescaped(right)
 
 
 def _digest(lines: Iterable[bytes]) -> bytes:
