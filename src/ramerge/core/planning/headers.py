@@ -48,7 +48,9 @@ def read_headers(document: Document) -> list[ModelHeader]:
     found: list[ModelHeader] = []
     base: Checkpoint | None = None
     for name, value in models.items():
-        texts = _texts(value)
+        given = value.get("model") or value.get("delta") if isinstance(value, Mapping) else value
+        given = [given] if isinstance(given, str) else given
+        texts = [str(each) for each in given] if isinstance(given, list | tuple) else []
         if not texts:
             continue
         try:
@@ -73,11 +75,3 @@ def read_headers(document: Document) -> list[ModelHeader]:
         )
         found.append(header)
     return found
-
-
-def _texts(value: object) -> list[str]:
-    if isinstance(value, Mapping):
-        value = value.get("model") or value.get("delta")
-    if isinstance(value, str):
-        return [value]
-    return [str(each) for each in value] if isinstance(value, list | tuple) else []
