@@ -119,15 +119,15 @@ def without_secrets(values: Plain) -> Plain:
 
     A path may hold spaces, so everything that looks like a query after the beginning of an address is left out.
     """
-    made: Any = values
+    cleared: Any = values
     if isinstance(values, str) and (found := _ADDRESS.search(values)):
         begin = found.start()
-        made = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
+        cleared = values[:begin] + _QUERY.sub(r"\1…", _HOST.sub(_without_user, values[begin:]))
     elif isinstance(values, dict):
-        made = {key: without_secrets(value) for key, value in values.items()}
+        cleared = {key: without_secrets(value) for key, value in values.items()}
     elif isinstance(values, list | tuple):
-        made = [without_secrets(value) for value in values]
-    return cast(Plain, made)
+        cleared = [without_secrets(value) for value in values]
+    return cast(Plain, cleared)
 
 
 def _without_user(found: re.Match[str]) -> str:

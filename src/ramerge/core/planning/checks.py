@@ -187,14 +187,14 @@ def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:
     recipe = points[0].recipe
     merging = {number: rule.parameters or {} for number, rule in enumerate(recipe.rules, 1) if rule.merges}
     # the rules whose tensors each is for; 0 is for all others
-    given: dict[Key, list[int]] = {
+    keys: dict[Key, list[int]] = {
         ("parameters", name): [0, *(number for number, own in merging.items() if name not in own)]
         for name in recipe.parameters
     }
-    given |= {
+    keys |= {
         ("rules", str(number - 1), "parameters", name): [number] for number, own in merging.items() for name in own
     }
-    for key, rules in given.items():
+    for key, rules in keys.items():
         first, name = points[0].parameters[rules[0]], key[-1]
         needed = conditions(type(first), name)
         if not needed or any(name in point.parameters[rule].in_effect() for point in points for rule in rules):

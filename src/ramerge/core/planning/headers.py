@@ -48,9 +48,9 @@ def read_headers(document: Document) -> list[ModelHeader]:
     found: list[ModelHeader] = []
     base: Checkpoint | None = None
     for name, value in models.items():
-        given = value.get("model") or value.get("delta") if isinstance(value, Mapping) else value
-        given = [given] if isinstance(given, str) else given
-        texts = [str(each) for each in given] if isinstance(given, list | tuple) else []
+        parts = value.get("model") or value.get("delta") if isinstance(value, Mapping) else value
+        parts = [parts] if isinstance(parts, str) else parts
+        texts = [str(each) for each in parts] if isinstance(parts, list | tuple) else []
         if not texts:
             continue
         try:
