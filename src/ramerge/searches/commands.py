@@ -174,15 +174,6 @@ def search(
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
     """Score that `--score` and the options that go with it name."""
-    spec: str = options["score"]
-    if ":" not in spec:
-        return _tasks(spec, options)
-    if options["serve"] or options["reward"]:
-        raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
-    return spec
-
-
-def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
     from shlex import split
 
     from ramerge.evaluation.commands import pairs
@@ -190,6 +181,11 @@ def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
     from ramerge.searches.served import TaskScore
     from ramerge.searches.serving import ModelServer
 
+    spec: str = options["score"]
+    if ":" in spec:
+        if options["serve"] or options["reward"]:
+            raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
+        return spec
     if options["serve"] is None:
         raise EvaluationError(
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "

@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
@@ -79,7 +78,7 @@ class Prompted:
             return None  # the search says why
 
 
-def _are_means(values: Any, count: int) -> bool:
+def _are_means(values: object, count: int) -> bool:
     """Whether these are as many figures; None stands for a point that cannot be merged."""
     return (
         isinstance(values, list)
@@ -88,7 +87,7 @@ def _are_means(values: Any, count: int) -> bool:
     )
 
 
-def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
+def usual_space(recipe: Document, found: Prompted | None) -> dict[str, object]:
     """The space where nothing is said to vary: the sum first, then merges that are the best of some agents.
 
     Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
@@ -181,7 +180,7 @@ class AgreementScorer:
         for items in likelihoods(self._prompted.live.live, self._prompted.replies, _PARTS):
             yield {name: of_items(each) for name, each in items.items()}
 
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Statistics gathered from the agents."""
         replies = self._prompted.replies
         right = {name: list(counts) for name, counts in replies.counts.items()}

@@ -69,7 +69,9 @@ class ModelServer:
 @contextmanager
 def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
     """The URL of a server for one model, which is stopped with all its processes when the block ends."""
-    port = _free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     command = server_command(server, model, name, port)
     with log.open("wb") as output:
         environment = _ENVIRONMENT.get(server.kind)
@@ -128,19 +130,18 @@ class KeptServer:
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()
-        if not (self._url and config == self._config and self._reload()):
+        steps = _RELOADS.get(self._server.kind)
+        root = self._url.removesuffix("/v1")
+        if not (
+            self._url
+            and config == self._config
+            and steps is not None
+            and all(_answers("POST", root + path, self._server.timeout, body(self.model)) for path, body in steps)
+        ):
             self.close()
             self._url = self._running.enter_context(serving(self._server, self.model, self.served_name, self._log))
         self._config = config
         return self._url
-
-    def _reload(self) -> bool:
-        """Whether the server took new weights; otherwise it has to be started again."""
-        steps = _RELOADS.get(self._server.kind)
-        root = self._url.removesuffix("/v1")
-        return steps is not None and all(
-            _answers("POST", root + path, self._server.timeout, body(self.model)) for path, body in steps
-        )
 
     def close(self) -> None:
         self._url = ""
@@ -158,12 +159,6 @@ def _answers(method: str, url: str, seconds: float, body: object = None) -> bool
     ):
         return answer.status_code == 200
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:

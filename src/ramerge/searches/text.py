@@ -9,7 +9,6 @@ from ramerge.sdk.commands import table
 from ramerge.sdk.text import shown
 from ramerge.searches.evidence import Estimate
 from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint, counts
-from ramerge.searches.scores import Objective
 from ramerge.searches.space import label, spelled
 
 _MOST_ROWS = 20
@@ -110,7 +109,13 @@ def findings(result: SearchResult) -> list[str]:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
         lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
-        lines.append(_of_objective(result, place, objective))
+        text = f"{objective.name}: {with_interval(best.objectives[place])} on the items of the choice"
+        if result.test is not None and result.optimism is not None:
+            text += (
+                f", {with_interval(result.test[place])} on items kept apart; "
+                f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
+            )
+        lines.append(text)
     if result.level:
         lines.append(
             f"{_points(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
@@ -119,17 +124,6 @@ def findings(result: SearchResult) -> list[str]:
     if len(result.objectives) > 1:
         lines.append(f"Pareto front: points {', '.join(map(str, result.front))}; the best is the most balanced of them")
     return lines
-
-
-def _of_objective(result: SearchResult, place: int, objective: Objective) -> str:
-    validation = result.winner.objectives[place]
-    text = f"{objective.name}: {with_interval(validation)} on the items of the choice"
-    if result.test is None or result.optimism is None:
-        return text
-    return (
-        f"{text}, {with_interval(result.test[place])} on items kept apart; "
-        f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
-    )
 
 
 def failures(result: SearchResult) -> list[str]:
@@ -141,14 +135,12 @@ def failures(result: SearchResult) -> list[str]:
 
 def _where(result: SearchResult, out: Path) -> str:
     found = counts(result.points)
-    tried = _points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")
-    states = [
-        f"{number:,} {word}" for word, number in (("given up early", found["pruned"]), ("failed", found["failed"]))
-    ]
-    said = [state for state in states if not state.startswith("0 ")]
+    tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
+    tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
+    tried += [f"{found['failed']:,} failed"] if found["failed"] else []
     merging, scoring = result.seconds["merging"], result.seconds["scoring"]
     return (
-        f"{out}: {', '.join([tried, *said])}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in "
+        f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in "
         "best, recipe in recipe.yaml"
     )
 
