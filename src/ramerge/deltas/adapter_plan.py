@@ -97,7 +97,8 @@ def plan_adapter(
         return None, []
     matrices, others, refused = [], [], []
     for number, tensor in enumerate(tensors):
-        if not _may_move(tensor):
+        may_move = any(one.tensor is not tensor.base for one in tensor.sources if not one.is_importance)
+        if not tensor.base.is_float or not may_move:
             continue
         if len(tensor.base.shape) > 2 or _OF_EXPERTS.search(tensor.name):
             refused.append(tensor.name)
@@ -146,12 +147,6 @@ def check(
     if recipe.dtype not in (None, "float32"):
         text = "an adapter is float32, whatever the dtype of the model that it is loaded over; leave dtype out"
         yield problem(text, ("dtype",))
-
-
-def _may_move(tensor: TensorPlan) -> bool:
-    return tensor.base.is_float and any(
-        source.tensor is not tensor.base for source in tensor.sources if not source.is_importance
-    )
 
 
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
@@ -230,15 +225,14 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
 def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[PlanFinding]]:
     """The resources, with the memory that decomposing takes if it is more than merging does."""
     peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
-    text = (
-        (
+    findings = []
+    if limits.memory and peak > limits.memory:
+        text = (
             f"--max-memory: {limits.memory:,} bytes are too little to decompose the largest matrix; give at least "
             f"{-(-peak // 1_000_000)}MB, or a smaller --rank"
         )
-        if limits.memory and peak > limits.memory
-        else ""
-    )
-    return replace(resources, peak_memory_bytes=peak), [problem(text)] if text else []
+        findings.append(problem(text))
+    return replace(resources, peak_memory_bytes=peak), findings
 
 
 def served_rank(rank: int) -> int | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import xxhash
 
@@ -161,13 +161,13 @@ def size_of(folder: Location) -> int:
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 
 
-def _check_version(path: Location, metadata: Any) -> None:
-    known = isinstance(metadata, Mapping) and metadata.get("format") == FORMAT
-    if not known or metadata.get("version") != VERSION:
-        what = f"version {quoted(metadata.get('version'))}" if known else "another format"
+def _check_version(path: Location, metadata: object) -> None:
+    said = metadata if isinstance(metadata, Mapping) else {}
+    if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
+        what = f"version {quoted(said.get('version'))}" if said.get("format") == FORMAT else "another format"
         raise CheckpointError(f"{path}: is of {what}; this ramerge reads {FORMAT}, version {VERSION}")
-    if metadata.get("block") != BLOCK:
-        raise CheckpointError(f"{path}: has blocks of {quoted(metadata.get('block'))} elements, not of {BLOCK:,}")
+    if said.get("block") != BLOCK:
+        raise CheckpointError(f"{path}: has blocks of {quoted(said.get('block'))} elements, not of {BLOCK:,}")
 
 
 def _problems(index: Index) -> list[str]:
@@ -175,8 +175,11 @@ def _problems(index: Index) -> list[str]:
     problems += [f"dropped tensor {quoted(name)} is there too" for name in index.dropped if name in index.tensors]
     problems += [
         f"the path {quoted(name)} leads out of its folder, or has useless parts"
-        for name in _paths(index)
-        if not _stays(name)
+        for name in (*index.shards, *index.companions)
+        if PurePosixPath(name).as_posix() != name  # else two names could be one file
+        or climbs_out(name)
+        or is_too_long(name)
+        or name == "."
     ]
     problems += [f"{quoted(name)} is a shard and a companion" for name in index.shards.keys() & index.companions.keys()]
     listed = [name for names in index.shards.values() for name in names]
@@ -210,16 +213,6 @@ def _elements(shape: Iterable[int]) -> int:
         if product >= 1 << 60:
             return 1 << 60
     return product
-
-
-def _paths(index: Index) -> Iterable[str]:
-    yield from index.shards
-    yield from index.companions
-
-
-def _stays(name: str) -> bool:
-    plain = PurePosixPath(name).as_posix() == name  # so that two names are two files
-    return plain and not climbs_out(name) and not is_too_long(name) and name != "."
 
 
 def _is_digest(text: str) -> bool:

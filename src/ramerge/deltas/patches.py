@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,10 +59,10 @@ class Patches:
         self._mine = threading.local()
         self.spool = spool
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_mine"}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, object]) -> None:
         vars(self).update(state, _mine=threading.local())
 
     def write(self, point: int, tensor: int, part: int, start: int, data: Bytes) -> None:
@@ -71,19 +71,18 @@ class Patches:
             self.spool.put_bytes(place.entry, place.begin + start, data)
             return
         size = self.spool.slots.entries[place.entry].span * itemsize(place.base.dtype)
-        for begin in range(0, data.size, size):
-            self._compare(place.entry, place.base, (start + begin) // size, data[begin : begin + size])
-
-    def _compare(self, entry: int, base: Tensor, slot: int, data: Bytes) -> None:
-        """Leave what the blocks of a slot have changed of the base's."""
         if not hasattr(self._mine, "encoder"):
             self._mine.encoder, self._mine.reader = Encoder(COMPRESSION), Reader(self._files)
         encoder: Encoder = self._mine.encoder
         reader: Reader = self._mine.reader
-        width, start = itemsize(base.dtype), slot * self.spool.slots.entries[entry].span
-        reader.begin(start, start + data.size // width)
-        old = reader.block(base)[: data.size].view(f"u{width}")
-        self.spool.put(entry, slot, encoder.encode_all(old, np.ascontiguousarray(data).view(f"u{width}")))
+        width = itemsize(place.base.dtype)
+        for begin in range(0, data.size, size):
+            new, slot = data[begin : begin + size], (start + begin) // size
+            first = slot * size // width
+            reader.begin(first, first + new.size // width)
+            old = reader.block(place.base)[: new.size].view(f"u{width}")
+            changes = encoder.encode_all(old, np.ascontiguousarray(new).view(f"u{width}"))
+            self.spool.put(place.entry, slot, changes)
 
     def advance(self, block: Block) -> None:
         """Nothing to do."""

@@ -326,7 +326,14 @@ def _patch_kernel(
 ) -> Any:
     value = [_joined(planes, "values + {k} * moved + count")]
     if planes < width:
-        value += ["if value == np.uint64(0):", *_indented(_escaped(width))]
+        size = f"np.uint64({width})"
+        value += [
+            "if value == np.uint64(0):",
+            f"    if escape + {size} > end:",
+            "        return row",
+            f"    {_joined(width, 'escape + {k}')}",
+            f"    escape += {size}",
+        ]
     span = native.filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
     nothing: dict[str, str | Sequence[str]] = {key: [] for key in ("number", "copy", "copy_full", "copy_rest")}
     source = native.filled(template, **{"name": name, "span": span, "value": value, **nothing, **parts})
@@ -339,19 +346,8 @@ def _joined(count: int, place: str) -> str:
     return "value = " + " | ".join(parts)
 
 
-def _escaped(width: int) -> list[str]:
-    """Source of a value that does not fit into the planes."""
-    size = f"np.uint64({width})"
-    check = [f"if escape + {size} > end:", "    return row"]
-    return [*check, _joined(width, "escape + {k}"), f"escape += {size}"]
-
-
 def _copied(first: str, count: str) -> list[str]:
     return [f"for i in range({count}):", f"    out[{first} + i] = base[{first} + i]"]
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return ["    " + line for line in lines]
 
 
 @cache

@@ -155,9 +155,7 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
             positions = places.take(count)
             check_ascending(frame, positions, last, most)
             last = int(positions[-1])
-            raw = np.empty(count * width, np.uint8)
-            values.fill(raw)
-            yield positions, raw
+            yield positions, values.take_bytes(count * width)
 
     return Scatter(entries(), width, lambda: None)
 
@@ -236,8 +234,7 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
         length = int(stream.take(1, "<u4")[0])
         if length > _LIMITS.size:
             raise frame.wrong(f"its header has {length:,} bytes, more than any")
-        text = np.empty(length, np.uint8)
-        stream.fill(text)
+        text = stream.take_bytes(length)
     try:
         header = parse(text.tobytes(), _LIMITS, constants=False)
         if not isinstance(header, dict) or header.get("version") != version:
