@@ -67,7 +67,9 @@ def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
     texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
     folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
     _check_places(texts, folders)
-    models = _models_of(recipe)
+    own = open_recipe(recipe, tensors_of_base)
+    parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
+    models = [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
     for path in (*texts.values(), *folders.values()):
         if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model) for model in models):
             raise RecipeError(f"{path}: is inside a model that is read; choose another place")
@@ -75,13 +77,6 @@ def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
             raise RecipeError(f"{path}: is the recipe that is read; choose another place")
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
-
-
-def _models_of(recipe: Document) -> list[Path]:
-    """Folders of models on this machine that a recipe names, in whatever form."""
-    own = open_recipe(recipe, tensors_of_base)
-    parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
-    return [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
 
 
 def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:

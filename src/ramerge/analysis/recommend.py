@@ -204,6 +204,11 @@ def recommend(
     compare = tuple(
         name for name in dict.fromkeys([*usual, *(one["method"] for one in also)]) if name != chosen["method"]
     )
+    check = "not measured"
+    if known and known["trainings"]:
+        held = known["trainings"] - known["errors"]
+        near = f"within {advice['margin']:g} point of the best in {held} of {known['trainings']} trainings"
+        check = f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
     rounding, why = _rounding(analysis)
     unlike = _unlike(analysis) if found in _IN_BFLOAT16 else []
     return Recommendation(
@@ -214,7 +219,7 @@ def recommend(
         compare=compare,
         also=also,
         confidence=LOW if unlike else _confidence(known),
-        check=_check(known, advice) if known and known["trainings"] else "not measured",
+        check=check,
         reasons=(
             f"{_WORDS[found]} ({_grounds(densities, analysis, found)})",
             *([f"what was measured are agents in bfloat16, and {enumerated(unlike)}"] if unlike else []),
@@ -241,8 +246,12 @@ def by_prompts(
     ranking = ramerge.rank(recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
     prompts = sum(each.prompts for each in ranking.agreements[best].values())
-    against = " and ".join(f"{other:.3f}{_interval(ranking.behind[name])} for `{name}`" for name, other in others)
-    level = [name for name, apart in ranking.behind.items() if apart is None or apart[0] <= 0]
+    apart = {  # from the best
+        name: "" if interval is None else f" ({interval[0]:+.3f} to {interval[1]:+.3f} apart, 95 %)"
+        for name, interval in ranking.behind.items()
+    }
+    against = " and ".join(f"{other:.3f}{apart[name]} for `{name}`" for name, other in others)
+    level = [name for name, interval in ranking.behind.items() if interval is None or interval[0] <= 0]
     named = enumerated([f"`{name}`" for name in level])
     unsure = f"; {named} cannot be told apart from it, and more prompts tell more" if level else ""
     which = "right replies" if ranking.rewarded else "replies"
@@ -261,11 +270,6 @@ def by_prompts(
         behind=ranking.behind,
         notes=ranking.notes,
     )
-
-
-def _interval(apart: tuple[float, float] | None) -> str:
-    """The 95 % interval of a difference to the best."""
-    return "" if apart is None else f" ({apart[0]:+.3f} to {apart[1]:+.3f} apart, 95 %)"
 
 
 def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str:
@@ -288,12 +292,6 @@ def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, A
         others = {way: known for way, known in by_training.items() if known and way != trained_by}
         named = ", ".join(f"--trained-by {way} names `{_merge(known)}`" for way, known in others.items())
         yield f"trained by {TRAINED_BY[trained_by]}{f' ({named})' if named else ''}"
-
-
-def _words(merge: Mapping[str, Any]) -> list[str]:
-    """A method with its parameters, as words of a command."""
-    assigned = _assigned(merge["parameters"])
-    return ["--method", merge["method"], *(word for one in assigned for word in ("--set", f"parameters.{one}"))]
 
 
 def _merge(known: Mapping[str, Any]) -> str:
@@ -326,12 +324,6 @@ def _confidence(known: dict[str, Any] | None) -> str:
     if known is None or known["real"] is None or 3 * known["errors"] > known["trainings"]:
         return LOW
     return HIGH if known["real"]["speaks"] == "for" and not known["divided"] and not known["errors"] else MEDIUM
-
-
-def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
-    held = known["trainings"] - known["errors"]
-    near = f"within {advice['margin']:g} point of the best in {held} of {known['trainings']} trainings"
-    return f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
 
 
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
@@ -419,9 +411,11 @@ def summary(
         left_out: keys of the recipe that these words do not say.
         evidence: whether the evidence, and what is not known, follows.
     """
-    plain = _without_prompts(inputs)
+    # without `--prompts NAME=FILE`
+    plain = [word for place, word in enumerate(inputs) if "--prompts" not in (word, inputs[max(place - 1, 0)])]
     words = [*(inputs if METHODS[found.method].side is not None else plain)]
-    words += _words({"method": found.method, "parameters": found.parameters})
+    words += ["--method", found.method]
+    words += [word for one in _assigned(found.parameters) for word in ("--set", f"parameters.{one}")]
     if found.rounding:
         words += ["--rounding", found.rounding]
     lines = [
@@ -441,11 +435,6 @@ def summary(
         lines += [f"evidence: {text}" for text in found.evidence]
         lines += [f"not known: {text}" for text in found.unknown]
     return lines
-
-
-def _without_prompts(words: Sequence[str]) -> list[str]:
-    """Words of a command without `--prompts NAME=FILE`."""
-    return [word for place, word in enumerate(words) if "--prompts" not in (word, words[max(place - 1, 0)])]
 
 
 def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:

@@ -36,17 +36,16 @@ def summary(analysis: Analysis) -> list[str]:
 def _cores(cores: CoreForecast) -> list[str]:
     """The coefficients of `core` by role, and what they say of the sum; those by layer are in the JSON."""
     parts = [cores.model, *cores.roles]
-    figures = [[part.name, *map(_number, [*part.coefficients.values(), part.factor])] for part in parts]
+    figures = [
+        [part.name, *("–" if one is None else f"{one:.2f}" for one in (*part.coefficients.values(), part.factor))]
+        for part in parts
+    ]
     return [
         *table(["coefficients", *cores.model.coefficients, "sum"], figures),
         "  coefficients: those of `core`, weighted by squared norms; sum: the forecast best factor of the sum",
         f"forecast: {cores.sentence}",
         "",
     ]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
 
 
 def _threshold(analysis: Analysis) -> str:
