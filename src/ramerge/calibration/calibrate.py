@@ -38,7 +38,7 @@ from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock, near_file
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
 from ramerge.sdk.machine import called, choose_device, missing, read_limits
-from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
+from ramerge.sdk.outputs import Writer, build_output, lay_out
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
@@ -231,7 +231,16 @@ class LiveBase:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
         base = plan.inputs.base.directory
         found = here(base) if base is not None else None
-        if found and plan.inputs.formats and (found / "config.json").exists() and _is_plain(found, plan):
+        # transformers loads a folder as it is that has weights in files of its own format, which are not quantized
+        stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
+        if (
+            found
+            and stored
+            and plan.inputs.formats
+            and (found / "config.json").exists()
+            and any(found.glob("*.safetensors"))
+            and not (found / "adapter_config.json").exists()
+        ):
             return found
         folder = self.place / "base"
         ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
@@ -291,12 +300,6 @@ class LiveBase:
                 raise CheckpointError(f"{text}; put the files of a tokenizer there") from error
 
 
-def _is_plain(folder: Path, plan: MergePlan) -> bool:
-    """Whether transformers loads a folder as it is: with files of weights of its own format that are not quantized."""
-    stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
-    return stored and any(folder.glob("*.safetensors")) and not (folder / "adapter_config.json").exists()
-
-
 def gather(
     live: LiveBase,
     agents: Mapping[str, Any],
@@ -308,7 +311,30 @@ def gather(
     wait: bool = False,
 ) -> dict[str, CalibrationRecord]:
     """As `calibrate`, with a model that is loaded and prompts that are read; with `wait`, another one is waited for."""
-    return _Gathering(live, out, settings, options, listen, wait).all(agents, prompts)
+    gathering = _Gathering(live, out, settings, options)
+    total, done = gathering.passes * sum(map(len, prompts.values())), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        passes = gathering.passes
+        listen(Progress("calibrate", min(done, total) // passes, total // passes, "prompts"))
+
+    if any(out.glob("*.safetensors")):
+        raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = lock(out / ".lock", wait=wait)
+    except BlockingIOError as error:
+        raise PlanError(f"{out}: another calibration runs there") from error
+    try:
+        advance(0)
+        return {name: gathering.one(name, model, prompts[name], advance) for name, model in agents.items()}
+    except StoppedError as stop:
+        stop.kept = f"replies so far are kept in {out}, and the same command resumes from there"
+        raise
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -319,41 +345,9 @@ class _Gathering:
     out: Path
     settings: CalibrationSettings
     options: Options
-    listen: Listener
-    wait: bool
-
-    def all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
-        """Gather agent by agent."""
-        if any(self.out.glob("*.safetensors")):
-            raise PlanError(f"{self.out}: is the folder of a model; name another folder for the calibration")
-        self.out.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = lock(self.out / ".lock", wait=self.wait)
-        except BlockingIOError as error:
-            raise PlanError(f"{self.out}: another calibration runs there") from error
-        try:
-            return self._all(agents, prompts)
-        except StoppedError as stop:
-            stop.kept = f"replies so far are kept in {self.out}, and the same command resumes from there"
-            raise
-        finally:
-            os.close(descriptor)
-
-    def _all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
-        total, done, records = self._passes * sum(map(len, prompts.values())), 0, {}
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            self.listen(Progress("calibrate", min(done, total) // self._passes, total // self._passes, "prompts"))
-
-        advance(0)
-        for name, model in agents.items():
-            records[name] = self.one(name, model, prompts[name], advance)
-        return records
 
     @property
-    def _passes(self) -> int:
+    def passes(self) -> int:
         """How often a prompt is worked on: for its reply, and for what is gathered."""
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
@@ -370,7 +364,7 @@ class _Gathering:
         fingerprint = self._fingerprint([weights, of_base], prompts)
         folder = self.out / name
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
-            advance(self._passes * len(prompts))
+            advance(self.passes * len(prompts))
             return kept
         is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
         if folder.exists() and not is_ours:
@@ -391,7 +385,7 @@ class _Gathering:
         if self.settings.source == "base":  # whose inputs are recorded; replies and importances are the agent's
             self.base.put_model(self.base.base)
         recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
-        advance((len(replies) - len(seen)) * (self._passes - 1))
+        advance((len(replies) - len(seen)) * (self.passes - 1))
         notes = self._notes(speaker, prompts, replies)
         seconds = time.monotonic() - began
         record = self._record(name, fingerprint, replies, recorded, importances, notes, seconds)
@@ -594,29 +588,26 @@ def _write(
     """Write the folder of an agent but for its importances; the record with the files' digests."""
     with build_output(folder, overwrite=overwrite) as staging:
         if recorded is not None:
-            _write_inputs(staging, model, recorded)
+            tensors: dict[str, Any] = {
+                **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
+                **recorded.weights,
+            }
+            dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
+            entries = [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()]
+            shard = lay_out(_INPUTS_FILE, entries)
+            with closing(Writer(staging, [shard])) as writer:
+                for name, each in tensors.items():
+                    if each.size:
+                        writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
+                writer.finish()
+            staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
+            staging.write(MODEL, dumped({"digests": dict(model)}))
         staging.write(REPLIES, to_lines(replies))
         names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if recorded is not None else [])]
         digests = {name: _digest_of(staging.folder / name) for name in names}
         record = replace(record, digests=digests)
         staging.write(CALIBRATION, record.to_json())
     return record
-
-
-def _write_inputs(staging: StagingDir, model: Mapping[str, str], recorded: RecordedInputs) -> None:
-    tensors: dict[str, Any] = {
-        **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
-        **recorded.weights,
-    }
-    dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
-    shard = lay_out(_INPUTS_FILE, [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()])
-    with closing(Writer(staging, [shard])) as writer:
-        for name, each in tensors.items():
-            if each.size:
-                writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
-        writer.finish()
-    staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
-    staging.write(MODEL, dumped({"digests": dict(model)}))
 
 
 def _write_importances(

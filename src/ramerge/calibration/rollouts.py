@@ -34,12 +34,12 @@ class Rollout:
         start: where in `ids` the last words of the model begin.
     """
 
-    prompt: Any
-    reply: Any = None
-    reward: Any = None
+    prompt: object
+    reply: object = None
+    reward: object = None
     state: State = "plain"
     about: Record = field(default_factory=lambda: _about(None, None, None))
-    ids: Sequence[Any] = ()
+    ids: Sequence[object] = ()
     start: int = 0
 
 
@@ -58,7 +58,7 @@ class Form:
     read: Callable[[Record], Iterable[Rollout]]
 
 
-def rollouts_of(record: Any) -> Iterable[Rollout]:
+def rollouts_of(record: object) -> Iterable[Rollout]:
     """The rollouts of a record in any form.
 
     Raises:
@@ -155,21 +155,21 @@ def _trace(record: Record) -> Iterator[Rollout]:
     yield Rollout(asked, said[len(asked) :], sum(rewards) if rewards else None, "plain", about, ids, start)
 
 
-def _written(content: Any) -> Any:
+def _written(content: object) -> object:
     """The text of a message: of its parts if it has some, nothing if it only calls tools."""
     if isinstance(content, list):
         return "\n".join(str(_mapping(part).get("text", "")) for part in content)
     return "" if content is None else content
 
 
-def _weighted(reward: Any) -> float:
+def _weighted(reward: object) -> float:
     score, weight = (reward.get("score"), reward.get("weight", 1.0)) if isinstance(reward, Mapping) else (reward, 1.0)
     if not isinstance(score, int | float) or not isinstance(weight, int | float):
         raise ValueError("rewards must be numbers, or objects with score and weight")
     return float(score * weight)
 
 
-def _last_words(ids: Sequence[Any], mask: Sequence[Any]) -> tuple[Sequence[Any], int]:
+def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
     """The ids up to the last that the model has sampled, and where the last run of those begins."""
     end = len(mask)
     while end and not mask[end - 1]:
@@ -180,7 +180,7 @@ def _last_words(ids: Sequence[Any], mask: Sequence[Any]) -> tuple[Sequence[Any],
     return (ids[:end], start) if start > 0 else ((), 0)
 
 
-def _about(source: Any, truth: Any, extra: Any) -> dict[str, Any]:
+def _about(source: object, truth: object, extra: object) -> dict[str, object]:
     return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
 
 
@@ -188,11 +188,11 @@ def _first(record: Record, *keys: str) -> Any:
     return next((record[key] for key in keys if record.get(key) is not None), None)
 
 
-def _mapping(value: Any) -> Record:
+def _mapping(value: object) -> Record:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
