@@ -134,15 +134,12 @@ def check_bounds(name: str) -> None:
                 problems = plan({**recipe, "parameters": {parameter: value}}).problems
                 assert not problems, f"{name}: {parameter} = {value!r} is refused: {problems}"
             for value in outside:
-                assert _refuses(recipe, parameter, value), f"{name}: {parameter} = {value!r} is not refused"
-
-
-def _refuses(recipe: Mapping[str, Any], parameter: str, value: Any) -> bool:
-    try:
-        plan({**recipe, "parameters": {parameter: value}})
-    except RecipeError:
-        return True
-    return False
+                is_refused = False
+                try:
+                    plan({**recipe, "parameters": {parameter: value}})
+                except RecipeError:
+                    is_refused = True
+                assert is_refused, f"{name}: {parameter} = {value!r} is not refused"
 
 
 def _bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
@@ -190,15 +187,13 @@ def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dic
 def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Values]]]:
     draw = np.random.default_rng(1234)
     base = {tensor: draw.normal(0, 0.02, shape).astype(np.float32) for tensor, shape in _SHAPES.items()}
-    agents = {}
+    agents: dict[str, dict[str, Values]] = {}
     for agent, moved in list(_AGENTS.items())[: method.most or max(method.fewest, len(_AGENTS))]:
-        agents[agent] = {tensor: _moved(draw, values, moved) for tensor, values in base.items()}
+        agents[agent] = {}
+        for tensor, values in base.items():
+            change = np.where(draw.random(values.shape) < moved, draw.normal(0, 0.01, values.shape), 0)
+            agents[agent][tensor] = (values + change).astype(np.float32)
     return base, agents
-
-
-def _moved(draw: np.random.Generator, values: Values, share: float) -> Values:
-    change = np.where(draw.random(values.shape) < share, draw.normal(0, 0.01, values.shape), 0)
-    return (values + change).astype(np.float32)
 
 
 def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int) -> None:

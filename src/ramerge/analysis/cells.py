@@ -104,7 +104,15 @@ class CellCounts:
         total.tensors.add(index)
         if (now := time.monotonic()) - self._told > _SECONDS_BETWEEN:
             self._told = now
-            self._listen(self._so_far())
+            elements = sum(one.elements for one in self._sums.values())
+            nothing = self._statistics.blank(self._statistics.agents)
+            counts = sum((one.counts for one in self._sums.values()), start=nothing)
+            tensors = len(set().union(*(one.tensors for one in self._sums.values())))
+            tally = self._statistics.finish(counts, elements, None)
+            part = part_of("model", tensors, tally, tuple(self._plan.inputs.agents), self._statistics.epsilons)
+            cells = [asdict(cell) for cell in self.cells()]
+            epsilons = (None, self._statistics.epsilon) if self._statistics.after else (self._statistics.epsilon, None)
+            self._listen(Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
         """All cells that blocks were found of, by layer and role."""
@@ -112,16 +120,6 @@ class CellCounts:
             self._cell(key, self._sums[key])
             for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))
         )
-
-    def _so_far(self) -> Counted:
-        elements = sum(one.elements for one in self._sums.values())
-        counts = sum((one.counts for one in self._sums.values()), start=self._statistics.blank(self._statistics.agents))
-        tensors = len(set().union(*(one.tensors for one in self._sums.values())))
-        tally = self._statistics.finish(counts, elements, None)
-        part = part_of("model", tensors, tally, tuple(self._plan.inputs.agents), self._statistics.epsilons)
-        cells = [asdict(cell) for cell in self.cells()]
-        epsilons = (None, self._statistics.epsilon) if self._statistics.after else (self._statistics.epsilon, None)
-        return Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons)
 
     def _cell(self, key: _Key, total: _Sum) -> HeatCell:
         _, layer, role = key

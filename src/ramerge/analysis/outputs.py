@@ -189,7 +189,10 @@ def named_inputs(
         recipe: what was read, in ramerge's own form.
         translated: whether it was written in another form, such as mergekit's.
     """
-    present = _keys(recipe)
+    agents = recipe.values.get("agents")
+    models = agents.values() if isinstance(agents, Mapping) else ()
+    held = {key for model in models if isinstance(model, Mapping) for key, value in model.items() if value}
+    present = {key for key, value in recipe.values.items() if value} | (held & {side.key for side in SIDE_INPUTS})
     own: list[str] = [key for key in _OF_A_METHOD if key in present]
     bound = [key for key in own if key not in ("method", "parameters")]
     if paths and (bound or translated or is_model(paths[0])):
@@ -206,11 +209,3 @@ def named_inputs(
     ):
         words += [word for value in values for word in (flag, value)]
     return words, bound
-
-
-def _keys(recipe: Document) -> set[str]:
-    """The keys of a recipe that have a value, with those of side inputs that an agent has."""
-    agents = recipe.values.get("agents")
-    models = agents.values() if isinstance(agents, Mapping) else ()
-    held = {key for model in models if isinstance(model, Mapping) for key, value in model.items() if value}
-    return {key for key, value in recipe.values.items() if value} | (held & {side.key for side in SIDE_INPUTS})

@@ -328,8 +328,17 @@ def _confidence(known: dict[str, Any] | None) -> str:
 
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
     own, best = _merge(known), _merge(known["best"])
-    if known["real"]:
-        yield from _on_real(known["real"], own)
+    if real := known["real"]:
+        scores, rival = real["scores"], real["rival"]
+        speaks = _SPEAKS[real["speaks"]]
+        yield f"{speaks} on real agents: {scores[own]:.1f} %, against {scores[rival]:.1f} % for `{rival}`."
+        value, low, high = real["difference"]
+        yield f"On the trainings that have both, the difference is {value:+.1f} points ({low:+.1f} to {high:+.1f})."
+        weakest, winner, behind = real["weakest"]
+        if winner != own:
+            yield f"Its weakest real agents: {weakest}, {-behind:.1f} points behind `{winner}`."
+        agents = f"{real['model']}: {'; '.join(real['agents'])}; {real['trainings']} trainings"
+        yield f"Real agents: {agents}, which is little."
     if known["divided"]:
         points = known["highest"] - known["mean"]
         text = f"Evidence conflicts: `{best}` scored {points:.1f} points higher on tiny agents."
@@ -342,17 +351,6 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
         yield f"Its weakest tiny agents: {weakest}, {-behind:.1f} points behind the best."
     yield f"Tiny agents: {'; '.join(known['agents'])}; {known['seeds']} trainings of each."
     yield f"Tables: {PAGE}{', docs/findings-real-agents.md' if known['real'] else ''}"
-
-
-def _on_real(real: dict[str, Any], own: str) -> Iterable[str]:
-    scores, rival = real["scores"], real["rival"]
-    yield f"{_SPEAKS[real['speaks']]} on real agents: {scores[own]:.1f} %, against {scores[rival]:.1f} % for `{rival}`."
-    value, low, high = real["difference"]
-    yield f"On the trainings that have both, the difference is {value:+.1f} points ({low:+.1f} to {high:+.1f})."
-    weakest, best, behind = real["weakest"]
-    if best != own:
-        yield f"Its weakest real agents: {weakest}, {-behind:.1f} points behind `{best}`."
-    yield f"Real agents: {real['model']}: {'; '.join(real['agents'])}; {real['trainings']} trainings, which is little."
 
 
 def _assigned(parameters: dict[str, Any]) -> list[str]:

@@ -386,9 +386,7 @@ class _Gathering:
             self.base.put_model(self.base.base)
         recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
         advance((len(replies) - len(seen)) * (self.passes - 1))
-        notes = self._notes(speaker, prompts, replies)
-        seconds = time.monotonic() - began
-        record = self._record(name, fingerprint, replies, recorded, importances, notes, seconds)
+        record = self._record(speaker, fingerprint, prompts, replies, recorded, importances, began)
         record = _write(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
             _write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
@@ -457,13 +455,21 @@ class _Gathering:
         )
         return hashlib.sha256(repr((4, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
-    def _notes(self, speaker: Speaker, prompts: Sequence[Prompt], replies: Sequence[Exchange]) -> list[str]:
-        """Remarks for the user on an agent's prompts and replies."""
+    def _record(
+        self,
+        speaker: Speaker,
+        fingerprint: str,
+        prompts: Sequence[Prompt],
+        replies: Sequence[Exchange],
+        recorded: RecordedInputs | None,
+        importances: Mapping[str, object],
+        began: float,
+    ) -> CalibrationRecord:
         endless = sum(not each.ended for each in replies if each.generated)
         empty = sum(not each.text.strip() for each in replies)
         cut = sum(each.truncated for each in replies)
         plain = sum(map(speaker.takes_as_plain, prompts))
-        return [
+        notes = (
             f"{speaker.name}: {count:,} of {len(replies):,} {text}"
             for count, text in (
                 (endless, f"replies did not end within {self.settings.max_new:,} tokens; raise --max-new"),
@@ -472,21 +478,10 @@ class _Gathering:
                 (plain, "prompts are taken as plain text: the tokenizer's chat template writes no such conversation"),
             )
             if count
-        ]
-
-    def _record(
-        self,
-        name: str,
-        fingerprint: str,
-        replies: Sequence[Exchange],
-        recorded: RecordedInputs | None,
-        importances: Mapping[str, Any],
-        notes: Sequence[str],
-        seconds: float,
-    ) -> CalibrationRecord:
+        )
         return CalibrationRecord(
             ramerge_version=__version__,
-            agent=name,
+            agent=speaker.name,
             fingerprint=fingerprint,
             prompts=len(replies),
             held_out=sum(each.held_out for each in replies),
@@ -498,8 +493,8 @@ class _Gathering:
             importances=len(importances),
             device=called(self.base.device),
             dtype=self.base.dtype,
-            seconds=round(seconds, 3),
             notes=tuple(notes),
+            seconds=round(time.monotonic() - began, 3),
         )
 
 

@@ -15,16 +15,14 @@ from ramerge import Progress, Record, WeightsError
 from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm, served_as_planned
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
-from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
+from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of
 from ramerge.sdk.files import write_all
 from ramerge.sdk.formats import CONFIG, PREFIX
 from ramerge.sdk.kernels import FORMATS, convert
 from ramerge.sdk.machine import map_in_threads, one_blas_thread
 from ramerge.sdk.outputs import (
     OpenOutput,
-    OutputSpec,
     StagingDir,
-    fingerprint_of,
     lay_out,
     model_card,
     records_of,
@@ -78,17 +76,6 @@ def slots_of(plan: MergePlan) -> SpoolSlots:
     """Room for the merged tensors that are compared with the base's."""
     tensors = [plan.tensors[number] for number in _kept(plan)]
     return SpoolSlots([SpooledTensor(one.name, one.dtype, one.base.shape, "whole") for one in tensors])
-
-
-def spec(plan: MergePlan) -> OutputSpec:
-    assert plan.output.target is not None
-    return OutputSpec(
-        plan.output.target,
-        plan.output.overwrite,
-        fingerprint_of(plan),
-        plan.bytes_read,
-        spooled=spooled(slots_of(plan)),
-    )
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
@@ -159,7 +146,14 @@ class _Adapter:
             made = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
             for matrix, found in zip(matrices, made, strict=True):
                 if found is not None:
-                    self._put(matrix, found)
+                    transposed = found.right.T, found.left.T
+                    left, right = transposed if matrix.transposed else (found.left, found.right)
+                    embedding = ("lora_embedding_A", "lora_embedding_B")
+                    ends = embedding if matrix.is_embedding else ("lora_A.weight", "lora_B.weight")
+                    for end, factor in zip(ends, (right, left), strict=True):
+                        self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
+                    self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
+                    self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
                 done += self._plan.tensors[matrix.tensor].base.elements
                 self._passes.listen(Progress("factoring", done, total, "parameters"))
 
@@ -189,16 +183,6 @@ class _Adapter:
         planned = self._plan.tensors[number]
         data = self._spool.read_bytes(self._slots[number], start, stop)
         return data.view(np.float64 if planned.dtype == "F64" else np.float32).astype(np.float64)
-
-    def _put(self, matrix: AdaptedMatrix, found: Factors) -> None:
-        left, right = (found.right.T, found.left.T) if matrix.transposed else (found.left, found.right)
-        ends = ("lora_A.weight", "lora_B.weight")
-        if matrix.is_embedding:
-            ends = ("lora_embedding_A", "lora_embedding_B")
-        for end, factor in zip(ends, (right, left), strict=True):
-            self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
-        self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
-        self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
 
     # --- what is no matrix -------------------------------------------------------------------------------------------
 

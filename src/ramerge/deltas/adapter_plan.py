@@ -39,6 +39,14 @@ class AdapterTerm(NamedTuple):
     factor: float
     product: LowRank
 
+    @property
+    def below(self) -> Tensor:
+        """The tensor to which products of factors are added."""
+        tensor = self.product.base
+        while isinstance(tensor.origin, LowRank):
+            tensor = tensor.origin.base
+        return tensor
+
 
 class AdaptedMatrix(NamedTuple):
     """A matrix that an adapter changes.
@@ -104,13 +112,19 @@ def plan_adapter(
             refused.append(tensor.name)
             continue
         terms = _terms(tensor, points[0])
-        module = _module(tensor, terms)
+        module = None  # whose weight it is, if factors can stand for its update
+        if len(tensor.base.shape) == 2 and tensor.name.endswith(".weight"):
+            own = tensor.name.removesuffix(".weight")
+            if terms:
+                module = {module_of(term.product.right.tensor) for term in terms}.pop() or own
+            elif not _EMBEDDING.search(tensor.name):
+                module = own
         if module is None:
             others.append(number)
         else:
             is_embedding = _EMBEDDING.search(tensor.name) is not None
             transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
-            copies = tuple(end for term in terms or () if (end := _end(term.product)) is not tensor.base)
+            copies = tuple(below for term in terms or () if (below := term.below) is not tensor.base)
             matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
     text = (
         f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
@@ -179,24 +193,6 @@ def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
         found.append(origin)
         tensor = origin.base
     return found
-
-
-def _end(product: LowRank) -> Tensor:
-    """The tensor to which products of factors are added."""
-    tensor = product.base
-    while isinstance(tensor.origin, LowRank):
-        tensor = tensor.origin.base
-    return tensor
-
-
-def _module(tensor: TensorPlan, terms: tuple[AdapterTerm, ...] | None) -> str | None:
-    """The module whose weight a tensor is, if factors can stand for its update."""
-    if len(tensor.base.shape) != 2 or not tensor.name.endswith(".weight"):
-        return None
-    if terms:
-        named = {module_of(term.product.right.tensor) for term in terms}
-        return named.pop() or tensor.name.removesuffix(".weight")
-    return None if _EMBEDDING.search(tensor.name) else tensor.name.removesuffix(".weight")
 
 
 def ranks_of(terms: Sequence[AdapterTerm]) -> int:

@@ -361,8 +361,8 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
         if form == NOTHING:
             out[place] = base[place]
         else:
-            patch = patches.patch_gaps if form % _PLANES == GAPS else patches.patch_bitmaps
-            done = patch(base[place], spans[first:stop], BLOCK, data, form // _PLANES, out[place])
+            planes, part = form // _PLANES, spans[first:stop]
+            done = patches.patch(_positions(form), base[place], part, BLOCK, data, planes, out[place])
             if done < stop - first:
                 raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
         first = stop
@@ -409,6 +409,10 @@ def fold(
         first = stop
 
 
+def _positions(form: int) -> patches.Positions:
+    return "gaps" if form % _PLANES == GAPS else "bitmaps"
+
+
 def _fold(
     form: int,
     words: Words,
@@ -419,8 +423,7 @@ def _fold(
     total: NDArray[Any],
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
-    patch = patches.fold_gaps if form % _PLANES == GAPS else patches.fold_bitmaps
-    done = patch(format, words, spans, BLOCK, data, form // _PLANES, weights, total)
+    done = patches.fold(_positions(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if done < len(spans):
         block, change = divmod(done, len(weights))
         index = change * (len(spans) // len(weights)) + block

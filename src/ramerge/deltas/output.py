@@ -10,13 +10,11 @@ from ramerge import Record
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
 from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
-from ramerge.deltas.spool import spool_of, spooled
+from ramerge.deltas.spool import spool_of
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import (
     OpenOutput,
-    OutputSpec,
     files_of,
-    fingerprint_of,
     model_card,
     records_of,
 )
@@ -24,15 +22,6 @@ from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.storage import COMPANIONS
 from ramerge.sdk.tensors import Checkpoint
-
-
-def spec(plan: MergePlan) -> OutputSpec:
-    """The files to build for a delta: spooled blocks, of which its files are made at the end."""
-    assert plan.output.target is not None
-    slots = slots_of(plan, plan.output.details)
-    return OutputSpec(
-        plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots)
-    )
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
 from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
-from ramerge.sdk.plans import Block, MergePlan, OutputPart, TensorPlan
+from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Bytes = NDArray[np.uint8]
@@ -97,21 +97,16 @@ class Patches:
 
 def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
     """Room for the output's tensors."""
-    found = {
-        part.name: _entry(tensor, part, base.tensors.get(part.name), plan.resources.block_elements)
-        for tensor in plan.tensors
-        for part in tensor.parts
-    }
+    found: dict[str, SpooledTensor] = {}
+    for tensor in plan.tensors:
+        for part in tensor.parts:
+            below = base.tensors.get(part.name)
+            kind: Kind = "whole"
+            together = TOGETHER
+            if below is not None and (below.dtype, below.shape) == (part.dtype, part.shape):
+                block = tensor.block(plan.resources.block_elements)
+                fits = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= below.elements]
+                kind = "encoded" if fits and part.size is None else "merged"
+                together = fits[0] if fits else TOGETHER
+            found[part.name] = SpooledTensor(part.name, part.dtype, part.shape, kind, together)
     return SpoolSlots(list(found.values()))
-
-
-def _entry(tensor: TensorPlan, part: OutputPart, base: Tensor | None, size: int) -> SpooledTensor:
-    """How a tensor's blocks come, if those of the plan have `size` elements in general."""
-    kind: Kind = "whole"
-    together = TOGETHER
-    if base is not None and (base.dtype, base.shape) == (part.dtype, part.shape):
-        block = tensor.block(size)
-        fitting = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= base.elements]
-        kind = "encoded" if fitting and part.size is None else "merged"
-        together = fitting[0] if fitting else TOGETHER
-    return SpooledTensor(part.name, part.dtype, part.shape, kind, together)

@@ -150,19 +150,17 @@ def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
     sources = whole.get("sources")
     if not isinstance(sources, list | tuple) or not sources or not all(isinstance(part, Mapping) for part in sources):
         raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
-    stops = {_stop_of(part.get("layer_range")) for part in sources}
+    stops: set[int] = set()
+    for part in sources:
+        match part.get("layer_range"):
+            case [0, int(stop)] if not isinstance(stop, bool) and stop > 0:
+                stops.add(stop)
+            case span:
+                raise ValueError(f"layer_range {shown(span)} is not supported")
     if len(stops) > 1:
         raise ValueError("with different layers are not supported")
     entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
     return entries, stops.pop(), whole.get("parameters")
-
-
-def _stop_of(span: Any) -> int:
-    if isinstance(span, list | tuple) and len(span) == 2:
-        start, stop = span
-        if start == 0 and isinstance(stop, int) and not isinstance(stop, bool) and stop > 0:
-            return stop
-    raise ValueError(f"layer_range {shown(span)} is not supported")
 
 
 class _Translation:

@@ -150,12 +150,20 @@ def search(
         raise EvaluationError(problems)
     with ExitStack() as stack:
         folder = stack.enter_context(search_folder(out))
-        inputs = _planned(recipe, request)
+        inputs: dict[str, list[int]] = {}
+        problems = []
+        for method in request.space.methods:
+            first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
+            made = plan(document_of(recipe, {"method": method} | first), options=request.options)
+            problems += made.problems
+            inputs |= state_of(made)
+        if problems:
+            raise PlanError(dict.fromkeys(problems))
         scorer = stack.enter_context(closing(make_scorer(folder)))
         folder.check_asked(
             {
                 "recipe": recipe.values,
-                "inputs": inputs,
+                "inputs": dict(sorted(inputs.items())),
                 "space": request.space.as_dict(),
                 "score": dict(scorer.about()),
                 "objectives": [asdict(each) for each in request.objectives],
@@ -169,20 +177,6 @@ def search(
 def libraries_of(sampler: str | None) -> list[str]:
     """Modules of the extra `search` that a sampler needs."""
     return ["optuna", *(["cmaes"] if sampler == "cmaes" else [])]
-
-
-def _planned(recipe: Document, request: SearchRequest) -> dict[str, list[int]]:
-    """The state of every input's file, after a merge with each method was planned."""
-    problems: list[str] = []
-    files: dict[str, list[int]] = {}
-    for method in request.space.methods:
-        first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
-        made = plan(document_of(recipe, {"method": method} | first), options=request.options)
-        problems += made.problems
-        files |= state_of(made)
-    if problems:
-        raise PlanError(dict.fromkeys(problems))
-    return dict(sorted(files.items()))
 
 
 def state_of(made: Plan) -> dict[str, list[int]]:

@@ -78,7 +78,16 @@ def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[s
         process = start(command, stdin=subprocess.DEVNULL, output=output, environment=environment)
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(process, url, server, command, log)
+            until = time.monotonic() + server.timeout
+            while process.poll() is None:
+                raise_dropped()
+                if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
+                    break
+                if time.monotonic() > until:
+                    raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
+                time.sleep(0.25)
+            else:
+                raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
             yield f"{url}/v1"
         finally:
             stop(process)
@@ -159,18 +168,6 @@ def _answers(method: str, url: str, seconds: float, body: object = None) -> bool
     ):
         return answer.status_code == 200
     return False
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:
-    until = time.monotonic() + server.timeout
-    while process.poll() is None:
-        raise_dropped()
-        if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
-            return
-        if time.monotonic() > until:
-            raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
-        time.sleep(0.25)
-    raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
 
 
 def _failed(what: str, command: Sequence[str], log: Path) -> str:

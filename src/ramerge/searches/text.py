@@ -8,7 +8,7 @@ from statistics import fmean
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import shown
 from ramerge.searches.evidence import Estimate
-from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint, counts
+from ramerge.searches.results import BY_AGREEMENT, SearchResult, counts
 from ramerge.searches.space import label, spelled
 
 _MOST_ROWS = 20
@@ -22,7 +22,16 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         (head, rows), (unit, best) = ranking_rows(result), findings(result)
         shown_rows = table(head, rows[:_MOST_CANDIDATES])
         return [unit, *shown_rows, best, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
-    return [*ranking(result), *findings(result), *failures(result), _where(result, out)]
+    found = counts(result.points)
+    tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
+    tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
+    tried += [f"{found['failed']:,} failed"] if found["failed"] else []
+    merging, scoring = result.seconds["merging"], result.seconds["scoring"]
+    where = (
+        f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
+        "recipe in recipe.yaml"
+    )
+    return [*ranking(result), *findings(result), *failures(result), where]
 
 
 def _by_agreement(result: SearchResult) -> bool:
@@ -82,21 +91,20 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
         *[title for each in result.objectives for title in (each.name, *(() if several else ("95 % interval",)))],
         "front" if several else "behind the best",
     ]
-    return head, [_row(result, point, keys) for point in points]
-
-
-def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:
-    several = len(result.objectives) > 1
-    figures = []
-    for estimate in point.objectives:
-        figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
-    if several:
-        last = "yes" if point.number in result.front else ""
-    elif point.state == "pruned":
-        last = "given up"
-    else:
-        last = with_interval(point.behind[0]) if point.behind else "best"
-    return [str(point.number), *[shown(point.point.get(key, "–"), 40) for key in keys], *figures, last]
+    rows = []
+    for point in points:
+        figures = []
+        for estimate in point.objectives:
+            figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
+        if several:
+            last = "yes" if point.number in result.front else ""
+        elif point.state == "pruned":
+            last = "given up"
+        else:
+            last = with_interval(point.behind[0]) if point.behind else "best"
+        values = [shown(point.point.get(key, "–"), 40) for key in keys]
+        rows.append([str(point.number), *values, *figures, last])
+    return head, rows
 
 
 def findings(result: SearchResult) -> list[str]:
@@ -131,18 +139,6 @@ def failures(result: SearchResult) -> list[str]:
     failed = [point for point in result.points if point.state == "failed"]
     lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
     return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
-
-
-def _where(result: SearchResult, out: Path) -> str:
-    found = counts(result.points)
-    tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
-    tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
-    tried += [f"{found['failed']:,} failed"] if found["failed"] else []
-    merging, scoring = result.seconds["merging"], result.seconds["scoring"]
-    return (
-        f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in "
-        "best, recipe in recipe.yaml"
-    )
 
 
 def _points(count: int) -> str:

@@ -47,7 +47,10 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
     """
     _check_flags(flags)
     found = checkpoints_of(run)
-    taken = chosen(found, flags["last"], *_range(flags["steps"]))
+    first, colon, last = (":" if flags["steps"] is None else flags["steps"]).partition(":")
+    if not colon or any(part and not part.isdecimal() for part in (first, last)):
+        raise RecipeError(f"--steps {flags['steps']}: must be A:B, such as 100:200, 100: or :200")
+    taken = chosen(found, flags["last"], int(first) if first else None, int(last) if last else None)
     known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
     if flags["choose"] is not None:
         if known is None:
@@ -80,25 +83,10 @@ def _document(flags: Mapping[str, Any], found: Sequence[RunCheckpoint], taken: S
     for key in ("base", "dtype", "rounding", "shard_size"):
         if flags[key] is not None:
             document.set((key,), base if key == "base" else flags[key], f"--{key.replace('_', '-')}")
-    if parameters := _parameters(method, taken):
-        document.set(("parameters",), parameters, "the run")
+    if "steps" in METHODS[method].parameters.model_fields:
+        document.set(("parameters",), {"steps": {one.name: one.step for one in taken}}, "the run")
     for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
         home = () if key.startswith("allow.") else ("parameters",)
         path = (*home, *key.removeprefix("parameters.").split("."))
         document.set(path, parse_scalar(value), f"--set {key}={value}")
     return document
-
-
-def _parameters(method: str, taken: Sequence[RunCheckpoint]) -> dict[str, Any]:
-    if "steps" not in METHODS[method].parameters.model_fields:
-        return {}
-    return {"steps": {one.name: one.step for one in taken}}
-
-
-def _range(text: str | None) -> tuple[int | None, int | None]:
-    if text is None:
-        return None, None
-    first, colon, last = text.partition(":")
-    if not colon or any(part and not part.isdecimal() for part in (first, last)):
-        raise RecipeError(f"--steps {text}: must be A:B, such as 100:200, 100: or :200")
-    return (int(first) if first else None), (int(last) if last else None)

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from ramerge import CheckpointError, RecipeError
 from ramerge.sdk.errors import OutputWarning, reason
@@ -108,7 +107,7 @@ def chosen(
     return inside
 
 
-def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None) -> dict[str, Any]:
+def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None) -> dict[str, object]:
     """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
 
     Args:
@@ -129,7 +128,7 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
             f"the deltas do not form a chain: {lost[0]} and {lost[1]} are for different models that no other one "
             "gives; is one missing? Name those that belong together one after another"
         )
-    agents: dict[str, Any] = {}
+    agents: dict[str, object] = {}
     made: dict[str, str] = {}
     for one in taken:
         agents[one.name] = _agent(one, deltas, made) if one.is_delta else one.model
@@ -137,20 +136,18 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
     return agents
 
 
-def _agent(one: RunCheckpoint, run: Sequence[RunCheckpoint], made: Mapping[str, str]) -> dict[str, Any]:
+def _agent(one: RunCheckpoint, run: Sequence[RunCheckpoint], made: Mapping[str, str]) -> dict[str, object]:
     """A delta, with those that lie between it and the nearest checkpoint that is an agent already, or the base."""
     deltas = [one]
-    while deltas[-1].below not in made and (before := _before(deltas[-1], run)) is not None:
-        deltas.append(before)
+    while (last := deltas[-1]).below not in made:
+        # the delta that gives the model that this one changes; of an earlier step, because a step may change nothing
+        before = [each for each in run if each.step < last.step and each.result == last.below]
+        if not before:
+            break
+        deltas.append(max(before, key=lambda each: each.step))
     over = made.get(deltas[-1].below)
-    agent: dict[str, Any] = {"delta": [delta.model for delta in reversed(deltas)]}
+    agent: dict[str, object] = {"delta": [delta.model for delta in reversed(deltas)]}
     return agent | ({"over": over} if over is not None else {})
-
-
-def _before(one: RunCheckpoint, run: Sequence[RunCheckpoint]) -> RunCheckpoint | None:
-    """The delta that gives the model that this one changes; of an earlier step, because a step may change nothing."""
-    found = [each for each in run if each.step < one.step and each.result == one.below]
-    return max(found, key=lambda each: each.step, default=None)
 
 
 def _in_run(run: str) -> list[RunCheckpoint]:

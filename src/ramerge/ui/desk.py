@@ -108,11 +108,11 @@ def while_running(job: gr.State, stop: gr.Button) -> None:
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
 
 
-def told(action: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+def told(action: Callable[..., object]) -> Callable[..., Iterator[object]]:
     """An action of the page, which gives one result or several; its errors are shown as text."""
 
     @wraps(action)
-    def safe(*args: Any, **more: Any) -> Iterator[Any]:
+    def safe(*args: object, **more: object) -> Iterator[object]:
         try:
             result = action(*args, **more)
             if isgenerator(result):

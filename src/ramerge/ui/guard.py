@@ -86,7 +86,8 @@ class PageGuard:
             return _refused(403, "This page is not known under this name.")
         if any([urlsplit(origin).netloc] != hosts for origin in origins):
             return _refused(403, "Requests from other pages are refused.")
-        if self._token is not None and not self._brings_token(request) and not self._has_cookie(request):
+        known = self._token is None or _same(request.cookies.get(self._cookie, ""), self._token)
+        if not known and not self._brings_token(request):
             return _refused(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
         if not _ALLOWED.fullmatch(path) or ".." in path:
             return _refused(404, "There is nothing here.")
@@ -98,9 +99,6 @@ class PageGuard:
             return False
         given = request.query_params.getlist("token")
         return len(given) == 1 and _same(given[0], self._token)
-
-    def _has_cookie(self, request: Request) -> bool:
-        return self._token is not None and _same(request.cookies.get(self._cookie, ""), self._token)
 
     def _with_headers(self, request: Request, send: Send) -> Send:
         async def sent(message: Message) -> None:

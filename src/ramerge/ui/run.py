@@ -88,7 +88,7 @@ class _Runs:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[Any, ...]:
+    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[object, ...]:
         """Put a merge into the list, in place of one that had its name."""
         place = self._desk.place(request, name)
         if is_remote(place):
@@ -100,46 +100,46 @@ class _Runs:
         self._desk.keep(request, [*(each for each in jobs if each.title != job.title), job])
         return _shown(self._desk.jobs(request))
 
-    def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[Any]:
+    def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[object]:
         """Merge now, or as soon as what runs has ended."""
         self.add(text, name, kind, overwrite, request)
         self._desk.queue.add(self._desk.jobs(request)[-1])
         yield from self.follow(request)
 
-    def start(self, request: gr.Request) -> Iterator[Any]:
+    def start(self, request: gr.Request) -> Iterator[object]:
         """Run what is in the list."""
         for job in self._desk.jobs(request):
             if job.state == WAITING and not job.queued:
                 self._desk.queue.add(job)
         yield from self.follow(request)
 
-    def follow(self, request: gr.Request) -> Iterator[Any]:
+    def follow(self, request: gr.Request) -> Iterator[object]:
         """Progress until every merge that runs has ended."""
         yield _shown(self._desk.jobs(request))
         while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
             for _ in running[0].follow():
                 yield _shown(self._desk.jobs(request))
 
-    def stop(self, request: gr.Request) -> tuple[Any, ...]:
+    def stop(self, request: gr.Request) -> tuple[object, ...]:
         """Do what Ctrl-C does."""
         for job in self._desk.jobs(request):
             if job.queued:
                 job.stop()
         return _shown(self._desk.jobs(request))
 
-    def resume(self, request: gr.Request) -> Iterator[Any]:
+    def resume(self, request: gr.Request) -> Iterator[object]:
         """Run the commands again that have ended early."""
         jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
-    def clear(self, request: gr.Request) -> tuple[Any, ...]:
+    def clear(self, request: gr.Request) -> tuple[object, ...]:
         """Forget what does not run. Outputs stay."""
         self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
         return _shown(self._desk.jobs(request))
 
 
-def _shown(jobs: list[Job]) -> tuple[Any, ...]:
+def _shown(jobs: list[Job]) -> tuple[object, ...]:
     """Progress, the list, the command of the merge that runs or has ended last, and the buttons of the list."""
     running = [job for job in jobs if job.queued and job.active]
     ended = [job for job in jobs if job.queued and not job.active]

@@ -62,6 +62,12 @@ def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
     """Parts of the page that show what `findings` has, too."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
+    cores = []  # head and rows of the table of coefficients: the model, then roles
+    if (found := analysis.get("cores")) is not None:
+        cores = [["part", *found["model"]["coefficients"], rows.SUM]]
+        for part in (found["model"], *found["roles"]):
+            values = [*part["coefficients"].values(), part["factor"]]
+            cores.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
     return {
         "analysis": analysis,
         "agents": agents,
@@ -70,16 +76,5 @@ def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
         "advice": [line.partition(": ")[::2] for line in advice],
         "pairs": rows.pairs(analysis),
         "precision": rows.precision(analysis),
-        "cores": _cores(analysis),
+        "cores": cores,
     }
-
-
-def _cores(analysis: Values) -> list[list[str]]:
-    """Head and rows of the table of coefficients: the model, then roles."""
-    if (cores := analysis.get("cores")) is None:
-        return []
-    lines = [["part", *cores["model"]["coefficients"], rows.SUM]]
-    for part in (cores["model"], *cores["roles"]):
-        values = [*part["coefficients"].values(), part["factor"]]
-        lines.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
-    return lines

@@ -91,7 +91,16 @@ class _GrailDelta(Link):
 class _Pass(LinkPass):
     def __init__(self, link: _GrailDelta, files: Files) -> None:
         self._link = link
-        _check_manifest(link, files)
+        for name, required in link.manifest.items():  # the sha256 that the publisher noted
+            digest, path = hashlib.sha256(), link.folder / name
+            size = link.files[path].nbytes
+            piece = np.empty(min(_PIECE, size), np.uint8)
+            for begin in range(0, size, _PIECE):
+                part = piece[: size - begin]
+                files.fill(path, begin, part)
+                digest.update(part.data)
+            if digest.hexdigest() != required:
+                raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
         self._streams = [link.frame.stream(files) for _ in range(3)]
         self._change: Scatter | None = None
         self._describes_tensors = len(link.weights) == 64
@@ -125,20 +134,6 @@ class _Pass(LinkPass):
                 "delta is damaged, or the base is not the model that it was made for (grail does not store a zero "
                 "that only changed its sign, so it cannot be distinguished from these)"
             )
-
-
-def _check_manifest(link: _GrailDelta, files: Files) -> None:
-    """Compare files with the sha256 that the publisher noted."""
-    for name, required in link.manifest.items():
-        digest, path = hashlib.sha256(), link.folder / name
-        size = link.files[path].nbytes
-        piece = np.empty(min(_PIECE, size), np.uint8)
-        for begin in range(0, size, _PIECE):
-            part = piece[: size - begin]
-            files.fill(path, begin, part)
-            digest.update(part.data)
-        if digest.hexdigest() != required:
-            raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
 
 
 def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatter:

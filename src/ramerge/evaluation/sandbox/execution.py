@@ -131,7 +131,9 @@ class Execution:
             limit = "output"
         # a sandbox passes a signal on as a shell does
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        return Outcome(limit or _status(code, stderr), None if limit else code, "".join(stdout), stderr, files)
+        is_memory_error = code == 1 and stderr.rstrip().rpartition("\n")[2].startswith("MemoryError")
+        status: Status = limit or ("ok" if code == 0 else "memory" if is_memory_error else "error")
+        return Outcome(status, None if limit else code, "".join(stdout), stderr, files)
 
     def _start(self, resources: ExitStack, channel: int, user: int) -> subprocess.Popen[bytes]:
         command = self.program if isinstance(self.program, Command) else Command(())
@@ -336,10 +338,3 @@ def _sealed(content: bytes) -> IO[bytes]:
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
     reader, writer = os.pipe()
     return os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
-
-
-def _status(code: int, stderr: str) -> Status:
-    if code == 0:
-        return "ok"
-    last = stderr.rstrip().rpartition("\n")[2]
-    return "memory" if code == 1 and last.startswith("MemoryError") else "error"

@@ -295,11 +295,11 @@ def _score(loaded: Mapping[str, _LoadedTask], state: TaskState) -> Score:
     first, metrics = next(iter(judged.values()))
     parsed = metrics.get("parsed", {way: each[:_MOST_SHOWN] for way, (each, _) in judged.items()})
     unread = metrics.get("problem") or ("holds no number" if first == _INVALID else None)
-    return common.scored(state, {name: _ratio(each) for name, each in found.items()}, parsed, unread, **details)
-
-
-def _ratio(figure: Any) -> common.Ratio:
-    return (float(sum(figure)), float(len(figure))) if isinstance(figure, list) else (float(figure), 1.0)
+    ratios = {
+        name: (float(sum(each)), float(len(each))) if isinstance(each, list) else (float(each), 1.0)
+        for name, each in found.items()
+    }
+    return common.scored(state, ratios, parsed, unread, **details)
 
 
 def _require(name: str, *modules: str) -> None:

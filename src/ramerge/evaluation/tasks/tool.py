@@ -16,7 +16,7 @@ import copy
 import io
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,14 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
     path = (folder or Path(package.config.PROMPT_PATH)) / f"{package.config.VERSION_PREFIX}_{subset}.json"
     records = read_records(path, {"id": str, "question": list, "function": list})
     refuse_duplicates(path, [record["id"] for record in records])
-    answers = {} if "relevance" in subset else _answers(path, records)
+    answers: dict[str, list[dict[str, Any]]] = {}
+    if "relevance" not in subset:
+        possible = path.parent / "possible_answer" / path.name
+        known = read_records(possible, {"id": str, "ground_truth": list})
+        refuse_duplicates(possible, [each["id"] for each in known])
+        answers = {each["id"]: each["ground_truth"] for each in known}
+        if unanswered := [record["id"] for record in records if not answers.get(record["id"])]:
+            raise EvaluationError(f"{possible}: lacks possible answers to {', '.join(unanswered[:10])}")
     samples = []
     for record in records:
         made, problem = guarded(_sample, subset, record, answers.get(record["id"]), mode)
@@ -86,17 +93,6 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
             raise EvaluationError(f"{path}, {record['id']}: is not a question of BFCL ({problem})")
         samples.append(made)
     return samples
-
-
-def _answers(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Possible answers by the question's id."""
-    answers_path = path.parent / "possible_answer" / path.name
-    answers = read_records(answers_path, {"id": str, "ground_truth": list})
-    refuse_duplicates(answers_path, [each["id"] for each in answers])
-    by_id = {each["id"]: each["ground_truth"] for each in answers}
-    if unanswered := [record["id"] for record in records if not by_id.get(record["id"])]:
-        raise EvaluationError(f"{answers_path}: lacks possible answers to {', '.join(unanswered[:10])}")
-    return by_id
 
 
 def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] | None, mode: Mode) -> Sample:

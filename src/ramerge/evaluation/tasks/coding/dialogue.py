@@ -25,7 +25,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -236,7 +236,13 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
         function: the program's function that they test, whatever else has that name.
     """
     try:
-        _test(given, assertions, function)
+        channel = Channel()
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        run(given, "given.py", namespace)
+        named = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
+        for name in named - namespace.keys() - vars(builtins).keys() | {function}:
+            namespace[name] = RemoteProgram(channel, name)
+        run(assertions, "assertions.py", namespace)
     except Failed as error:
         reason = str(error)
     except BaseException as error:  # whatever it is, the assertions have not come to their end
@@ -249,16 +255,6 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
     sys.stderr.write(f"\n{reason}\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-def _test(given: str, assertions: str, function: str) -> None:
-    channel = Channel()
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    run(given, "given.py", namespace)
-    named = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
-    for name in named - namespace.keys() - vars(builtins).keys() | {function}:
-        namespace[name] = RemoteProgram(channel, name)
-    run(assertions, "assertions.py", namespace)
 
 
 # where the program runs
@@ -304,7 +300,14 @@ class _Answers:
         try:
             match what, about:
                 case "call", (arguments, keywords):
-                    return self._called(it, arguments, keywords)
+                    positional = list(map(self._decoded, arguments))
+                    named = {name: self._decoded(each) for name, each in keywords.items()}
+                    given = [*positional, *named.values()]
+                    before = list(map(self._encoded, given))
+                    result = self._encoded(it(*positional, **named))
+                    after = list(map(self._encoded, given))
+                    changed = [new if new != old else None for old, new in zip(before, after, strict=True)]
+                    return ["value", result, changed]
                 case "get", (name,):
                     return ["value", self._encoded(getattr(it, name)), []]
                 case "set", (name, value):
@@ -315,15 +318,6 @@ class _Answers:
         except Exception as error:  # whatever it is, the assertions may expect it
             kinds = (kind.__name__ for kind in type(error).__mro__ if _EXCEPTIONS.get(kind.__name__) is kind)
             return ["raised", next(kinds, "Exception")]
-
-    def _called(self, function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        positional = list(map(self._decoded, arguments))
-        named = {name: self._decoded(each) for name, each in keywords.items()}
-        given = [*positional, *named.values()]
-        before = list(map(self._encoded, given))
-        result = self._encoded(function(*positional, **named))
-        after = list(map(self._encoded, given))
-        return ["value", result, [new if new != old else None for old, new in zip(before, after, strict=True)]]
 
     def _decoded(self, message: Any) -> Any:
         return decode(message, self._find)

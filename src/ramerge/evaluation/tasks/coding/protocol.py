@@ -76,7 +76,10 @@ def program_messages(problem: Problem) -> list[ChatMessage]:
 
 def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
     """The chat that asks for a test. `examples` shows the problem's public tests."""
-    shown = _examples(problem.examples) if examples else ""
+    shown = ""
+    if examples and problem.examples:
+        listed = "\n".join(f"input {case.stdin!r}, output {case.expected!r}" for case in problem.examples)
+        shown = f"\nThere are these test examples already:\n{listed}\n"
     return _chat(_TESTER, _WRITE_TEST.format(question=problem.question, examples=shown))
 
 
@@ -101,13 +104,6 @@ def read_test(answer: str) -> Case | None:
 
 def _chat(system: str, user: str) -> list[ChatMessage]:
     return [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
-
-
-def _examples(cases: tuple[Case, ...]) -> str:
-    if not cases:
-        return ""
-    listed = "\n".join(f"input {case.stdin!r}, output {case.expected!r}" for case in cases)
-    return f"\nThere are these test examples already:\n{listed}\n"
 
 
 def _after_last_input(answer: str) -> str | None:

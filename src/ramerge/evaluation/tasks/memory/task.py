@@ -173,15 +173,12 @@ class ContextMaker:
         problem = question.text.strip()
         if subset.startswith("squad"):
             problem = protocol.SQUAD_PROBLEM.format(question=problem)
-            length = self._fitting(order, length - _ANSWER_TOKENS - self._tokens.count([problem])[0])
+            room = length - _ANSWER_TOKENS - self._tokens.count([problem])[0]
+            used = accumulate(self._costs[index] for index in cycle(order))
+            length = sum(1 for _ in takewhile(lambda tokens: tokens <= room, used))  # documents that fit
         indices = list(islice(cycle(order), max(length, len(question.own))))
         generator.shuffle(indices)
         return Context(corpus, question, problem, indices)
-
-    def _fitting(self, order: Sequence[int], room: int) -> int:
-        """How many documents have no more tokens than there is room for."""
-        used = accumulate(self._costs[index] for index in cycle(order))
-        return sum(1 for _ in takewhile(lambda tokens: tokens <= room, used))
 
 
 def _order(corpus: Corpus, question: ReadingQuestion, generator: random.Random, length: int) -> list[int]:
