@@ -56,7 +56,7 @@ def check_method(
     name: str,
     *,
     reference: Reference | None = None,
-    parameters: Sequence[Mapping[str, Any]] = ({},),
+    parameters: Sequence[Mapping[str, object]] = ({},),
     exact: bool = True,
 ) -> None:
     """Run all checks of a method that is registered.
@@ -83,7 +83,7 @@ def check_method(
     check_bounds(name)
 
 
-def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, Any] | None = None) -> None:
+def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, object] | None = None) -> None:
     """Check that shards, sizes of blocks and numbers of threads do not change a byte."""
     found = []
     for shards, block, workers in _LAYOUTS:
@@ -96,7 +96,7 @@ def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, Any] |
         assert same, f"{name}, {dtype}: {tensor} depends on shards, blocks or threads"
 
 
-def check_order(name: str, parameters: Mapping[str, Any] | None = None) -> None:
+def check_order(name: str, parameters: Mapping[str, object] | None = None) -> None:
     """Check that the order of agents changes rounding alone, of a method that says so (`Method.symmetric`)."""
     if not METHODS[name].symmetric:
         return
@@ -109,7 +109,7 @@ def check_order(name: str, parameters: Mapping[str, Any] | None = None) -> None:
 
 
 def check_reference(
-    name: str, reference: Reference, parameters: Mapping[str, Any] | None = None, *, exact: bool = True
+    name: str, reference: Reference, parameters: Mapping[str, object] | None = None, *, exact: bool = True
 ) -> None:
     """Compare with a reference, in float32."""
     method, given = METHODS[name], dict(parameters or {})
@@ -217,7 +217,7 @@ def _stored(values: Values, dtype: str) -> Values:
     return values.astype(_WORDS[dtype])
 
 
-def merged(recipe: Mapping[str, Any], *, block: int | None = None, workers: int = 2) -> dict[str, Values]:
+def merged(recipe: Mapping[str, object], *, block: int | None = None, workers: int = 2) -> dict[str, Values]:
     """The merged tensors by name, of bfloat16 as uint16.
 
     Args:

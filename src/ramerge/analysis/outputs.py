@@ -32,7 +32,7 @@ _OF_A_METHOD = ("method", "parameters", "preset", "rules", *(side.key for side i
 def recommended(
     found: Recommendation,
     paths: Sequence[str],
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
     document: Document,
     options: Options,
     *,
@@ -46,7 +46,7 @@ def recommended(
 
 
 def advice(
-    analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], document: Document, options: Options
+    analysis: Analysis, paths: Sequence[str], flags: Mapping[str, object], document: Document, options: Options
 ) -> list[str]:
     """Advice of `recommend` on these agents, for the page; none for a single one."""
     if len(analysis.model.agents) < 2:
@@ -54,7 +54,7 @@ def advice(
     return recommended(recommend(analysis), paths, flags, document, options, evidence=True)
 
 
-def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
+def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
     """Refuse what could not be written, before the inputs are read, and what would be written over or into them.
 
     Raises:
@@ -119,7 +119,7 @@ def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]
     return {flag: flags[key] for flag, key in keys.items() if flags[key] is not None}
 
 
-def prints(flags: Mapping[str, Any]) -> bool:
+def prints(flags: Mapping[str, object]) -> bool:
     """Whether a page or numbers take the place of lines for people."""
     return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
 

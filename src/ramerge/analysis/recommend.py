@@ -286,7 +286,7 @@ def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None
     return tuple({_merge(one): one for one in merges if _merge(one) != _merge(known)}.values())
 
 
-def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, Any] | None]) -> Iterable[str]:
+def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, object] | None]) -> Iterable[str]:
     """How the agents were trained, where that makes a difference, and what is named if that is wrong."""
     if by_training[trained_by] is not None:
         others = {way: known for way, known in by_training.items() if known and way != trained_by}
@@ -353,7 +353,7 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
     yield f"Tables: {PAGE}{', docs/findings-real-agents.md' if known['real'] else ''}"
 
 
-def _assigned(parameters: dict[str, Any]) -> list[str]:
+def _assigned(parameters: dict[str, object]) -> list[str]:
     return [f"{name}={value}" for name, value in parameters.items()]
 
 

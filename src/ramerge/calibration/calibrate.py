@@ -49,6 +49,8 @@ from ramerge.sdk.text import RECORD, dumped, quoted, unknown
 from ramerge.sdk.text import read as read_json
 
 if TYPE_CHECKING:
+    import torch
+
     from ramerge.calibration.gather import RewardFunction, Speaker
     from ramerge.calibration.inputs import RecordedInputs
     from ramerge.calibration.live import LiveModel
@@ -224,7 +226,7 @@ class LiveBase:
     def choose(self) -> None:
         """Choose device and dtype."""
         wanted = self._settings.dtype
-        self.device: Any = choose_device(self._settings.device, wanted)
+        self.device: torch.device = choose_device(self._settings.device, wanted)
         self.dtype: str = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
@@ -246,7 +248,7 @@ class LiveBase:
         ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
         return folder
 
-    def plan_of(self, model: Any, name: str = "model") -> MergePlan:
+    def plan_of(self, model: object, name: str = "model") -> MergePlan:
         """The plan that reads one model as a merge does, under the base's names; messages call it `name`.
 
         Raises:
@@ -257,7 +259,7 @@ class LiveBase:
             raise PlanError(made.problems)
         return made.details
 
-    def _recipe_of(self, model: Any, name: str = "model") -> dict[str, Any]:
+    def _recipe_of(self, model: object, name: str = "model") -> dict[str, object]:
         base = {"base": self.base} if model != self.base else {}
         return {"method": "passthrough", "agents": {name: model}, **base}
 
@@ -270,7 +272,7 @@ class LiveBase:
         with ramerge.plan(recipe, options=self.options).tensors() as tensors:
             self.live.put(tensors)
 
-    def put_model(self, model: Any, name: str = "model") -> MergePlan:
+    def put_model(self, model: object, name: str = "model") -> MergePlan:
         """Put the weights of one model into the model, and return the plan that has read it."""
         plan = self.plan_of(model, name)
         self.put(plan.recipe)

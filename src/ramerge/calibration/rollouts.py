@@ -115,7 +115,7 @@ def _slime(record: Record) -> Iterator[Rollout]:
         if "score" not in reward:
             raise ValueError(f"reward has no score, but {shown(', '.join(map(str, reward))) or 'nothing'}")
         reward = reward["score"]
-    ids: Sequence[Any] = ()
+    ids: Sequence[object] = ()
     start = 0
     if isinstance(tokens, list) and isinstance(length, int) and 0 < length < len(tokens):
         mask = record.get("loss_mask")
@@ -184,7 +184,7 @@ def _about(source: object, truth: object, extra: object) -> dict[str, object]:
     return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
 
 
-def _first(record: Record, *keys: str) -> Any:
+def _first(record: Record, *keys: str) -> object:
     return next((record[key] for key in keys if record.get(key) is not None), None)
 
 
@@ -192,7 +192,7 @@ def _mapping(value: object) -> Record:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: object) -> list[Any]:
+def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 

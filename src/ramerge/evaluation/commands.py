@@ -169,7 +169,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     return {name: parse_scalar(value) if typed else value for name, _, value in split}
 
 
-def _scores(model: Model) -> dict[str, Any]:
+def _scores(model: Model) -> dict[str, object]:
     """Shares of one, by task and metric."""
     from ramerge.evaluation.intervals import interval, ratio
 

@@ -36,7 +36,7 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
     else:
         _look_in(Path.cwd())
         module = importlib.import_module(place)
-    function: Any = module
+    function: object = module
     for part in name.split("."):
         function = getattr(function, part, None)
     if not callable(function):

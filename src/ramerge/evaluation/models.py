@@ -136,7 +136,7 @@ class EvaluationTarget:
 
         location = str(self.folder.resolve()) if self.folder else str(self.model)
         name = f"{access.serve}/{location}"
-        arguments: dict[str, Any] = {"host": "127.0.0.1"}
+        arguments: dict[str, object] = {"host": "127.0.0.1"}
         if access.endpoint:
             name = f"openai-api/ramerge/{self.served_name}"
             arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
@@ -152,7 +152,7 @@ class EvaluationTarget:
             asyncio.run(model.api.aclose())
 
 
-def _keep_texts(api: Any) -> None:
+def _keep_texts(api: object) -> None:
     """Have a provider keep texts with `<think>`, which it cuts from them: rewards and protocols read it."""
     from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 
@@ -247,7 +247,7 @@ def _problem(target: EvaluationTarget) -> str | None:
     return None
 
 
-def _record(folder: Path | None) -> Any:
+def _record(folder: Path | None) -> object:
     """Parts of a merge's record that tables need: its base, and its agents by name; None where there is none."""
     path = folder / RECORD_FILE if folder else None
     if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:

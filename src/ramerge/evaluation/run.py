@@ -105,7 +105,7 @@ class EvaluationRequest:
         if problems:
             raise EvaluationError(list(dict.fromkeys(problems)))
 
-    def _own(self, task: str) -> dict[str, Any]:
+    def _own(self, task: str) -> dict[str, object]:
         name = short_name(task)
         return {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
 

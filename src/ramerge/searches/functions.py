@@ -173,7 +173,7 @@ class _Process:
             self._process.stdin.flush()
         return self._line(until)
 
-    def _line(self, until: float) -> dict[str, Any]:
+    def _line(self, until: float) -> dict[str, object]:
         while b"\n" not in self._buffer:
             raise_dropped()
             left = until - time.monotonic()
@@ -188,7 +188,7 @@ class _Process:
             if len(self._buffer) > _MOST_BYTES:
                 raise ScoreFailedError(f"returned more than {_MOST_BYTES:,} bytes")
         line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, object] = json.loads(line)
         return answer
 
     def _last_words(self) -> str:

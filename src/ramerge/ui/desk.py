@@ -131,7 +131,7 @@ def shown(error: RamergeError | OSError) -> gr.Error:
     return gr.Error("<br>".join(map(escape, problems[:8])), duration=None, print_exception=False)
 
 
-def html(label: str, value: str = "", **more: Any) -> gr.HTML:
+def html(label: str, value: str = "", **more: object) -> gr.HTML:
     """A place for what `views` makes."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 

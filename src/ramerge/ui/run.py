@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
@@ -72,7 +71,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
         return views.block(f"<p>{views.safe(said)}</p>"), desk.command(words)
 
-    many: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
+    many: dict[str, object] = {**PRIVATE, "concurrency_limit": None}
     merge.click(told(runs.merge), inputs, outputs, **many)
     add.click(told(runs.add), inputs, outputs, **many)
     for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):

@@ -78,7 +78,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         names = agents_in(text, desk.roots)
         return _lines(names, _files(lines)) if names else gr.skip()
 
-    last: dict[str, Any] = {"trigger_mode": "always_last", **PRIVATE}
+    last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, told_first = [recipe, prompts, count, longest, out], [problems, command]
     followed = recipe.change(follow, [recipe, prompts], prompts, **last)
     followed.then(preview, inputs, told_first, **PRIVATE)

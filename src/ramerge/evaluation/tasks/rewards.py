@@ -62,7 +62,7 @@ def rewards(
 
 
 @scorer(name="ramerge/rewards", metrics=[common.shares()])
-def _reward(function: Callable[..., Any], seconds: float) -> Scorer:
+def _reward(function: Callable[..., object], seconds: float) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         if common.is_failed(state):
             return common.scored(state, {"reward": (0.0, 1.0)}, problem=common.FAILED)

@@ -78,7 +78,7 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
     path = (folder or Path(package.config.PROMPT_PATH)) / f"{package.config.VERSION_PREFIX}_{subset}.json"
     records = read_records(path, {"id": str, "question": list, "function": list})
     refuse_duplicates(path, [record["id"] for record in records])
-    answers: dict[str, list[dict[str, Any]]] = {}
+    answers: dict[str, list[dict[str, object]]] = {}
     if "relevance" not in subset:
         possible = path.parent / "possible_answer" / path.name
         known = read_records(possible, {"id": str, "ground_truth": list})
@@ -160,7 +160,7 @@ def _score_calls(state: TaskState, mode: Mode) -> Score:
     return _verdict(state, found["valid"], calls, **about)
 
 
-def _decoded(output: ModelOutput, language: str, mode: Mode) -> Any:
+def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
     """Calls as the package's decoder gives them; raises whatever it raises on what is none."""
     package = bfcl.load()
     if mode == "native":
@@ -175,7 +175,7 @@ def _decoded(output: ModelOutput, language: str, mode: Mode) -> Any:
     return package.handler.default_decode_ast_prompting(text, package.enums.ReturnFormat(language))
 
 
-def _verdict(state: TaskState, is_right: bool, calls: Any, problem: str | None = None, **about: Any) -> Score:
+def _verdict(state: TaskState, is_right: bool, calls: object, problem: str | None = None, **about: object) -> Score:
     """`calls` are shown as they are, or as the start of their text where they hold what JSON does not, or much."""
     text, unwritable = guarded(partial(json.dumps, allow_nan=False), calls)
     is_long = unwritable is not None or len(text or "") > _MOST_SHOWN
@@ -183,6 +183,6 @@ def _verdict(state: TaskState, is_right: bool, calls: Any, problem: str | None =
     return common.scored(state, {"accuracy": (float(is_right), 1.0)}, shown, problem, **about)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     shown, problem = guarded(repr, value)  # fails on integers beyond Python's limit of digits
     return (shown or f"cannot be shown ({problem})")[:_MOST_SHOWN]
