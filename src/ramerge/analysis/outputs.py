@@ -58,7 +58,8 @@ def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
     """Refuse what could not be written, before the inputs are read, and what would be written over or into them.
 
     Raises:
-        RecipeError: an output would replace the recipe, or lie in a model; or as for `check_file`.
+        RecipeError: an output would replace the recipe, or lie in a model; two name the same, or one needs a folder
+            where another makes a file; or as for `check_file`.
         OutputError: likewise.
     """
     for flag, key in (("--html", "html"), ("--json-file", "json_file")):
@@ -66,7 +67,21 @@ def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
             raise RecipeError(f"--json and {flag} - both print; give {flag} a file")
     texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
     folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
-    _check_places(texts, folders)
+    for path in texts.values():
+        if path != STANDARD_OUTPUT:
+            check_file(path)
+    for path in folders.values():
+        check_folder(path)
+    for (one, first), (other, second) in combinations({**texts, **folders}.items(), 2):
+        if first.resolve() == second.resolve() and not (one in folders and other in folders):
+            raise RecipeError(f"{one} and {other}: both name {first}")
+        for flag, inner, outer in ((one, first, second), (other, second, first)):
+            if outer in texts.values() and outer.resolve() in inner.resolve().parents:
+                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+    for flag, path in texts.items():
+        parents = {folder.resolve() for folder in folders.values()}
+        if path.suffix in _TABLES_AND_FIGURES and path.resolve().parent in parents:
+            raise RecipeError(f"{flag} {path}: may be a file that --csv or --figures writes; choose another place")
     own = open_recipe(recipe, tensors_of_base)
     parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
     models = [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
@@ -77,35 +92,6 @@ def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
             raise RecipeError(f"{path}: is the recipe that is read; choose another place")
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
-
-
-def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
-    """Check outputs before there is anything to write: each by itself, and each together with the others.
-
-    Args:
-        files: flags to what `write_texts` shall write.
-        folders: flags to folders; several may share one.
-
-    Raises:
-        RecipeError: two name the same, or one needs a folder where another makes a file, or as for `check_file`.
-        OutputError: likewise.
-    """
-    for path in files.values():
-        if path != STANDARD_OUTPUT:
-            check_file(path)
-    for path in folders.values():
-        check_folder(path)
-    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
-        if first.resolve() == second.resolve() and not (one in folders and other in folders):
-            raise RecipeError(f"{one} and {other}: both name {first}")
-        for flag, inner, outer in ((one, first, second), (other, second, first)):
-            if outer in files.values() and outer.resolve() in inner.resolve().parents:
-                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
-    for flag, path in files.items():
-        if path.suffix in _TABLES_AND_FIGURES and any(
-            path.resolve().parent == one.resolve() for one in folders.values()
-        ):
-            raise RecipeError(f"{flag} {path}: may be a file that --csv or --figures writes; choose another place")
 
 
 def check_folder(path: Path) -> None:

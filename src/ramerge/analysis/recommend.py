@@ -181,11 +181,14 @@ def recommend(
     """
     if trained_by not in TRAINED_BY:
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
-    if not isinstance(source, Analysis):
-        by_weights = recommend(analyze(source, options=options, on_progress=on_progress), trained_by=trained_by)
-        document = open_recipe(source, tensors_of_base)
-        return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
-    analysis = source
+    if isinstance(source, Analysis):
+        return _by_weights(source, trained_by)
+    by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
+    document = open_recipe(source, tensors_of_base)
+    return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
+
+
+def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:
     agents = analysis.model.agents
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
@@ -204,27 +207,37 @@ def recommend(
     compare = tuple(
         name for name in dict.fromkeys([*usual, *(one["method"] for one in also)]) if name != chosen["method"]
     )
+    grounds = "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
+    if found == COPIES:
+        pair = max(analysis.model.pairs, key=lambda one: one.cosine)
+        grounds = f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
     check = "not measured"
     if known and known["trainings"]:
         held = known["trainings"] - known["errors"]
         near = f"within {advice['margin']:g} point of the best in {held} of {known['trainings']} trainings"
         check = f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
-    rounding, why = _rounding(analysis)
-    unlike = _unlike(analysis) if found in _IN_BFLOAT16 else []
+    erased = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
+    lost = f"rounding to {analysis.dtype} would erase up to {erased:.0%} of an agent's updates"
+    why = f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({GUIDE})"
+    # agents of another kind than whole checkpoints in bfloat16
+    kinds = {name: analysis.input_dtypes.get(name, "") for name in analysis.agents}
+    kinds |= dict.fromkeys(analysis.adapters, "a LoRA adapter")
+    others = [f"{name} is {kind}" for name, kind in kinds.items() if kind.startswith(("a LoRA", "float32", "float64"))]
+    unlike = others if found in _IN_BFLOAT16 else []
     return Recommendation(
         situation=found,
         method=chosen["method"],
         parameters=dict(chosen["parameters"]),
-        rounding=rounding,
+        rounding="stochastic" if erased >= _ERASED_FROM else None,
         compare=compare,
         also=also,
         confidence=LOW if unlike else _confidence(known),
         check=check,
         reasons=(
-            f"{_WORDS[found]} ({_grounds(densities, analysis, found)})",
+            f"{_WORDS[found]} ({grounds})",
             *([f"what was measured are agents in bfloat16, and {enumerated(unlike)}"] if unlike else []),
             *_if_trained_otherwise(trained_by, by_training),
-            *why,
+            *([why] if erased >= _ERASED_FROM else []),
         ),
         evidence=tuple(_evidence(known, advice)) if known else (),
         unknown=tuple(_unknown(analysis, found, trained_by, mean, known, advice)),
@@ -272,13 +285,6 @@ def by_prompts(
     )
 
 
-def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str:
-    if found == COPIES:
-        pair = max(analysis.model.pairs, key=lambda one: one.cosine)
-        return f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
-    return "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
-
-
 def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None]) -> tuple[dict[str, Any], ...]:
     """Preferences of tiny agents, and the advice for either training, where that is another merge."""
     others = [*([known["best"]] if known["divided"] else []), *filter(None, by_training.values())]
@@ -299,24 +305,9 @@ def _merge(known: Mapping[str, Any]) -> str:
     return " ".join((known["method"], *_assigned(known["parameters"])))
 
 
-def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
-    erased = [float(values["erased_share"] or 0) for values in analysis.rounding.values()]
-    if not erased or max(erased) < _ERASED_FROM:
-        return None, []
-    lost = f"rounding to {analysis.dtype} would erase up to {max(erased):.0%} of an agent's updates"
-    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({GUIDE})"]
-
-
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
     """The warnings of an analysis that concern a method; those about another method do not help who is to leave it."""
     return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
-
-
-def _unlike(analysis: Analysis) -> list[str]:
-    """Agents of another kind than whole checkpoints in bfloat16, each with its kind."""
-    kinds = {name: analysis.input_dtypes.get(name, "") for name in analysis.agents}
-    kinds |= dict.fromkeys(analysis.adapters, "a LoRA adapter")
-    return [f"{name} is {kind}" for name, kind in kinds.items() if kind.startswith(("a LoRA", "float32", "float64"))]
 
 
 def _confidence(known: dict[str, Any] | None) -> str:

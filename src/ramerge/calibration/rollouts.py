@@ -147,26 +147,27 @@ def _trace(record: Record) -> Iterator[Rollout]:
     messages = [_mapping(node.get("message")) for node in nodes]
     if not ids and any(message.get("tool_calls") for message in messages):
         raise ValueError("has calls of tools without token_ids, and no text shows how the model wrote them")
-    said = [{"role": message.get("role"), "content": _written(message.get("content"))} for message in messages]
+    said = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "\n".join(str(_mapping(part).get("text", "")) for part in content)
+        said.append(
+            {"role": message.get("role"), "content": "" if content is None else content}
+        )  # none: calls of tools
     asked = list(takewhile(lambda message: message["role"] != "assistant", said))
     data = _mapping(_mapping(record.get("task")).get("data"))
-    rewards = [_weighted(each) for each in _mapping(record.get("rewards")).values() if each is not None]
+    rewards = []
+    for reward in _mapping(record.get("rewards")).values():
+        if reward is None:
+            continue
+        parts = reward if isinstance(reward, Mapping) else {"score": reward}
+        score, weight = parts.get("score"), parts.get("weight", 1.0)
+        if not isinstance(score, int | float) or not isinstance(weight, int | float):
+            raise ValueError("rewards must be numbers, or objects with score and weight")
+        rewards.append(float(score * weight))
     about = _about(None, data.get("answer"), data)
     yield Rollout(asked, said[len(asked) :], sum(rewards) if rewards else None, "plain", about, ids, start)
-
-
-def _written(content: object) -> object:
-    """The text of a message: of its parts if it has some, nothing if it only calls tools."""
-    if isinstance(content, list):
-        return "\n".join(str(_mapping(part).get("text", "")) for part in content)
-    return "" if content is None else content
-
-
-def _weighted(reward: object) -> float:
-    score, weight = (reward.get("score"), reward.get("weight", 1.0)) if isinstance(reward, Mapping) else (reward, 1.0)
-    if not isinstance(score, int | float) or not isinstance(weight, int | float):
-        raise ValueError("rewards must be numbers, or objects with score and weight")
-    return float(score * weight)
 
 
 def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:

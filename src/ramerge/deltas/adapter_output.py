@@ -30,7 +30,7 @@ from ramerge.sdk.outputs import (
 )
 from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import Block, MergePlan, listed
-from ramerge.sdk.tensors import Files, LowRank, Reader, Tensor, itemsize
+from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
 from ramerge.sdk.text import dumped, quoted, without_secrets
 
 WEIGHTS = "adapter_model.safetensors"
@@ -161,7 +161,15 @@ class _Adapter:
         planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
         m, n = planned.base.shape
         if matrix.terms is not None and all(self._is_equal(reader, planned.base, copy) for copy in matrix.copies):
-            parts = ((term.factor * term.product.scaling, *_sides(reader, term.product, m, n)) for term in matrix.terms)
+            parts = []
+            for factor, product in matrix.terms:
+                assert product.left is not None  # no term else
+                ranks = product.ranks
+                with reader.arena.scratch():
+                    left = product.left.read(reader, 0, ranks, 0, m, ranks_first=False).astype(np.float64)
+                with reader.arena.scratch():
+                    right = product.right.read(reader, 0, ranks, 0, n, ranks_first=True).astype(np.float64)
+                parts.append((factor * product.scaling, left.reshape(m, ranks), right.reshape(ranks, n)))
             return concatenated(parts, settings)
 
         def rows(start: int, stop: int) -> Matrix:
@@ -299,16 +307,6 @@ _NOTHING = np.empty((0, 0), np.float32)
 def _spans(tensor: Tensor) -> Iterator[tuple[int, int]]:
     """The elements of a tensor, a block at a time."""
     return ((start, min(start + BLOCK, tensor.elements)) for start in range(0, tensor.elements, BLOCK))
-
-
-def _sides(reader: Reader, product: LowRank, m: int, n: int) -> tuple[Matrix, Matrix]:
-    """Left and right side of a product, in float64."""
-    assert product.left is not None  # no term else
-    with reader.arena.scratch():
-        left = product.left.read(reader, 0, product.ranks, 0, m, ranks_first=False).astype(np.float64)
-    with reader.arena.scratch():
-        right = product.right.read(reader, 0, product.ranks, 0, n, ranks_first=True).astype(np.float64)
-    return left.reshape(m, product.ranks), right.reshape(product.ranks, n)
 
 
 def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:

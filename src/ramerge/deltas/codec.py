@@ -362,7 +362,7 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
             out[place] = base[place]
         else:
             planes, part = form // _PLANES, spans[first:stop]
-            done = patches.patch(_positions(form), base[place], part, BLOCK, data, planes, out[place])
+            done = patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
             if done < stop - first:
                 raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
         first = stop
@@ -409,7 +409,7 @@ def fold(
         first = stop
 
 
-def _positions(form: int) -> patches.Positions:
+def _form_of(form: int) -> patches.Positions:
     return "gaps" if form % _PLANES == GAPS else "bitmaps"
 
 
@@ -423,7 +423,7 @@ def _fold(
     total: NDArray[Any],
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
-    done = patches.fold(_positions(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
+    done = patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if done < len(spans):
         block, change = divmod(done, len(weights))
         index = change * (len(spans) // len(weights)) + block

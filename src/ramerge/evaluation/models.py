@@ -207,7 +207,16 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     targets += [EvaluationTarget(name, asked) for name, asked in served.items()]
     names = [target.name for target in targets]
     problems += [f"model name {name!r}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    problems += [problem for target in targets if (problem := _problem(target))]
+    for target in targets:
+        model = target.model
+        if not _NAME.fullmatch(target.name):
+            problems.append(
+                f"model name {target.name!r}: names a folder of logs, so it must begin with a letter or digit and have "
+                "at most a hundred letters, digits and ._+-; --model NAME=... or --served-name NAME=SERVED gives it "
+                "another"
+            )
+        elif model and not target.folder and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+            problems.append(f"--model {target.name}={model}: {no_such_folder(Path(model).expanduser())}")
     if problems:
         raise EvaluationError(problems)
     return targets
@@ -233,18 +242,6 @@ def server_arguments(text: str) -> dict[str, Any]:
         else:
             found[name.replace("-", "_")] = word
     return {name: parse_scalar(value) if value else "" for name, value in found.items()}
-
-
-def _problem(target: EvaluationTarget) -> str | None:
-    if not _NAME.fullmatch(target.name):
-        return (
-            f"model name {target.name!r}: names a folder of logs, so it must begin with a letter or digit and have at "
-            "most a hundred letters, digits and ._+-; --model NAME=... or --served-name NAME=SERVED gives it another"
-        )
-    model = target.model
-    if model and not target.folder and (model.startswith((".", "/", "~")) or model.count("/") > 1):
-        return f"--model {target.name}={model}: {no_such_folder(Path(model).expanduser())}"
-    return None
 
 
 def _record(folder: Path | None) -> object:

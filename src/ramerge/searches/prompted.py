@@ -24,7 +24,7 @@ from ramerge.searches.points import recipe_of
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.run import Branches
 from ramerge.searches.scores import ScoreFailedError, Scores, Split, of_items
-from ramerge.searches.space import Point, Space
+from ramerge.searches.space import Space
 
 CALIBRATION = "calibration"
 """The folder of statistics and replies within that of a search."""
@@ -64,27 +64,23 @@ class Prompted:
             kept = read_json(path, RECORD)
         except (OSError, ValueError):
             kept = {}
-        if kept.get("about") != about or not _are_means(kept.get("means"), len(points)):
-            kept = {"about": about, "means": [self._mean(point) for point in points]}
-            write_file(path, dumped(kept))
-        means = [math.inf if mean is None else mean for mean in kept["means"]]
+        means = kept.get("means") if kept.get("about") == about else None
+        if not isinstance(means, list) or len(means) != len(points) or not all(map(_is_mean, means)):
+            means = []
+            for point in points:
+                try:
+                    self.live.put(recipe_of(self.recipe, point))
+                    means.append(fmean(each.nll for each in agreements_in(self.live.live, self.replies).values()))
+                except RamergeError:
+                    means.append(None)  # the search says why
+            write_file(path, dumped({"about": about, "means": means}))
+        means = [math.inf if mean is None else mean for mean in means]
         return replace(space, order=tuple(points[place] for place in sorted(range(len(points)), key=means.__getitem__)))
 
-    def _mean(self, point: Point) -> float | None:
-        try:
-            self.live.put(recipe_of(self.recipe, point))
-            return fmean(each.nll for each in agreements_in(self.live.live, self.replies).values())
-        except RamergeError:
-            return None  # the search says why
 
-
-def _are_means(values: object, count: int) -> bool:
-    """Whether these are as many figures; None stands for a point that cannot be merged."""
-    return (
-        isinstance(values, list)
-        and len(values) == count
-        and all(value is None or (isinstance(value, float) and math.isfinite(value)) for value in values)
-    )
+def _is_mean(value: object) -> bool:
+    """Whether this is a figure, or None, which stands for a point that cannot be merged."""
+    return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
 def usual_space(recipe: Document, found: Prompted | None) -> dict[str, object]:

@@ -160,18 +160,15 @@ def read_scores(returned: object) -> dict[str, Measure]:
             raise ScoreFailedError(
                 f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
             )
-        found[name] = _measure(name, value)
+        if isinstance(value, bool | int | float):
+            found[name] = Measure(_finite(name, value))
+        elif not isinstance(value, Sequence) or isinstance(value, str):
+            raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
+        elif not value:
+            raise ScoreFailedError(f"{shown(name, 60)}: has no items")
+        else:
+            found[name] = of_items([(_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)])
     return found
-
-
-def _measure(name: str, value: object) -> Measure:
-    if isinstance(value, bool | int | float):
-        return Measure(_finite(name, value))
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
-    if not value:
-        raise ScoreFailedError(f"{shown(name, 60)}: has no items")
-    return of_items([(_finite(f"{name}, item {place}", item), 1.0) for place, item in enumerate(value, 1)])
 
 
 def _finite(name: str, value: object) -> float:

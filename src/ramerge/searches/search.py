@@ -82,10 +82,13 @@ def search(
         >>> len(result.points)
         2
     """
+    varies = isinstance(vary, Mapping) and all(
+        isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values()
+    )
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
         score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
-        vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
+        vary=(not vary or varies, "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
         options=(isinstance(options, Options), "ramerge.Options", options),
@@ -149,13 +152,6 @@ def no_page() -> str | None:
     """A sentence that says why search.html cannot be written; None if it can."""
     lacking = missing_libraries("it needs")
     return f"no page search.html was written, because {lacking[0]}" if lacking else None
-
-
-def _varies(vary: object) -> bool:
-    return not vary or (
-        isinstance(vary, Mapping)
-        and all(isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values())
-    )
 
 
 def _space(

@@ -57,7 +57,18 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
             raise RecipeError("--choose: chooses by scores; give the logs of `ramerge eval` with --scores LOGS")
         names = scores.most_relevant(known, flags["choose"])
         taken = [one for one in taken if one.name in names]
-    document = _document(flags, found, taken)
+    base = from_here(flags["base"]) if flags["base"] is not None else None
+    method = "uniform" if flags["strategy"] == GREEDY else flags["strategy"]
+    document = Document({"method": method, "agents": agents_of(taken, found, base)})
+    for key in ("base", "dtype", "rounding", "shard_size"):
+        if flags[key] is not None:
+            document.set((key,), base if key == "base" else flags[key], f"--{key.replace('_', '-')}")
+    if "steps" in METHODS[method].parameters.model_fields:
+        document.set(("parameters",), {"steps": {one.name: one.step for one in taken}}, "the run")
+    for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
+        home = () if key.startswith("allow.") else ("parameters",)
+        path = (*home, *key.removeprefix("parameters.").split("."))
+        document.set(path, parse_scalar(value), f"--set {key}={value}")
     if known is not None and flags["strategy"] == "scored":
         by_name = scores.means(known)
         document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")
@@ -74,19 +85,3 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
         raise RecipeError("scored: weights checkpoints by scores; give the logs of `ramerge eval` with --scores LOGS")
     if strategy == "relex" and flags["base"] is None:
         raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
-
-
-def _document(flags: Mapping[str, Any], found: Sequence[RunCheckpoint], taken: Sequence[RunCheckpoint]) -> Document:
-    base = from_here(flags["base"]) if flags["base"] is not None else None
-    method = "uniform" if flags["strategy"] == GREEDY else flags["strategy"]
-    document = Document({"method": method, "agents": agents_of(taken, found, base)})
-    for key in ("base", "dtype", "rounding", "shard_size"):
-        if flags[key] is not None:
-            document.set((key,), base if key == "base" else flags[key], f"--{key.replace('_', '-')}")
-    if "steps" in METHODS[method].parameters.model_fields:
-        document.set(("parameters",), {"steps": {one.name: one.step for one in taken}}, "the run")
-    for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
-        home = () if key.startswith("allow.") else ("parameters",)
-        path = (*home, *key.removeprefix("parameters.").split("."))
-        document.set(path, parse_scalar(value), f"--set {key}={value}")
-    return document

@@ -51,13 +51,9 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
     except RecipeError:
         document = Document({"method": DEFAULT_METHOD}, folder=roots.home)
     values = {key: value for key, value in document.values.items() if key not in ("base", "agents")}
-    before = document.values.get("agents")
-    named = _named(agents, before if isinstance(before, Mapping) else {})
-    return as_yaml({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": named})
-
-
-def _named(agents: Sequence[str], before: Mapping[str, object]) -> dict[str, object]:
-    """Agents by name. One that had a name keeps it."""
+    written = document.values.get("agents")
+    before = written if isinstance(written, Mapping) else {}
+    # an agent that had a name keeps it
     names = {(value if isinstance(value, str) else json.dumps(value)): name for name, value in before.items()}
     found: dict[str, object] = {}
     for text in agents:
@@ -72,7 +68,7 @@ def _named(agents: Sequence[str], before: Mapping[str, object]) -> dict[str, obj
         while unique in found:
             unique, number = f"{name}-{number}", number + 1
         found[unique] = value
-    return found
+    return as_yaml({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": found})
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:

@@ -72,11 +72,11 @@ class PageGuard:
             await first(scope, receive, send)
         else:
             try:
-                body = await _whole(receive)
+                whole = await _whole(receive)
             except _TooLongError:
                 await _TOO_LONG(scope, receive, send)
                 return
-            await self._app(scope, _replayed(body, receive), self._with_headers(request, send))
+            await self._app(scope, whole, self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         """Answer to a request that is refused."""
@@ -117,8 +117,8 @@ class PageGuard:
 class _TooLongError(Exception): ...
 
 
-async def _whole(receive: Receive) -> list[Message]:
-    """The messages of a request, which may come in parts and without a length, until it ends or is too long.
+async def _whole(receive: Receive) -> Receive:
+    """Receive a whole request, which may come in parts and without a length; gives it again, and then what comes.
 
     Raises:
         _TooLongError: it holds more than `MOST_BYTES`.
@@ -130,15 +130,9 @@ async def _whole(receive: Receive) -> list[Message]:
         size += len(messages[-1].get("body", b""))
         if size > MOST_BYTES:
             raise _TooLongError
-    return messages
-
-
-def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """Messages that have been received, and then those that come."""
-    left = list(messages)
 
     async def received() -> Message:
-        return left.pop(0) if left else await receive()
+        return messages.pop(0) if messages else await receive()
 
     return received
 

@@ -143,7 +143,18 @@ def _shown(jobs: list[Job]) -> tuple[object, ...]:
     running = [job for job in jobs if job.queued and job.active]
     ended = [job for job in jobs if job.queued and not job.active]
     now = running[0] if running else ended[-1] if ended else None
-    rows = [(job.title, _method(job), DELTA if "--as-delta" in job.words else MODEL, _state(job)) for job in jobs]
+    rows = []
+    for job in jobs:
+        words = list(job.words)
+        method = words[words.index("--method") + 1] if "--method" in words else ""
+        settings = [word.removeprefix("parameters.") for word in words if word.startswith("parameters.")]
+        state = job.state
+        if job.state == WAITING:
+            state = "waits" if job.queued else "in the list"
+        elif job.active:
+            done, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
+            state = f"{job.progress.get('stage', 'starts')} {done / total:.0%}"
+        rows.append((job.title, ", ".join([method, *settings]), DELTA if "--as-delta" in words else MODEL, state))
     listed = views.block(views.table("Merges", ("output", "method", "as", "state"), rows)) if rows else ""
     latest = now or (jobs[-1] if jobs else None)
     useful = (
@@ -154,20 +165,6 @@ def _shown(jobs: list[Job]) -> tuple[object, ...]:
     )
     command = views.command(latest.words) if latest else gr.skip()
     return views.progress(now), listed, command, *(gr.update(visible=each) for each in useful)
-
-
-def _method(job: Job) -> str:
-    words = list(job.words)
-    named = words[words.index("--method") + 1] if "--method" in words else ""
-    settings = [word.removeprefix("parameters.") for word in words if word.startswith("parameters.")]
-    return ", ".join([named, *settings])
-
-
-def _state(job: Job) -> str:
-    if job.state == WAITING:
-        return "waits" if job.queued else "in the list"
-    done, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
-    return f"{job.progress.get('stage', 'starts')} {done / total:.0%}" if job.active else job.state
 
 
 def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:

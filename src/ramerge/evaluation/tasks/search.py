@@ -215,11 +215,15 @@ def _samples(subset: str, path: Path | None) -> list[Sample]:
         )
         path = from_hub(_HUB, _HUB_FILES[subset], task=f"search/{subset}", instead=instead)
     records = read_records(path, {"question": str})
-    refuse(
-        f"{path}, record {number:,}: {problem}"
-        for number, record in enumerate(records, 1)
-        if (problem := _problem(record))
-    )
+    problems = []
+    for number, record in enumerate(records, 1):
+        golden = _golden(record)
+        if not record["question"].strip():
+            problems.append(f"{path}, record {number:,}: question is empty")
+        elif not golden or not all(isinstance(each, str) and each.strip() for each in golden):
+            what = "a text or a list of texts, none of them empty"
+            problems.append(f"{path}, record {number:,}: needs golden_answers or answer: {what}")
+    refuse(problems)
     keys = [str(record.get("id", record.get("_id", number))) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
     samples = []
@@ -233,13 +237,3 @@ def _samples(subset: str, path: Path | None) -> list[Sample]:
 def _golden(record: Mapping[str, Any]) -> Sequence[Any]:
     found = record.get("golden_answers", record.get("answer"))
     return found if isinstance(found, list) else [found]
-
-
-def _problem(record: Mapping[str, Any]) -> str | None:
-    """Why a record is no question, or None."""
-    if not record["question"].strip():
-        return "question is empty"
-    found = _golden(record)
-    if not found or not all(isinstance(each, str) and each.strip() for each in found):
-        return "needs golden_answers or answer: a text or a list of texts, none of them empty"
-    return None

@@ -123,18 +123,15 @@ def _calls(mode: Mode) -> Scorer:
         # parsing a model's output warns of its escapes, and the package prints what it cannot convert
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            judge = _score_calls if state.metadata["possible_answers"] is not None else _score_relevance
-            return judge(state, mode)
+            if state.metadata["possible_answers"] is not None:
+                return _score_calls(state, mode)
+            # right where a function is called, or where none is; the package reads these answers as Python
+            calls, problem = guarded(_decoded, state.output, "python", mode)
+            is_call = problem is None and not bfcl.load().utils.is_empty_output(calls)
+            is_right = is_call is not ("irrelevance" in state.metadata["subset"])
+            return _verdict(state, is_right, calls, None if is_right else problem)
 
     return score
-
-
-def _score_relevance(state: TaskState, mode: Mode) -> Score:
-    """Right where a function is called, or where none is. The package reads these answers as Python."""
-    calls, problem = guarded(_decoded, state.output, "python", mode)
-    is_call = problem is None and not bfcl.load().utils.is_empty_output(calls)
-    is_right = is_call is not ("irrelevance" in state.metadata["subset"])
-    return _verdict(state, is_right, calls, None if is_right else problem)
 
 
 def _score_calls(state: TaskState, mode: Mode) -> Score:

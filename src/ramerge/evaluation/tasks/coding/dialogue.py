@@ -156,8 +156,16 @@ class RemoteProgram:
         sent = {name: _encoded(each) for name, each in keywords.items()}
         result, after = self._ask("call", list(map(_encoded, arguments)), sent)
         for argument, changed in zip([*arguments, *keywords.values()], after, strict=True):
-            if changed is not None:
-                _become(argument, self._decoded(changed))
+            if changed is None:
+                continue
+            match argument, self._decoded(changed):  # the argument becomes what the program made of it
+                case list(), list(new):
+                    argument[:] = new
+                case (dict(), dict(new)) | (set(), set(new)):
+                    argument.clear()
+                    argument.update(new)
+                case _:
+                    raise Failed("the program's answer is malformed")
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -213,18 +221,6 @@ def _of_the_program(value: Any) -> Any:
     if type(value) is not RemoteProgram:
         raise Failed(f"an argument is no plain value but of type {type(value).__name__}")
     return ["object", object.__getattribute__(value, "_target")]
-
-
-def _become(argument: Any, changed: Any) -> None:
-    """Makes an argument what the program made of it."""
-    match argument, changed:
-        case list(), list():
-            argument[:] = changed
-        case (dict(), dict()) | (set(), set()):
-            argument.clear()
-            argument.update(changed)
-        case _:
-            raise Failed("the program's answer is malformed")
 
 
 def judge(given: str, assertions: str, function: str) -> NoReturn:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,7 +162,16 @@ def _from_mbpp(record: Mapping[str, Any]) -> Problem:
     if not statements or not all(isinstance(each, ast.Assert) for each in statements):
         raise ValueError("it holds none, or something else")
     setup = (record.get("test_setup_code") or "").replace("\r\n", "\n").strip()
-    name = _called_function(record["test_list"], solution)
+    # the first function of the solution that the tests call
+    called = {
+        node.func.id
+        for statement in statements
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    defined = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
+    if (name := next((each for each in defined if each in called), None)) is None:
+        raise ValueError("they call no function that code defines")
     tests = [f"{setup}\n{test}".strip() for test in record["test_list"]]
     return Problem(
         key=key,
@@ -171,14 +180,3 @@ def _from_mbpp(record: Mapping[str, Any]) -> Problem:
         function=name,
         solution=solution,
     )
-
-
-def _called_function(tests: Sequence[str], solution: str) -> str:
-    """The first function of the solution that the tests call."""
-    nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
-    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    defined = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
-    names = [name for name in defined if name in called]
-    if not names:
-        raise ValueError("they call no function that code defines")
-    return names[0]

@@ -95,8 +95,20 @@ def read_test(answer: str) -> Case | None:
 
     Like CURE, it drops empty first lines and takes a written-out `\n` for a line break.
     """
-    stdin, expected = _after_last_input(answer), _after_last_output(answer)
-    if stdin is None or expected is None:
+    _, heading, rest = answer.rpartition(_OUTPUT)
+    end = answer.rfind(_OUTPUT)
+    start = answer.rfind(_INPUT, 0, max(end, 0))
+    if fenced := _FENCED_INPUT.findall(answer):
+        stdin = _unfenced(fenced[-1])
+    elif start >= 0:
+        stdin = answer[start + len(_INPUT) : end].strip()
+    else:
+        return None
+    if fenced := _FENCED_OUTPUT.findall(answer):
+        expected = _unfenced(fenced[-1])
+    elif heading:
+        expected = rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip()
+    else:
         return None
     case = Case(_tidied(stdin), _tidied(expected))
     return case if is_unicode(case.stdin + case.expected) else None
@@ -104,21 +116,6 @@ def read_test(answer: str) -> Case | None:
 
 def _chat(system: str, user: str) -> list[ChatMessage]:
     return [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
-
-
-def _after_last_input(answer: str) -> str | None:
-    if fenced := _FENCED_INPUT.findall(answer):
-        return _unfenced(fenced[-1])
-    end = answer.rfind(_OUTPUT)
-    start = answer.rfind(_INPUT, 0, max(end, 0))
-    return answer[start + len(_INPUT) : end].strip() if start >= 0 else None
-
-
-def _after_last_output(answer: str) -> str | None:
-    if fenced := _FENCED_OUTPUT.findall(answer):
-        return _unfenced(fenced[-1])
-    _, heading, rest = answer.rpartition(_OUTPUT)
-    return rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip() if heading else None
 
 
 def _unfenced(block: str) -> str:

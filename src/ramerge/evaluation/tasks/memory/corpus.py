@@ -83,7 +83,13 @@ def _hotpotqa(path: Path) -> Corpus:
     for number, record in enumerate(read_records(path, {"question": str, "answer": str, "context": (list, dict)}), 1):
         key = str(record.get("_id") or record.get("id") or f"question {number}")
         try:
-            rows.append((key, record["question"], record["answer"], _paragraphs(record["context"])))
+            context = record["context"]
+            pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
+            found = [(title, sentences) for title, sentences in pairs]
+            if not all(isinstance(sentences, list) for _, sentences in found):
+                raise TypeError
+            paragraphs = [f"{title}\n{''.join(sentences)}" for title, sentences in found]
+            rows.append((key, record["question"], record["answer"], paragraphs))
         except (TypeError, ValueError, KeyError):
             problems.append(
                 f"{path}, record {number}: context must be a list of [title, sentences], or an object with as many "
@@ -97,15 +103,6 @@ def _hotpotqa(path: Path) -> Corpus:
         for key, question, answer, own in rows
     ]
     return Corpus(path, documents, questions)
-
-
-def _paragraphs(context: Any) -> list[str]:
-    """Documents of a record: a title, and the sentences below it. Raises where it has neither layout."""
-    pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
-    found = [(title, sentences) for title, sentences in pairs]
-    if not all(isinstance(sentences, list) for _, sentences in found):
-        raise TypeError
-    return [f"{title}\n{''.join(sentences)}" for title, sentences in found]
 
 
 def _squad(path: Path) -> Corpus:
