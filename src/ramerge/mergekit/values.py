@@ -210,7 +210,9 @@ def _rules_of_group(
     found.sort(key=lambda entry: (None in entry[1], min((layer for layer in entry[1] if layer is not None), default=0)))
     caught: Rule = {"match": list(match)} if match != ("*",) else {}
     for values, layers in found[:-1]:
-        spans = _spans(sorted(layer for layer in layers if layer is not None))
+        numbers = enumerate(sorted(layer for layer in layers if layer is not None))
+        runs = [[number for _, number in run] for _, run in groupby(numbers, key=lambda entry: entry[1] - entry[0])]
+        spans = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
         yield {**caught, "layers": spans, "parameters": values}
     yield {**caught, "parameters": found[-1][0]}
 
@@ -224,10 +226,3 @@ def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, 
     if all(any(fnmatchcase(tensor.name, pattern) for pattern in used) for tensor in group):
         return tuple(used)
     return tuple(escape(tensor.name) for tensor in group)  # texts that overlap in names
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    runs = [
-        [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda entry: entry[1] - entry[0])
-    ]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

@@ -183,21 +183,19 @@ class _Process:
                 raise ScoreFailedError(f"did not end within {self._seconds:g} seconds (--score-timeout)")
             data = os.read(self._answers, 1 << 16)
             if not data:
-                raise ScoreFailedError(f"its process ended{self._last_words()}; all that it printed is in {self._log}")
+                lines: list[str] = []
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(5)
+                with suppress(OSError):
+                    lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+                said = f"exit code {self._process.returncode}" + (f": {shown(lines[-1])}" if lines else "")
+                raise ScoreFailedError(f"its process ended with {said}; all that it printed is in {self._log}")
             self._buffer += data
             if len(self._buffer) > _MOST_BYTES:
                 raise ScoreFailedError(f"returned more than {_MOST_BYTES:,} bytes")
         line, _, self._buffer = self._buffer.partition(b"\n")
         answer: dict[str, object] = json.loads(line)
         return answer
-
-    def _last_words(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        lines: list[str] = []
-        with suppress(OSError):
-            lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
-        return f" with exit code {self._process.returncode}" + (f": {shown(lines[-1])}" if lines else "")
 
     def close(self) -> None:
         if self._process.stdin is not None:

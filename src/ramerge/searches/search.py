@@ -82,13 +82,10 @@ def search(
         >>> len(result.points)
         2
     """
-    varies = isinstance(vary, Mapping) and all(
-        isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values()
-    )
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
         score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
-        vary=(not vary or varies, "a mapping from keys to lists of values", vary),
+        vary=(not vary or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
         options=(isinstance(options, Options), "ramerge.Options", options),
@@ -128,12 +125,9 @@ def search(
             stack.close()  # a server or function that scores needs the memory
         is_grid = space is None or (score is None and chosen.is_listed)
         sums_first = found is None and usual is not space and not settings.objectives
-        objectives = tuple(objective_of(word) for word in settings.objectives) or (Objective(),)
-        if len({each.name for each in objectives}) < len(objectives):
-            raise EvaluationError("--objective: each of them once")
         request = SearchRequest(
             space=chosen,
-            objectives=objectives,
+            objectives=_objectives(settings.objectives),
             trials=settings.trials,
             sampler=settings.sampler or ("grid" if is_grid else "tpe"),
             seed=settings.seed,
@@ -154,6 +148,12 @@ def no_page() -> str | None:
     return f"no page search.html was written, because {lacking[0]}" if lacking else None
 
 
+def _varies(vary: object) -> bool:
+    return isinstance(vary, Mapping) and all(
+        isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values()
+    )
+
+
 def _space(
     recipe: Document, vary: Mapping[str, Sequence[object]] | None, space: str | Path | Mapping[str, object] | None
 ) -> Space:
@@ -167,6 +167,13 @@ def _space(
         return mapped_space(recipe, space)
     assert space is not None
     return file_space(recipe, Path(space))
+
+
+def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
+    found = [objective_of(word) for word in words]
+    if len({each.name for each in found}) < len(found):
+        raise EvaluationError("--objective: each of them once")
+    return tuple(found) or (Objective(),)
 
 
 def objective_of(word: str) -> Objective:

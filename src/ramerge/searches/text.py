@@ -58,19 +58,6 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     return ["candidate", "mean", *names, "to the best (95 %)"], rows
 
 
-def _agreement_findings(result: SearchResult) -> list[str]:
-    """Legend of the figures, and what they say of the best."""
-    best = spelled(result.winner.point, short=True)
-    others = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'}"
-    unsure = f"; {others} cannot be told apart from it: more prompts (--prompt-count) tell more" if result.level else ""
-    right = ", ".join(f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items())
-    which = f"right replies ({right})" if right else "replies"
-    return [
-        f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
-        f"best: {best}{unsure}. This is agreement with the agents, not skill: score the best few on your own tasks",
-    ]
-
-
 def ranking(result: SearchResult) -> list[str]:
     """A table of the points, the best first."""
     head, rows = ranking_rows(result)
@@ -109,9 +96,19 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
 
 def findings(result: SearchResult) -> list[str]:
     """Result of the search, in sentences."""
-    if _by_agreement(result):
-        return _agreement_findings(result)
     best = result.winner
+    if _by_agreement(result):
+        many = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'} cannot be told apart from it"
+        unsure = f"; {many}: more prompts (--prompt-count) tell more" if result.level else ""
+        right = ", ".join(
+            f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
+        )
+        which = f"right replies ({right})" if right else "replies"
+        return [
+            f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
+            f"best: {spelled(best.point, short=True)}{unsure}. This is agreement with the agents, not skill: score the "
+            "best few on your own tasks",
+        ]
     lines = [f"best: point {best.number}: {spelled(best.point)}"]
     if result.agents:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())

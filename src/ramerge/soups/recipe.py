@@ -45,7 +45,15 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         CheckpointError: the run cannot be read.
         EvaluationError: the logs with scores cannot be read.
     """
-    _check_flags(flags)
+    # options that would have no effect, and what a strategy lacks
+    strategy = flags["strategy"]
+    for name in ("score", "reward", "serve"):
+        if strategy != GREEDY and flags.get(name) is not None:
+            raise RecipeError(f"--{name}: is for --strategy {GREEDY}, and this is {strategy}")
+    if strategy == "scored" and flags["scores"] is None and not any("scores" in word for word in flags["settings"]):
+        raise RecipeError("scored: weights checkpoints by scores; give the logs of `ramerge eval` with --scores LOGS")
+    if strategy == "relex" and flags["base"] is None:
+        raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
     found = checkpoints_of(run)
     first, colon, last = (":" if flags["steps"] is None else flags["steps"]).partition(":")
     if not colon or any(part and not part.isdecimal() for part in (first, last)):
@@ -58,7 +66,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         names = scores.most_relevant(known, flags["choose"])
         taken = [one for one in taken if one.name in names]
     base = from_here(flags["base"]) if flags["base"] is not None else None
-    method = "uniform" if flags["strategy"] == GREEDY else flags["strategy"]
+    method = "uniform" if strategy == GREEDY else strategy
     document = Document({"method": method, "agents": agents_of(taken, found, base)})
     for key in ("base", "dtype", "rounding", "shard_size"):
         if flags[key] is not None:
@@ -69,19 +77,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         home = () if key.startswith("allow.") else ("parameters",)
         path = (*home, *key.removeprefix("parameters.").split("."))
         document.set(path, parse_scalar(value), f"--set {key}={value}")
-    if known is not None and flags["strategy"] == "scored":
+    if known is not None and strategy == "scored":
         by_name = scores.means(known)
         document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")
     return SoupRequest(document, tuple(found), tuple(taken))
-
-
-def _check_flags(flags: Mapping[str, Any]) -> None:
-    """Refuse options that would have no effect, and what a strategy lacks."""
-    strategy = flags["strategy"]
-    for name in ("score", "reward", "serve"):
-        if strategy != GREEDY and flags.get(name) is not None:
-            raise RecipeError(f"--{name}: is for --strategy {GREEDY}, and this is {strategy}")
-    if strategy == "scored" and flags["scores"] is None and not any("scores" in word for word in flags["settings"]):
-        raise RecipeError("scored: weights checkpoints by scores; give the logs of `ramerge eval` with --scores LOGS")
-    if strategy == "relex" and flags["base"] is None:
-        raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
