@@ -104,10 +104,6 @@ def _shown(value: object) -> object:
     return "\n".join(map(one_line, value.split("\n")))
 
 
-def _number(value: float | None) -> str:
-    return "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
-
-
 def _plain_text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {item}" for key, item in value.items()) or "none"
@@ -117,7 +113,7 @@ def _plain_text(value: object) -> str:
 
 
 FILTERS: dict[str, Callable[..., str]] = {
-    "number": _number,
+    "number": lambda value: "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}",
     "plain": _plain_text,
     "bytes": decimal,
     "count": lambda value: f"{value:,}",

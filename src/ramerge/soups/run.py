@@ -131,23 +131,21 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
     agents: dict[str, object] = {}
     made: dict[str, str] = {}
     for one in taken:
-        agents[one.name] = _agent(one, deltas, made) if one.is_delta else one.model
+        agents[one.name] = one.model
+        if one.is_delta:
+            # with those that lie between it and the nearest checkpoint that is an agent already, or the base
+            chain = [one]
+            while (last := chain[-1]).below not in made:
+                # what gives the model that this one changes; of an earlier step, because a step may change nothing
+                before = [each for each in deltas if each.step < last.step and each.result == last.below]
+                if not before:
+                    break
+                chain.append(max(before, key=lambda each: each.step))
+            over = made.get(last.below)
+            agent: dict[str, object] = {"delta": [delta.model for delta in reversed(chain)]}
+            agents[one.name] = agent | ({"over": over} if over is not None else {})
         made[one.result] = one.name
     return agents
-
-
-def _agent(one: RunCheckpoint, run: Sequence[RunCheckpoint], made: Mapping[str, str]) -> dict[str, object]:
-    """A delta, with those that lie between it and the nearest checkpoint that is an agent already, or the base."""
-    deltas = [one]
-    while (last := deltas[-1]).below not in made:
-        # the delta that gives the model that this one changes; of an earlier step, because a step may change nothing
-        before = [each for each in run if each.step < last.step and each.result == last.below]
-        if not before:
-            break
-        deltas.append(max(before, key=lambda each: each.step))
-    over = made.get(deltas[-1].below)
-    agent: dict[str, object] = {"delta": [delta.model for delta in reversed(deltas)]}
-    return agent | ({"over": over} if over is not None else {})
 
 
 def _in_run(run: str) -> list[RunCheckpoint]:
@@ -159,7 +157,17 @@ def _in_run(run: str) -> list[RunCheckpoint]:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
     if not is_remote(run) and not is_hub_id(run):
         raise RecipeError(no_such_folder(folder))
-    return _branches(on_hub(run) or run, folder)
+    from huggingface_hub import HfApi
+
+    from ramerge.sdk.storage import hub
+
+    name = on_hub(run) or run
+    try:
+        branches = [branch.name for branch in HfApi().list_repo_refs(name).branches]
+    except hub.failures() as error:
+        raise CheckpointError(not_found(name, folder, error)) from None
+    steps = [(branch, _last_number(branch)) for branch in branches]
+    return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 
 
 def _inside(folder: Path) -> RunCheckpoint | None:
@@ -203,20 +211,6 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
     if 0 < len(places) < len(words):
         raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
     return found
-
-
-def _branches(name: str, folder: Path) -> list[RunCheckpoint]:
-    """Branches of a repository whose names end with a step."""
-    from huggingface_hub import HfApi
-
-    from ramerge.sdk.storage import hub
-
-    try:
-        names = [branch.name for branch in HfApi().list_repo_refs(name).branches]
-    except hub.failures() as error:
-        raise CheckpointError(not_found(name, folder, error)) from None
-    steps = [(branch, _last_number(branch)) for branch in names]
-    return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 
 
 def _checkpoint(model: str, step: int) -> RunCheckpoint:

@@ -227,11 +227,12 @@ def version_of(folder: Location) -> int | None:
     return counted(read_json(state), "version", state) if state.is_file() else None
 
 
-def _inside(folder: Location) -> str | None:
-    return "" if is_delta(folder) else None
-
-
 LAYOUT = TrainerLayout(
-    "slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of
+    "slime",
+    "deltas of slime or miles",
+    re.compile(r"weight_v([0-9]{6,15})"),
+    lambda folder: "" if is_delta(folder) else None,
+    read,
+    version_of,
 )
 FORMAT = format_of(LAYOUT)

@@ -184,7 +184,14 @@ class Execution:
                     ready = {key.fileobj for key, _ in selector.select(_TICK)}
                     if channel in ready:
                         selector.unregister(channel)
-                        self._hear(channel)
+                        # the one message: that the program starts now
+                        close_on_exec = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+                        message, descriptors, _, _ = socket.recv_fds(channel, 1, 3, close_on_exec)
+                        if message and len(descriptors) != 3:
+                            raise EvaluationError("the sandbox did not start: too many files are open here")
+                        if message:
+                            self._inside = Inside(*descriptors)
+                            self._began = time.monotonic()
                     if ended in ready:
                         return None
                     if self.canceled.is_set():
@@ -196,15 +203,6 @@ class Execution:
                         return limit
         finally:
             os.close(ended)
-
-    def _hear(self, channel: socket.socket) -> None:
-        """Takes the one message: that the program starts now."""
-        message, descriptors, _, _ = socket.recv_fds(channel, 1, 3, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        if message:
-            if len(descriptors) != 3:
-                raise EvaluationError("the sandbox did not start: too many files are open here")
-            self._inside = Inside(*descriptors)
-            self._began = time.monotonic()
 
     def _limit_met(self, began: float, printed: Sequence[Future[bytes]]) -> Status | None:
         if any(each.done() and len(each.result()) > self.limits.output_bytes for each in printed):
