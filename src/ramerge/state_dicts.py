@@ -289,12 +289,6 @@ def _tied(tensors: Mapping[str, _Held]) -> dict[str, str]:
     return {name: first for name, first in found.items() if name != first}
 
 
-def _is_tied(name: str, tensors: Mapping[str, _Held], tied: Mapping[str, str]) -> bool:
-    """Whether a model has a tensor under the earlier name, too, where the base has one."""
-    first = tensors.get(tied.get(name, name))
-    return name in tied and first is not None and first.place == tensors[name].place
-
-
 class _Folders:
     """Folders in memory of what is merged.
 
@@ -313,7 +307,12 @@ class _Folders:
 
     def model(self, label: str, tensors: Mapping[str, _Held]) -> str:
         """The name of the folder of a model; it is quantized as the base is if it has all of the base's tensors."""
-        untied = {name: held for name, held in tensors.items() if not _is_tied(name, tensors, self._tied)}
+        # a tensor that the base has under an earlier name, too, is left out where the model has it there as well
+        untied = {
+            name: held
+            for name, held in tensors.items()
+            if name not in self._tied or (first := tensors.get(self._tied[name])) is None or first.place != held.place
+        }
         as_base = tensors.keys() >= self._names
         return self._put(label, untied, "config.json", self._config if as_base else without_declaration(self._config))
 

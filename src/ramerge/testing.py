@@ -56,7 +56,7 @@ def check_method(
     name: str,
     *,
     reference: Reference | None = None,
-    parameters: Sequence[Mapping[str, Any]] = ({},),
+    parameters: Sequence[Mapping[str, object]] = ({},),
     exact: bool = True,
 ) -> None:
     """Run all checks of a method that is registered.
@@ -83,7 +83,7 @@ def check_method(
     check_bounds(name)
 
 
-def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, Any] | None = None) -> None:
+def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, object] | None = None) -> None:
     """Check that shards, sizes of blocks and numbers of threads do not change a byte."""
     found = []
     for shards, block, workers in _LAYOUTS:
@@ -96,7 +96,7 @@ def check_layout(name: str, dtype: str = "BF16", parameters: Mapping[str, Any] |
         assert same, f"{name}, {dtype}: {tensor} depends on shards, blocks or threads"
 
 
-def check_order(name: str, parameters: Mapping[str, Any] | None = None) -> None:
+def check_order(name: str, parameters: Mapping[str, object] | None = None) -> None:
     """Check that the order of agents changes rounding alone, of a method that says so (`Method.symmetric`)."""
     if not METHODS[name].symmetric:
         return
@@ -109,7 +109,7 @@ def check_order(name: str, parameters: Mapping[str, Any] | None = None) -> None:
 
 
 def check_reference(
-    name: str, reference: Reference, parameters: Mapping[str, Any] | None = None, *, exact: bool = True
+    name: str, reference: Reference, parameters: Mapping[str, object] | None = None, *, exact: bool = True
 ) -> None:
     """Compare with a reference, in float32."""
     method, given = METHODS[name], dict(parameters or {})
@@ -134,15 +134,12 @@ def check_bounds(name: str) -> None:
                 problems = plan({**recipe, "parameters": {parameter: value}}).problems
                 assert not problems, f"{name}: {parameter} = {value!r} is refused: {problems}"
             for value in outside:
-                assert _refuses(recipe, parameter, value), f"{name}: {parameter} = {value!r} is not refused"
-
-
-def _refuses(recipe: Mapping[str, Any], parameter: str, value: Any) -> bool:
-    try:
-        plan({**recipe, "parameters": {parameter: value}})
-    except RecipeError:
-        return True
-    return False
+                is_refused = False
+                try:
+                    plan({**recipe, "parameters": {parameter: value}})
+                except RecipeError:
+                    is_refused = True
+                assert is_refused, f"{name}: {parameter} = {value!r} is not refused"
 
 
 def _bounds(method: Method) -> Iterator[tuple[str, list[Any], list[Any]]]:
@@ -190,15 +187,13 @@ def models(method: str, dtype: str = "BF16", *, shards: int = 1) -> Iterator[dic
 def _values(method: Method) -> tuple[dict[str, Values], dict[str, dict[str, Values]]]:
     draw = np.random.default_rng(1234)
     base = {tensor: draw.normal(0, 0.02, shape).astype(np.float32) for tensor, shape in _SHAPES.items()}
-    agents = {}
+    agents: dict[str, dict[str, Values]] = {}
     for agent, moved in list(_AGENTS.items())[: method.most or max(method.fewest, len(_AGENTS))]:
-        agents[agent] = {tensor: _moved(draw, values, moved) for tensor, values in base.items()}
+        agents[agent] = {}
+        for tensor, values in base.items():
+            change = np.where(draw.random(values.shape) < moved, draw.normal(0, 0.01, values.shape), 0)
+            agents[agent][tensor] = (values + change).astype(np.float32)
     return base, agents
-
-
-def _moved(draw: np.random.Generator, values: Values, share: float) -> Values:
-    change = np.where(draw.random(values.shape) < share, draw.normal(0, 0.01, values.shape), 0)
-    return (values + change).astype(np.float32)
 
 
 def _write(folder: Path, tensors: Mapping[str, Values], dtype: str, shards: int) -> None:
@@ -222,7 +217,7 @@ def _stored(values: Values, dtype: str) -> Values:
     return values.astype(_WORDS[dtype])
 
 
-def merged(recipe: Mapping[str, Any], *, block: int | None = None, workers: int = 2) -> dict[str, Values]:
+def merged(recipe: Mapping[str, object], *, block: int | None = None, workers: int = 2) -> dict[str, Values]:
     """The merged tensors by name, of bfloat16 as uint16.
 
     Args:

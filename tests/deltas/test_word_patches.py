@@ -1,7 +1,5 @@
 """What differs between two arrays of words, against NumPy, bit for bit."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -28,13 +26,19 @@ def sparse(seed: int, size: int, width: int, density: float) -> tuple[np.ndarray
 
 
 def patched(
-    patch: Any, base: np.ndarray, positions: np.ndarray, values: np.ndarray, moved: int, planes: int, out: np.ndarray
+    form: patches.Positions,
+    base: np.ndarray,
+    positions: np.ndarray,
+    values: np.ndarray,
+    moved: int,
+    planes: int,
+    out: np.ndarray,
 ) -> bool:
     """Patch one block, whose positions and values lie one after another; whether they fit."""
     positions = positions.view(np.uint8)
     data = np.concatenate([positions, values])
     span = np.array([[0, positions.size, data.size, moved]], np.uint64)
-    return bool(patch(base, span, base.size or 1, data, planes, out) == 1)
+    return patches.patch(form, base, span, base.size or 1, data, planes, out) == 1
 
 
 @pytest.mark.full
@@ -61,18 +65,19 @@ def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tup
     values = np.empty(patches.values_size(xors.size, escaped, planes, width), np.uint8)
     patches.split(xors, planes, values)
     assert values.tolist() == values_of(xors, planes)
-    for patch, positions in ((patches.patch_bitmaps, bitmap), (patches.patch_gaps, gaps)):
+    forms: dict[patches.Positions, np.ndarray] = {"bitmaps": bitmap, "gaps": gaps}
+    for name, positions in forms.items():
         out = np.empty_like(base)
-        assert patched(patch, base, positions, values, xors.size, planes, out)
+        assert patched(name, base, positions, values, xors.size, planes, out)
         assert np.array_equal(out, other)
         in_place = base.copy()
-        assert patched(patch, in_place, positions, values, xors.size, planes, in_place)
+        assert patched(name, in_place, positions, values, xors.size, planes, in_place)
         assert np.array_equal(in_place, other)
         if escaped:
-            assert not patched(patch, base, positions, values[:-1], xors.size, planes, out)
+            assert not patched(name, base, positions, values[:-1], xors.size, planes, out)
         if xors.size:
-            assert not patched(patch, base, positions, values, xors.size - 1, planes, out)
-        assert not patched(patch, base, positions, np.append(values, np.uint8(0)), xors.size, planes, out)
+            assert not patched(name, base, positions, values, xors.size - 1, planes, out)
+        assert not patched(name, base, positions, np.append(values, np.uint8(0)), xors.size, planes, out)
 
 
 @pytest.mark.parametrize(
@@ -81,9 +86,7 @@ def test_positions_and_values_are_those_of_numpy(seed: int, size: int, form: tup
 )
 def test_gaps_that_do_not_fit_are_refused(positions: list[int], count: int) -> None:
     words = np.zeros(100, np.uint16)
-    assert not patched(
-        patches.patch_gaps, words, np.array(positions, np.uint8), np.ones(2 * count, np.uint8), count, 2, words
-    )
+    assert not patched("gaps", words, np.array(positions, np.uint8), np.ones(2 * count, np.uint8), count, 2, words)
 
 
 @pytest.mark.parametrize("bits", [[], [0], [3], [100], [0, 127], [63, 64, 5], [*range(65)]])
@@ -93,14 +96,14 @@ def test_bitmaps_that_do_not_fit_are_refused(bits: list[int]) -> None:
     bitmap = np.packbits(flags, bitorder="little").view(np.uint64)
     words = np.zeros(100, np.uint16)
     count = {1: 1 if bits == [100] else 0 if bits == [0] else 2, 0: 1, 65: 64}.get(len(bits), 2)
-    assert not patched(patches.patch_bitmaps, words, bitmap, np.ones(count, np.uint8), count, 1, words)
+    assert not patched("bitmaps", words, bitmap, np.ones(count, np.uint8), count, 1, words)
 
 
 def test_patches_write_nowhere_else() -> None:
     memory = np.full(300, 9, np.uint8)
     words = memory[100:200]
     for positions in ([255, 255], [99, 1], [250]):
-        patched(patches.patch_gaps, words, np.array(positions, np.uint8), np.ones(2, np.uint8), 2, 1, words)
-    patched(patches.patch_bitmaps, words, np.full(2, 2**64 - 1, np.uint64), np.ones(128, np.uint8), 128, 1, words)
+        patched("gaps", words, np.array(positions, np.uint8), np.ones(2, np.uint8), 2, 1, words)
+    patched("bitmaps", words, np.full(2, 2**64 - 1, np.uint64), np.ones(128, np.uint8), 128, 1, words)
     assert (memory[:100] == 9).all()
     assert (memory[200:] == 9).all()

@@ -25,8 +25,8 @@ from ramerge.evaluation.tasks.search import (
     NOTHING_FOUND,
     PROMPT,
     _action,
+    _answers_in,
     _cut,
-    _tagged,
     f1,
     matches,
     normalized,
@@ -175,7 +175,7 @@ def test_actions_are_those_of_the_original_expression(text: str) -> None:
 
 @given(TAGGED)
 def test_answers_are_those_of_the_original_expression(text: str) -> None:
-    assert _tagged("answer", text) == re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
+    assert _answers_in(text) == re.findall(r"<answer>(.*?)</answer>", text, re.DOTALL)
 
 
 class TestScores:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
 
 from ramerge import Options, PlanError, RecipeError, __version__
 from ramerge.analysis.cells import CellCounts
@@ -15,10 +14,10 @@ from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
 from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
-from ramerge.analysis.roles import ROLES, role_of
+from ramerge.analysis.roles import layers_and_roles, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
 from ramerge.sdk.machine import peak_memory
-from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Counts, Moved, Relative, factor, measured, shown, thresholds
+from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Moved, Relative, factor, measured, shown, thresholds
 from ramerge.sdk.passes import (
     Executor,
     Results,
@@ -41,7 +40,6 @@ EPSILONS = (1e-4, 1e-5, 1e-6, 0.0)
 
 _USUAL_EPSILON = 1e-5
 _DEFAULTS = Options()
-Key = TypeVar("Key")
 
 
 def analyze(
@@ -131,23 +129,44 @@ def carry_out(
     tensors = [tensor for tensor in plan.tensors if tensor.merged]
     tallies = {tensor.name: observed.results[statistics, tensor.part("tensor")] for tensor in tensors}
     _cache_counts(plan, statistics, tallies)
-    parts = _parts(tensors, tallies, statistics, tuple(plan.inputs.agents))
-    model = parts["model"]
+    names = tuple(plan.inputs.agents)
+
+    def part(name: str, members: Sequence[TensorPlan]) -> AnalyzedPart:
+        total = sum((tallies[tensor.name] for tensor in members), start=statistics.nothing)
+        return part_of(name, len(members), total, names, statistics.epsilons)
+
+    model = part("model", tensors)
+    layers, roles = (
+        tuple(part(name, [tensors[number] for number in numbers]) for name, numbers in groups.items())
+        for groups in layers_and_roles([tensor.name for tensor in tensors])
+    )
     densities = {agent.name: agent.density for agent in model.agents}
     warnings = warnings_of(plan, [*seen, *spoiled(observed.non_finite)], observed.rounding, plan.parameters, densities)
     refuse(plan, warnings)
     lost = _lost(plan, statistics, observed.results)
     epsilon = Relative(relative=statistics.epsilon) if statistics.after else statistics.epsilon
+    recipe = plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True)
     broken = finding_of_broken(model, {label: found.count for label, found in observed.non_finite.items()})
     return Analysis(
-        **_of_plan(plan),
-        **parts,
+        ramerge_version=__version__,
+        base=without_secrets(str(plan.recipe.base)),
+        models={name: without_secrets(agent.written) for name, agent in plan.recipe.agents.items()},
+        method=plan.method.name,
+        input_dtypes=plan.input_dtypes,
+        adapters=tuple(plan.inputs.adapters),
+        dtype=plan.dtype,
+        recipe=without_secrets({"method": plan.recipe.method, **recipe}),
+        bytes_read=plan.bytes_read,
+        model=model,
+        layers=layers,
+        roles=roles,
+        tensors=tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
         cells=cells.cells(),
         epsilon=None if statistics.after else statistics.epsilon,
         relative_epsilon=statistics.epsilon if statistics.after else None,
-        thresholds=_thresholds(statistics, observed.results, tuple(plan.inputs.agents)),
+        thresholds=_thresholds(statistics, observed.results, names),
         epsilons=statistics.epsilons,
-        rounding=_rounding(plan, observed.rounding),
+        rounding=dict(zip(names, effects(observed.rounding), strict=True)) if plan.rounds_updates else {},
         precision_loss=lost,
         findings=broken or (*findings_of(model, plan.dtype, plan.inputs.adapters), *finding_of(lost, shown(epsilon))),
         notes=(*plan.findings.notes, *advice(plan, observed.rounding)),
@@ -155,21 +174,6 @@ def carry_out(
         seconds=round(time.monotonic() - began, 3),
         peak_memory_bytes=peak_memory(),
     )
-
-
-def _of_plan(plan: MergePlan) -> dict[str, Any]:
-    recipe = plan.recipe.model_dump(mode="json", exclude_none=True, exclude_defaults=True, by_alias=True)
-    return {
-        "ramerge_version": __version__,
-        "base": without_secrets(str(plan.recipe.base)),
-        "models": {name: without_secrets(agent.written) for name, agent in plan.recipe.agents.items()},
-        "method": plan.method.name,
-        "input_dtypes": plan.input_dtypes,
-        "adapters": tuple(plan.inputs.adapters),
-        "dtype": plan.dtype,
-        "recipe": without_secrets({"method": plan.recipe.method, **recipe}),
-        "bytes_read": plan.bytes_read,
-    }
 
 
 def _precision_loss(statistics: TaskVectorStatistics) -> PrecisionLoss:
@@ -193,10 +197,6 @@ def _thresholds(statistics: TaskVectorStatistics, results: Results, agents: Sequ
         return {}
     each = thresholds(statistics.epsilon, sizes[0] if sizes else None)
     return dict(zip(agents, each * (len(agents) // len(each)), strict=True))
-
-
-def _rounding(plan: MergePlan, counts: Counts) -> dict[str, dict[str, Any]]:
-    return dict(zip(plan.inputs.agents, effects(counts), strict=True)) if plan.rounds_updates else {}
 
 
 def _cache_counts(plan: MergePlan, statistics: TaskVectorStatistics, tallies: Mapping[str, Tally]) -> None:
@@ -230,7 +230,10 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     given = values.get("parameters")
     epsilon = given.get("epsilon", _USUAL_EPSILON) if isinstance(given, Mapping) else _USUAL_EPSILON
     name = values.get("method", DEFAULT_METHOD)
-    if not isinstance(name, str) or name not in METHODS or _is_measured(name):  # an unknown one is refused later
+    method = METHODS.get(name) if isinstance(name, str) else None
+    # What a method leaves of the agents is counted on the way if it is one pass over single elements. An unknown one is
+    # refused later.
+    if method is None or (method.needs_base and method.side is None and method.elementwise):
         return document, []
     values.pop("preset", None)
     values["method"], values["parameters"] = "ram", {"epsilon": epsilon}
@@ -243,49 +246,10 @@ def _for_analysis(document: Document) -> tuple[Document, list[str]]:
     return replace(document, values=values), [note]
 
 
-def _is_measured(name: str) -> bool:
-    """Whether what a method leaves of the agents is counted on the way: it is one pass over single elements."""
-    method = METHODS[name]
-    return method.needs_base and method.side is None and method.elementwise
-
-
-def _without(values: Any, *keys: str) -> Any:
+def _without(values: object, *keys: str) -> object:
     return (
         {name: value for name, value in values.items() if name not in keys} if isinstance(values, Mapping) else values
     )
-
-
-# --- parts of the model -----------------------------------------------------------------------------------------------
-
-
-def _parts(
-    tensors: Sequence[TensorPlan], tallies: Mapping[str, Tally], statistics: TaskVectorStatistics, names: Sequence[str]
-) -> dict[str, Any]:
-    """The model, its layers, roles and tensors. Where there are several stacks of layers, each is under its name."""
-
-    def part(name: str, members: Sequence[TensorPlan]) -> AnalyzedPart:
-        total = sum((tallies[tensor.name] for tensor in members), start=statistics.nothing)
-        return part_of(name, len(members), total, names, statistics.epsilons)
-
-    layers = _grouped(tensors, lambda tensor: layer_of(tensor.name))
-    stacks = {layer.stack for layer in layers if layer}
-    roles = _grouped(tensors, lambda tensor: role_of(tensor.name))
-    return {
-        "model": part("model", tensors),
-        "layers": tuple(
-            part(f"{layer.stack if len(stacks) > 1 else 'layer'} {layer.number}", layers[layer])
-            for layer in sorted(filter(None, layers))
-        ),
-        "roles": tuple(part(role, roles[role]) for role in ROLES if role in roles),
-        "tensors": tuple(_tensor(tensor, part(tensor.name, [tensor])) for tensor in tensors),
-    }
-
-
-def _grouped(tensors: Iterable[TensorPlan], key: Callable[[TensorPlan], Key]) -> dict[Key, list[TensorPlan]]:
-    found: dict[Key, list[TensorPlan]] = {}
-    for tensor in tensors:
-        found.setdefault(key(tensor), []).append(tensor)
-    return found
 
 
 def _tensor(tensor: TensorPlan, part: AnalyzedPart) -> TensorPart:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 
 from ramerge import Progress
-from ramerge.analysis.parts import AnalyzedPart, part_of
+from ramerge.analysis.parts import part_of
 from ramerge.analysis.roles import ROLES, role_of
-from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
+from ramerge.analysis.task_vector_statistics import TaskVectorStatistics
 from ramerge.sdk.methods import Counts
 from ramerge.sdk.passes import BlockResult, effects
-from ramerge.sdk.plans import MergePlan, TensorPlan
+from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import LayerRange, layer_of
 
@@ -64,8 +63,8 @@ class Counted(Progress):
         epsilon, relative_epsilon: as in `Analysis`.
     """
 
-    part: Mapping[str, Any] = field(default_factory=dict)
-    cells: Sequence[Mapping[str, Any]] = ()
+    part: Mapping[str, object] = field(default_factory=dict)
+    cells: Sequence[Mapping[str, object]] = ()
     epsilon: float | None = None
     relative_epsilon: float | None = None
 
@@ -95,7 +94,9 @@ class CellCounts:
     def __call__(self, result: BlockResult) -> None:
         """Add a block."""
         index = result.block.tensor
-        key = _key(self._plan.tensors[index])
+        name = self._plan.tensors[index].name
+        layer = layer_of(name)
+        key = layer is None, layer, ROLES.index(role_of(name))
         total = self._sums.setdefault(key, _Sum(np.zeros_like(self._statistics.blank(self._statistics.agents))))
         total.counts += result.counted[self._statistics]
         total.rounding = total.rounding + (0 if result.rounding is None else result.rounding[0])
@@ -103,23 +104,22 @@ class CellCounts:
         total.tensors.add(index)
         if (now := time.monotonic()) - self._told > _SECONDS_BETWEEN:
             self._told = now
-            self._listen(self._so_far())
+            elements = sum(one.elements for one in self._sums.values())
+            nothing = self._statistics.blank(self._statistics.agents)
+            counts = sum((one.counts for one in self._sums.values()), start=nothing)
+            tensors = len(set().union(*(one.tensors for one in self._sums.values())))
+            tally = self._statistics.finish(counts, elements, None)
+            part = part_of("model", tensors, tally, tuple(self._plan.inputs.agents), self._statistics.epsilons)
+            cells = [asdict(cell) for cell in self.cells()]
+            epsilons = (None, self._statistics.epsilon) if self._statistics.after else (self._statistics.epsilon, None)
+            self._listen(Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons))
 
     def cells(self) -> tuple[HeatCell, ...]:
         """All cells that blocks were found of, by layer and role."""
-        return tuple(self._cell(key, self._sums[key]) for key in sorted(self._sums, key=_order))
-
-    def _so_far(self) -> Counted:
-        elements = sum(one.elements for one in self._sums.values())
-        counts = sum((one.counts for one in self._sums.values()), start=self._statistics.blank(self._statistics.agents))
-        tensors = len(set().union(*(one.tensors for one in self._sums.values())))
-        part = self._part(tensors, self._statistics.finish(counts, elements, None))
-        cells = [asdict(cell) for cell in self.cells()]
-        epsilons = (None, self._statistics.epsilon) if self._statistics.after else (self._statistics.epsilon, None)
-        return Counted("figures", elements, self._total, "elements", "", asdict(part), cells, *epsilons)
-
-    def _part(self, tensors: int, tally: Tally) -> AnalyzedPart:
-        return part_of("model", tensors, tally, tuple(self._plan.inputs.agents), self._statistics.epsilons)
+        return tuple(
+            self._cell(key, self._sums[key])
+            for key in sorted(self._sums, key=lambda key: (key[0], key[1] or (), key[2]))
+        )
 
     def _cell(self, key: _Key, total: _Sum) -> HeatCell:
         _, layer, role = key
@@ -127,6 +127,7 @@ class CellCounts:
         rounded = effects(total.rounding) if not isinstance(total.rounding, int) and self._plan.rounds_updates else []
         name = OUTSIDE if layer is None else f"{layer.stack} {layer.number}" if self._several else str(layer.number)
         agents = range(len(self._plan.inputs.agents))
+        both, agree = ((pairs.sum(1) - pairs.diagonal()).tolist() for pairs in (tally.both, tally.agree))
         return HeatCell(
             layer=name,
             role=ROLES[role],
@@ -134,23 +135,8 @@ class CellCounts:
             elements=total.elements,
             active=tuple(tally.shared.sum(1).tolist()),
             unique=tuple(tally.shared[:, 0].tolist()),
-            sign_agreement=tuple(_agreement(tally, t) for t in agents),
+            sign_agreement=tuple(agree[t] / both[t] if both[t] else None for t in agents),
             precision_loss=tuple(one["erased_share"] if one["updates"] else None for one in rounded)
             or (None,) * len(agents),
             effective_lambda=tuple(one["effective_lambda"] for one in rounded) or (None,) * len(agents),
         )
-
-
-def _key(tensor: TensorPlan) -> _Key:
-    layer = layer_of(tensor.name)
-    return layer is None, layer, ROLES.index(role_of(tensor.name))
-
-
-def _order(key: _Key) -> tuple[Any, ...]:
-    return key[0], key[1] or (), key[2]
-
-
-def _agreement(tally: Tally, t: int) -> float | None:
-    """Figures of what agent t moved together with others."""
-    both = int(tally.both[t].sum() - tally.both[t, t])
-    return float(tally.agree[t].sum() - tally.agree[t, t]) / both if both else None

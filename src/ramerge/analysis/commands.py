@@ -131,7 +131,7 @@ def recommend(
 
 @command(short_help="Make an HTML page of a finished merge.")
 @options(OUT, *_FILES, *TALK, run_options(*LIMITS, "cache"))
-def report(out: Path, quiet: bool, options: Options, **flags: Any) -> None:
+def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
     from ramerge.analysis.finished import open_finished, with_differences

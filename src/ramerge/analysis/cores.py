@@ -7,7 +7,7 @@ what its agent does, as nearly as it can. Tensors count by the shares that they 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Options, PlanError
-from ramerge.analysis.roles import ROLES, role_of
+from ramerge.analysis.roles import layers_and_roles
 from ramerge.sdk.kernels import WIDE_LIMBS, Piece, decode, encode
 from ramerge.sdk.linalg import Array, acts, coefficients, movers, spectral
 from ramerge.sdk.methods import CORE, Agents, Core, CoreParameters, Counts, Layer, Statistic, cores_of, matrix_of
 from ramerge.sdk.passes import Executor, Passes
 from ramerge.sdk.plans import TensorPlan, make_plan
 from ramerge.sdk.progress import Listener
-from ramerge.sdk.recipes import Document, layer_of, make_points
+from ramerge.sdk.recipes import Document, make_points
 
 Sums = NDArray[np.float64]
 _ROWS = 4
@@ -146,30 +146,22 @@ def forecast(document: Document, options: Options, executor: Executor, listen: L
 def parts_of(tensors: Sequence[TensorPlan], sums: Sequence[Sums], agents: Sequence[str]) -> CoreForecast:
     """The forecast, from the sums of each tensor."""
 
-    def part(name: str, members: Iterable[Sums]) -> CorePart:
-        return _part(name, list(members), agents)
+    def part(name: str, members: Sequence[Sums]) -> CorePart:
+        norms, weighted, along, square = np.sum(members, axis=0)
+        moved = norms > 0
+        if not moved.any():
+            return CorePart(name, dict.fromkeys(agents), None)
+        own = [float(w / n) if n > 0 else None for w, n in zip(weighted, norms, strict=True)]
+        # each agent counts the same, whatever its norm
+        along, square = (float((row[moved] / norms[moved]).sum()) for row in (along, square))
+        return CorePart(name, dict(zip(agents, own, strict=True)), along / square if square > 0 else None)
 
-    pairs = list(zip(tensors, sums, strict=True))
-    layers = sorted({layer for tensor in tensors if (layer := layer_of(tensor.name))})
-    stacks = {layer.stack for layer in layers}
-    roles = {role_of(tensor.name) for tensor in tensors}
     model = part("model", sums)
-    return CoreForecast(
-        model,
-        tuple(
-            part(
-                f"{layer.stack if len(stacks) > 1 else 'layer'} {layer.number}",
-                (found for tensor, found in pairs if layer_of(tensor.name) == layer),
-            )
-            for layer in layers
-        ),
-        tuple(
-            part(role, (found for tensor, found in pairs if role_of(tensor.name) == role))
-            for role in ROLES
-            if role in roles
-        ),
-        _sentence(model.factor),
+    layers, roles = (
+        tuple(part(name, [sums[number] for number in numbers]) for name, numbers in groups.items())
+        for groups in layers_and_roles([tensor.name for tensor in tensors])
     )
+    return CoreForecast(model, layers, roles, _sentence(model.factor))
 
 
 def _sentence(factor: float | None) -> str:
@@ -183,14 +175,3 @@ def _sentence(factor: float | None) -> str:
         why = "these agents hardly meet in their cores, so their plain sum is about right"
     tried = f"--method task_arithmetic --set parameters.scale={factor:.2f}"
     return f"{why}: a factor of {factor:.2f} is forecast to be best ({tried})"
-
-
-def _part(name: str, members: Sequence[Sums], agents: Sequence[str]) -> CorePart:
-    norms, weighted, along, square = np.sum(members, axis=0)
-    moved = norms > 0
-    if not moved.any():
-        return CorePart(name, dict.fromkeys(agents), None)
-    own = [float(w / n) if n > 0 else None for w, n in zip(weighted, norms, strict=True)]
-    # each agent counts the same, whatever its norm
-    along, square = (float((row[moved] / norms[moved]).sum()) for row in (along, square))
-    return CorePart(name, dict(zip(agents, own, strict=True)), along / square if square > 0 else None)

@@ -26,7 +26,8 @@ def agent_figures(agent: Mapping[str, Any], method: str, rounding: Mapping[str, 
         figures[f"by {method}"] = percent(agent["fates"]["merge"]["retained"])
     if rounded := rounding.get(agent["name"]):
         figures["erased"] = percent(rounded["erased_share"])
-        figures["effective"] = _effective(rounded)
+        values = [rounded.get(key) for key in ("effective_lambda", "nominal_lambda")]
+        figures["effective"] = "-" if None in values else " of ".join(f"{value:.3f}" for value in values)
     return figures
 
 
@@ -45,9 +46,3 @@ def effective_with_error(rounded: Mapping[str, Any]) -> str:
     digits = min(max(3, math.ceil(-math.log10(error))), _MOST_DECIMALS) if error else 3
     shown = f"{error:.{digits}f}"
     return f"{value:.{digits}f}{f' ± {shown}' if float(shown) else ''} of {nominal:.{digits}f}"
-
-
-def _effective(rounded: Mapping[str, Any]) -> str:
-    """Effective lambda and the nominal one; nothing where no element says it."""
-    values = [rounded.get(key) for key in ("effective_lambda", "nominal_lambda")]
-    return "-" if None in values else " of ".join(f"{value:.3f}" for value in values)

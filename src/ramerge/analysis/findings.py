@@ -143,8 +143,17 @@ def findings_of(model: AnalyzedPart, dtype: str, adapters: Sequence[str] = ()) -
             Finding("The agents equal the base: there is nothing to merge.", "No element moved by more than epsilon."),
         )
     low_rank = _low_rank(figures, adapters)
-    several = [_dilution(figures, dtype)] if len(model.agents) > 1 else []
-    return (_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures), *several)
+    found = [_sparsity(figures), *([low_rank] if low_rank else []), _overlap(figures)]
+    if len(model.agents) > 1:
+        agents, stored = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
+        reason = (
+            f"Stored in {stored}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
+            f"{_each(agents, lambda a: a.fates['average'].retained)}, which puts "
+            f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
+            "elements back to the base, by rounding or because agents cancel out."
+        )
+        found.append(Finding(_said(_DILUTION, figures), reason))
+    return tuple(found)
 
 
 def finding_of_broken(model: AnalyzedPart, non_finite: Mapping[str, int]) -> tuple[Finding, ...]:
@@ -239,17 +248,6 @@ def _own(agents: Sequence[AgentPart]) -> str:
         verb, whose = ("overlaps", "its") if len(shared) == 1 else ("overlap", "their")
         texts += [f"{named(shared)} {verb} with other agents, so most of {whose} changes are averaged."]
     return " ".join(texts)
-
-
-def _dilution(figures: _FindingFigures, dtype: str) -> Finding:
-    agents, stored = figures.agents, "the output's dtypes" if dtype == "mixed" else dtype
-    return Finding(
-        _said(_DILUTION, figures),
-        f"Stored in {stored}, retained by RAM: {_each(agents, lambda a: a.fates['ram'].retained)}; by averaging: "
-        f"{_each(agents, lambda a: a.fates['average'].retained)}, which puts "
-        f"{_each(agents, lambda a: a.fates['average'].lost / a.active)} of the moved "
-        "elements back to the base, by rounding or because agents cancel out.",
-    )
 
 
 def _times(pair: AgentPair) -> float:

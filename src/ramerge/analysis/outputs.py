@@ -32,7 +32,7 @@ _OF_A_METHOD = ("method", "parameters", "preset", "rules", *(side.key for side i
 def recommended(
     found: Recommendation,
     paths: Sequence[str],
-    flags: Mapping[str, Any],
+    flags: Mapping[str, object],
     document: Document,
     options: Options,
     *,
@@ -46,7 +46,7 @@ def recommended(
 
 
 def advice(
-    analysis: Analysis, paths: Sequence[str], flags: Mapping[str, Any], document: Document, options: Options
+    analysis: Analysis, paths: Sequence[str], flags: Mapping[str, object], document: Document, options: Options
 ) -> list[str]:
     """Advice of `recommend` on these agents, for the page; none for a single one."""
     if len(analysis.model.agents) < 2:
@@ -54,11 +54,12 @@ def advice(
     return recommended(recommend(analysis), paths, flags, document, options, evidence=True)
 
 
-def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
+def check_outputs(flags: Mapping[str, object], recipe: Document) -> None:
     """Refuse what could not be written, before the inputs are read, and what would be written over or into them.
 
     Raises:
-        RecipeError: an output would replace the recipe, or lie in a model; or as for `check_file`.
+        RecipeError: an output would replace the recipe, or lie in a model; two name the same, or one needs a folder
+            where another makes a file; or as for `check_file`.
         OutputError: likewise.
     """
     for flag, key in (("--html", "html"), ("--json-file", "json_file")):
@@ -66,8 +67,24 @@ def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
             raise RecipeError(f"--json and {flag} - both print; give {flag} a file")
     texts = _given(flags, {"--html": "html", "--json-file": "json_file"})
     folders = _given(flags, {"--csv": "csv", "--figures": "figures"})
-    _check_places(texts, folders)
-    models = _models_of(recipe)
+    for path in texts.values():
+        if path != STANDARD_OUTPUT:
+            check_file(path)
+    for path in folders.values():
+        check_folder(path)
+    for (one, first), (other, second) in combinations({**texts, **folders}.items(), 2):
+        if first.resolve() == second.resolve() and not (one in folders and other in folders):
+            raise RecipeError(f"{one} and {other}: both name {first}")
+        for flag, inner, outer in ((one, first, second), (other, second, first)):
+            if outer in texts.values() and outer.resolve() in inner.resolve().parents:
+                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
+    for flag, path in texts.items():
+        parents = {folder.resolve() for folder in folders.values()}
+        if path.suffix in _TABLES_AND_FIGURES and path.resolve().parent in parents:
+            raise RecipeError(f"{flag} {path}: may be a file that --csv or --figures writes; choose another place")
+    own = open_recipe(recipe, tensors_of_base)
+    parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
+    models = [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
     for path in (*texts.values(), *folders.values()):
         if path != STANDARD_OUTPUT and any(path.resolve().is_relative_to(model) for model in models):
             raise RecipeError(f"{path}: is inside a model that is read; choose another place")
@@ -75,42 +92,6 @@ def check_outputs(flags: Mapping[str, Any], recipe: Document) -> None:
             raise RecipeError(f"{path}: is the recipe that is read; choose another place")
     if flags["html"] is not None or flags["figures"] is not None:
         require_extra()
-
-
-def _models_of(recipe: Document) -> list[Path]:
-    """Folders of models on this machine that a recipe names, in whatever form."""
-    own = open_recipe(recipe, tensors_of_base)
-    parts = [part for model in names_in(own.values) for part in parts_of(model, own.folder)]
-    return [part.path.resolve() for part in parts if part.path and part.path.is_dir()]
-
-
-def _check_places(files: Mapping[str, Path], folders: Mapping[str, Path]) -> None:
-    """Check outputs before there is anything to write: each by itself, and each together with the others.
-
-    Args:
-        files: flags to what `write_texts` shall write.
-        folders: flags to folders; several may share one.
-
-    Raises:
-        RecipeError: two name the same, or one needs a folder where another makes a file, or as for `check_file`.
-        OutputError: likewise.
-    """
-    for path in files.values():
-        if path != STANDARD_OUTPUT:
-            check_file(path)
-    for path in folders.values():
-        check_folder(path)
-    for (one, first), (other, second) in combinations({**files, **folders}.items(), 2):
-        if first.resolve() == second.resolve() and not (one in folders and other in folders):
-            raise RecipeError(f"{one} and {other}: both name {first}")
-        for flag, inner, outer in ((one, first, second), (other, second, first)):
-            if outer in files.values() and outer.resolve() in inner.resolve().parents:
-                raise RecipeError(f"{flag} {inner}: needs the folder {outer}, which another option makes a file")
-    for flag, path in files.items():
-        if path.suffix in _TABLES_AND_FIGURES and any(
-            path.resolve().parent == one.resolve() for one in folders.values()
-        ):
-            raise RecipeError(f"{flag} {path}: may be a file that --csv or --figures writes; choose another place")
 
 
 def check_folder(path: Path) -> None:
@@ -124,7 +105,7 @@ def _given(flags: Mapping[str, Any], keys: Mapping[str, str]) -> dict[str, Path]
     return {flag: flags[key] for flag, key in keys.items() if flags[key] is not None}
 
 
-def prints(flags: Mapping[str, Any]) -> bool:
+def prints(flags: Mapping[str, object]) -> bool:
     """Whether a page or numbers take the place of lines for people."""
     return bool(flags["as_json"]) or flags["html"] == STANDARD_OUTPUT
 
@@ -194,7 +175,10 @@ def named_inputs(
         recipe: what was read, in ramerge's own form.
         translated: whether it was written in another form, such as mergekit's.
     """
-    present = _keys(recipe)
+    agents = recipe.values.get("agents")
+    models = agents.values() if isinstance(agents, Mapping) else ()
+    held = {key for model in models if isinstance(model, Mapping) for key, value in model.items() if value}
+    present = {key for key, value in recipe.values.items() if value} | (held & {side.key for side in SIDE_INPUTS})
     own: list[str] = [key for key in _OF_A_METHOD if key in present]
     bound = [key for key in own if key not in ("method", "parameters")]
     if paths and (bound or translated or is_model(paths[0])):
@@ -211,11 +195,3 @@ def named_inputs(
     ):
         words += [word for value in values for word in (flag, value)]
     return words, bound
-
-
-def _keys(recipe: Document) -> set[str]:
-    """The keys of a recipe that have a value, with those of side inputs that an agent has."""
-    agents = recipe.values.get("agents")
-    models = agents.values() if isinstance(agents, Mapping) else ()
-    held = {key for model in models if isinstance(model, Mapping) for key, value in model.items() if value}
-    return {key for key, value in recipe.values.items() if value} | (held & {side.key for side in SIDE_INPUTS})

@@ -56,7 +56,7 @@ class PrecisionLoss(Statistic):
 
         return piece.compare(observe) if wide else False
 
-    def finish(self, total: Counts, elements: int, known: Any) -> Counts:
+    def finish(self, total: Counts, elements: int, known: object) -> Counts:
         return total.copy()
 
 

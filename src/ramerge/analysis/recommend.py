@@ -181,11 +181,14 @@ def recommend(
     """
     if trained_by not in TRAINED_BY:
         raise RecipeError(f"trained_by {trained_by!r}: must be one of {', '.join(TRAINED_BY)}")
-    if not isinstance(source, Analysis):
-        by_weights = recommend(analyze(source, options=options, on_progress=on_progress), trained_by=trained_by)
-        document = open_recipe(source, tensors_of_base)
-        return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
-    analysis = source
+    if isinstance(source, Analysis):
+        return _by_weights(source, trained_by)
+    by_weights = _by_weights(analyze(source, options=options, on_progress=on_progress), trained_by)
+    document = open_recipe(source, tensors_of_base)
+    return by_prompts(by_weights, document, options, on_progress) if document.values.get("prompts") else by_weights
+
+
+def _by_weights(analysis: Analysis, trained_by: TrainedBy) -> Recommendation:
     agents = analysis.model.agents
     if len(agents) < 2:
         raise PlanError(["recommend: there is one agent only, so there is nothing to merge; name at least two agents"])
@@ -204,22 +207,37 @@ def recommend(
     compare = tuple(
         name for name in dict.fromkeys([*usual, *(one["method"] for one in also)]) if name != chosen["method"]
     )
-    rounding, why = _rounding(analysis)
-    unlike = _unlike(analysis) if found in _IN_BFLOAT16 else []
+    grounds = "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
+    if found == COPIES:
+        pair = max(analysis.model.pairs, key=lambda one: one.cosine)
+        grounds = f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
+    check = "not measured"
+    if known and known["trainings"]:
+        held = known["trainings"] - known["errors"]
+        near = f"within {advice['margin']:g} point of the best in {held} of {known['trainings']} trainings"
+        check = f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
+    erased = max((float(values["erased_share"] or 0) for values in analysis.rounding.values()), default=0.0)
+    lost = f"rounding to {analysis.dtype} would erase up to {erased:.0%} of an agent's updates"
+    why = f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({GUIDE})"
+    # agents of another kind than whole checkpoints in bfloat16
+    kinds = {name: analysis.input_dtypes.get(name, "") for name in analysis.agents}
+    kinds |= dict.fromkeys(analysis.adapters, "a LoRA adapter")
+    others = [f"{name} is {kind}" for name, kind in kinds.items() if kind.startswith(("a LoRA", "float32", "float64"))]
+    unlike = others if found in _IN_BFLOAT16 else []
     return Recommendation(
         situation=found,
         method=chosen["method"],
         parameters=dict(chosen["parameters"]),
-        rounding=rounding,
+        rounding="stochastic" if erased >= _ERASED_FROM else None,
         compare=compare,
         also=also,
         confidence=LOW if unlike else _confidence(known),
-        check=_check(known, advice) if known and known["trainings"] else "not measured",
+        check=check,
         reasons=(
-            f"{_WORDS[found]} ({_grounds(densities, analysis, found)})",
+            f"{_WORDS[found]} ({grounds})",
             *([f"what was measured are agents in bfloat16, and {enumerated(unlike)}"] if unlike else []),
             *_if_trained_otherwise(trained_by, by_training),
-            *why,
+            *([why] if erased >= _ERASED_FROM else []),
         ),
         evidence=tuple(_evidence(known, advice)) if known else (),
         unknown=tuple(_unknown(analysis, found, trained_by, mean, known, advice)),
@@ -241,8 +259,12 @@ def by_prompts(
     ranking = ramerge.rank(recipe, candidates, options=options, on_progress=on_progress)
     (best, value), *others = ranking.means.items()
     prompts = sum(each.prompts for each in ranking.agreements[best].values())
-    against = " and ".join(f"{other:.3f}{_interval(ranking.behind[name])} for `{name}`" for name, other in others)
-    level = [name for name, apart in ranking.behind.items() if apart is None or apart[0] <= 0]
+    apart = {  # from the best
+        name: "" if interval is None else f" ({interval[0]:+.3f} to {interval[1]:+.3f} apart, 95 %)"
+        for name, interval in ranking.behind.items()
+    }
+    against = " and ".join(f"{other:.3f}{apart[name]} for `{name}`" for name, other in others)
+    level = [name for name, interval in ranking.behind.items() if interval is None or interval[0] <= 0]
     named = enumerated([f"`{name}`" for name in level])
     unsure = f"; {named} cannot be told apart from it, and more prompts tell more" if level else ""
     which = "right replies" if ranking.rewarded else "replies"
@@ -263,18 +285,6 @@ def by_prompts(
     )
 
 
-def _interval(apart: tuple[float, float] | None) -> str:
-    """The 95 % interval of a difference to the best."""
-    return "" if apart is None else f" ({apart[0]:+.3f} to {apart[1]:+.3f} apart, 95 %)"
-
-
-def _grounds(densities: dict[str, float], analysis: Analysis, found: str) -> str:
-    if found == COPIES:
-        pair = max(analysis.model.pairs, key=lambda one: one.cosine)
-        return f"the cosine of {' and '.join(pair.agents)} is {pair.cosine:.2f}"
-    return "densities " + ", ".join(f"{name} {value:.1%}" for name, value in densities.items())
-
-
 def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None]) -> tuple[dict[str, Any], ...]:
     """Preferences of tiny agents, and the advice for either training, where that is another merge."""
     others = [*([known["best"]] if known["divided"] else []), *filter(None, by_training.values())]
@@ -282,7 +292,7 @@ def _also(known: dict[str, Any], by_training: Mapping[str, dict[str, Any] | None
     return tuple({_merge(one): one for one in merges if _merge(one) != _merge(known)}.values())
 
 
-def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, Any] | None]) -> Iterable[str]:
+def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, object] | None]) -> Iterable[str]:
     """How the agents were trained, where that makes a difference, and what is named if that is wrong."""
     if by_training[trained_by] is not None:
         others = {way: known for way, known in by_training.items() if known and way != trained_by}
@@ -290,35 +300,14 @@ def _if_trained_otherwise(trained_by: str, by_training: Mapping[str, dict[str, A
         yield f"trained by {TRAINED_BY[trained_by]}{f' ({named})' if named else ''}"
 
 
-def _words(merge: Mapping[str, Any]) -> list[str]:
-    """A method with its parameters, as words of a command."""
-    assigned = _assigned(merge["parameters"])
-    return ["--method", merge["method"], *(word for one in assigned for word in ("--set", f"parameters.{one}"))]
-
-
 def _merge(known: Mapping[str, Any]) -> str:
     """A method with its parameters, in a sentence."""
     return " ".join((known["method"], *_assigned(known["parameters"])))
 
 
-def _rounding(analysis: Analysis) -> tuple[str | None, list[str]]:
-    erased = [float(values["erased_share"] or 0) for values in analysis.rounding.values()]
-    if not erased or max(erased) < _ERASED_FROM:
-        return None, []
-    lost = f"rounding to {analysis.dtype} would erase up to {max(erased):.0%} of an agent's updates"
-    return "stochastic", [f"in a {analysis.method} merge, {lost}: round stochastically, or write float32 ({GUIDE})"]
-
-
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
     """The warnings of an analysis that concern a method; those about another method do not help who is to leave it."""
     return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
-
-
-def _unlike(analysis: Analysis) -> list[str]:
-    """Agents of another kind than whole checkpoints in bfloat16, each with its kind."""
-    kinds = {name: analysis.input_dtypes.get(name, "") for name in analysis.agents}
-    kinds |= dict.fromkeys(analysis.adapters, "a LoRA adapter")
-    return [f"{name} is {kind}" for name, kind in kinds.items() if kind.startswith(("a LoRA", "float32", "float64"))]
 
 
 def _confidence(known: dict[str, Any] | None) -> str:
@@ -328,16 +317,19 @@ def _confidence(known: dict[str, Any] | None) -> str:
     return HIGH if known["real"]["speaks"] == "for" and not known["divided"] and not known["errors"] else MEDIUM
 
 
-def _check(known: dict[str, Any], advice: dict[str, Any]) -> str:
-    held = known["trainings"] - known["errors"]
-    near = f"within {advice['margin']:g} point of the best in {held} of {known['trainings']} trainings"
-    return f"leave-one-out check on {known['deciding']} agents: the choice was {near}"
-
-
 def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
     own, best = _merge(known), _merge(known["best"])
-    if known["real"]:
-        yield from _on_real(known["real"], own)
+    if real := known["real"]:
+        scores, rival = real["scores"], real["rival"]
+        speaks = _SPEAKS[real["speaks"]]
+        yield f"{speaks} on real agents: {scores[own]:.1f} %, against {scores[rival]:.1f} % for `{rival}`."
+        value, low, high = real["difference"]
+        yield f"On the trainings that have both, the difference is {value:+.1f} points ({low:+.1f} to {high:+.1f})."
+        weakest, winner, behind = real["weakest"]
+        if winner != own:
+            yield f"Its weakest real agents: {weakest}, {-behind:.1f} points behind `{winner}`."
+        agents = f"{real['model']}: {'; '.join(real['agents'])}; {real['trainings']} trainings"
+        yield f"Real agents: {agents}, which is little."
     if known["divided"]:
         points = known["highest"] - known["mean"]
         text = f"Evidence conflicts: `{best}` scored {points:.1f} points higher on tiny agents."
@@ -352,18 +344,7 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
     yield f"Tables: {PAGE}{', docs/findings-real-agents.md' if known['real'] else ''}"
 
 
-def _on_real(real: dict[str, Any], own: str) -> Iterable[str]:
-    scores, rival = real["scores"], real["rival"]
-    yield f"{_SPEAKS[real['speaks']]} on real agents: {scores[own]:.1f} %, against {scores[rival]:.1f} % for `{rival}`."
-    value, low, high = real["difference"]
-    yield f"On the trainings that have both, the difference is {value:+.1f} points ({low:+.1f} to {high:+.1f})."
-    weakest, best, behind = real["weakest"]
-    if best != own:
-        yield f"Its weakest real agents: {weakest}, {-behind:.1f} points behind `{best}`."
-    yield f"Real agents: {real['model']}: {'; '.join(real['agents'])}; {real['trainings']} trainings, which is little."
-
-
-def _assigned(parameters: dict[str, Any]) -> list[str]:
+def _assigned(parameters: dict[str, object]) -> list[str]:
     return [f"{name}={value}" for name, value in parameters.items()]
 
 
@@ -419,9 +400,11 @@ def summary(
         left_out: keys of the recipe that these words do not say.
         evidence: whether the evidence, and what is not known, follows.
     """
-    plain = _without_prompts(inputs)
+    # without `--prompts NAME=FILE`
+    plain = [word for place, word in enumerate(inputs) if "--prompts" not in (word, inputs[max(place - 1, 0)])]
     words = [*(inputs if METHODS[found.method].side is not None else plain)]
-    words += _words({"method": found.method, "parameters": found.parameters})
+    words += ["--method", found.method]
+    words += [word for one in _assigned(found.parameters) for word in ("--set", f"parameters.{one}")]
     if found.rounding:
         words += ["--rounding", found.rounding]
     lines = [
@@ -441,11 +424,6 @@ def summary(
         lines += [f"evidence: {text}" for text in found.evidence]
         lines += [f"not known: {text}" for text in found.unknown]
     return lines
-
-
-def _without_prompts(words: Sequence[str]) -> list[str]:
-    """Words of a command without `--prompts NAME=FILE`."""
-    return [word for place, word in enumerate(words) if "--prompts" not in (word, words[max(place - 1, 0)])]
 
 
 def _comparison(found: Recommendation, inputs: Sequence[str]) -> str:

@@ -99,8 +99,7 @@ class Analysis:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in `--json`. What is infinite or no number is null."""
         values = {"schema": SCHEMA, "bins": {"exponents": list(EXPONENTS), "ulps": list(ULPS)}, **asdict(self)}
-        plain: dict[str, Any] = _finite(values)
-        return plain
+        return {key: _finite(value) for key, value in values.items()}
 
     def to_json(self) -> str:
         """The text of `--json`."""
@@ -142,6 +141,8 @@ def read_analysis(path: Path) -> Analysis:
     return read_model(path, Analysis, _LIMITS, "analysis", _checked)
 
 
+_OF_CELL = ("active", "unique", "sign_agreement", "precision_loss", "effective_lambda")
+"""Figures of a cell that hold a value for each agent."""
 _ERASED = {"updates", "erased", "erased_share"}
 _SAMPLED = {"sampled", "grown_share", "alone", "nominal_lambda", "effective_lambda", "effective_error"}
 
@@ -154,7 +155,8 @@ def _checked(values: Any) -> Any:
         names = [agent["name"] for agent in values["model"]["agents"]]
         parts = [values["model"], *values["layers"], *values["roles"], *values["tensors"]]
         fits = all(_fits(part, names, len(values["epsilons"])) for part in parts)
-        fits = fits and all(_is_cell(cell, len(names)) for cell in values["cells"])
+        lengths = {len(cell[name]) for cell in values["cells"] for name in _OF_CELL}
+        fits = fits and lengths <= {len(names)} and all(cell["role"] in ROLES for cell in values["cells"])
         fits = fits and list(values["rounding"]) in ([], names)
         fits = fits and all(map(_is_rounding, values["rounding"].values()))
         fits = fits and list(values["models"]) == names and all(tensor["role"] in ROLES for tensor in values["tensors"])
@@ -167,14 +169,6 @@ def _checked(values: Any) -> Any:
     return values
 
 
-_OF_CELL = ("active", "unique", "sign_agreement", "precision_loss", "effective_lambda")
-
-
-def _is_cell(cell: Mapping[str, Any], agents: int) -> bool:
-    """Whether the figures of a cell are of so many agents."""
-    return cell["role"] in ROLES and all(len(cell[name]) == agents for name in _OF_CELL)
-
-
 def _is_rounding(figures: Mapping[str, Any]) -> bool:
     """Whether the figures of an agent's rounding are complete, and lie where such figures lie."""
     error = figures.get("effective_error")
@@ -185,7 +179,7 @@ def _is_rounding(figures: Mapping[str, Any]) -> bool:
     )
 
 
-def _is_printable(values: Any) -> bool:
+def _is_printable(values: object) -> bool:
     """Whether all texts in plain values, names of keys included, fit into a line of a terminal."""
     if isinstance(values, str):
         return values.isprintable()
@@ -210,7 +204,7 @@ def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:
     )
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> object:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):

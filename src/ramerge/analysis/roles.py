@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
+
+from ramerge.sdk.recipes import LayerRange, layer_of
 
 ROLES = (
     "embedding",
@@ -62,3 +65,21 @@ def role_of(name: str) -> str:
     if group == "experts":
         return "experts"
     return "mlp" if re.search(r"(mlp|ffn|feed_forward|c_proj)", stem) else "other"
+
+
+def layers_and_roles(names: Sequence[str]) -> tuple[dict[str, list[int]], dict[str, list[int]]]:
+    """The numbers of tensors by layer, in order, and by role.
+
+    Layers are `layer 3`. Where there are several stacks of layers, each is under its name.
+    """
+    layers: dict[LayerRange, list[int]] = {}
+    roles: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        if layer := layer_of(name):
+            layers.setdefault(layer, []).append(number)
+        roles.setdefault(role_of(name), []).append(number)
+    several = len({layer.stack for layer in layers}) > 1
+    return (
+        {f"{layer.stack if several else 'layer'} {layer.number}": layers[layer] for layer in sorted(layers)},
+        {role: roles[role] for role in ROLES if role in roles},
+    )

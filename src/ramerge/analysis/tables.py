@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, TensorPart
+from ramerge.analysis.parts import EXPONENTS, ULPS, AnalyzedPart, TensorPart
 from ramerge.analysis.survey import FATES
 from ramerge.sdk.text import csv_cell
 
@@ -16,6 +16,7 @@ Row = dict[str, Any]
 
 NAMES = ("agents", "sharing", "epsilons", "fates", "pairs", "exponents", "ulps")
 """The tables. Each has the columns `kind` (model, layer, role, tensor) and `part` first."""
+_FIGURES = ("active", "density", "changed", "changed_share", "unique_share", "rho", "norm", "mean_magnitude")
 
 
 def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
@@ -26,38 +27,32 @@ def rows(parts: Mapping[str, Sequence[AnalyzedPart]]) -> dict[str, list[Row]]:
         shared = {"kind": kind, "part": part.name, "layer": layer, "role": role}
         for agent in part.agents:
             key = {**shared, "agent": agent.name}
-            found["agents"].append({**key, "elements": part.elements, **_figures(agent)})
+            figures = {name: getattr(agent, name) for name in _FIGURES}
+            lambdas = {f"lambda {label}": value for label, value in agent.lambdas.items()}
+            found["agents"].append({**key, "elements": part.elements, **figures, **lambdas})
             found["fates"] += [
                 {**key, "merge": merge, **{name: getattr(fate, name) for name in (*FATES, "retained")}}
                 for merge, fate in agent.fates.items()
             ]
-            if kind != "tensor":
-                _add_details(found, key, agent)
+            if kind == "tensor":
+                continue
+            found["sharing"] += [
+                {**key, "others": others, "elements": count} for others, count in enumerate(agent.shared_with)
+            ]
+            for at in agent.by_epsilon:
+                figures = {name: value for name, value in vars(at).items() if name != "lambdas"}
+                lambdas = {f"lambda {label}": value for label, value in at.lambdas.items()}
+                found["epsilons"].append({**key, **figures, **lambdas})
+            for name, bounds in (("exponents", EXPONENTS), ("ulps", ULPS)):
+                found[name] += [
+                    {**key, "log2_from": bound, "elements": count}
+                    for bound, count in zip(bounds, getattr(agent, name), strict=True)
+                ]
         for pair in part.pairs:
             values = {name: value for name, value in vars(pair).items() if name != "agents"}
             first, second = pair.agents
             found["pairs"].append({**shared, "first": first, "second": second, **values})
     return found
-
-
-def _figures(agent: AgentPart) -> Row:
-    figures = ("active", "density", "changed", "changed_share", "unique_share", "rho", "norm", "mean_magnitude")
-    return {name: getattr(agent, name) for name in figures} | {
-        f"lambda {label}": value for label, value in agent.lambdas.items()
-    }
-
-
-def _add_details(found: Mapping[str, list[Row]], key: Row, agent: AgentPart) -> None:
-    found["sharing"] += [{**key, "others": others, "elements": count} for others, count in enumerate(agent.shared_with)]
-    for figures in agent.by_epsilon:
-        lambdas = {f"lambda {label}": value for label, value in figures.lambdas.items()}
-        found["epsilons"].append({**key, **{k: v for k, v in vars(figures).items() if k != "lambdas"}, **lambdas})
-    for name in ("exponents", "ulps"):
-        bounds = EXPONENTS if name == "exponents" else ULPS
-        found[name] += [
-            {**key, "log2_from": bound, "elements": count}
-            for bound, count in zip(bounds, getattr(agent, name), strict=True)
-        ]
 
 
 def csv_files(tables: Mapping[str, list[Row]], folder: Path) -> list[tuple[Path, str]]:

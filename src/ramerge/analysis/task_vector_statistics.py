@@ -98,7 +98,7 @@ class TaskVectorStatistics(Statistic):
         fixed.encode(sums, split["limbs"])
         return flagged
 
-    def finish(self, total: Integers, elements: int, known: Any) -> Tally:
+    def finish(self, total: Integers, elements: int, known: object) -> Tally:
         found = _split(total.copy(), self._shapes)
         masks = found.pop("masks")
         # What no agent changed is not counted.

@@ -6,7 +6,6 @@ from dataclasses import asdict
 
 from rich.filesize import decimal
 
-from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.figures import agent_figures
 from ramerge.analysis.results import Analysis
 from ramerge.sdk.commands import table
@@ -19,13 +18,25 @@ def summary(analysis: Analysis) -> list[str]:
     agents = [asdict(agent) for agent in analysis.model.agents]
     columns = [agent_figures(agent, analysis.method, analysis.rounding) for agent in agents]
     dtypes = [*[f"{name} {dtype}" for name, dtype in analysis.input_dtypes.items()], f"output {analysis.dtype}"]
+    forecast = []
+    if (cores := analysis.cores) is not None:  # by role; those by layer are in the JSON
+        figures = [
+            [part.name, *("–" if one is None else f"{one:.2f}" for one in (*part.coefficients.values(), part.factor))]
+            for part in (cores.model, *cores.roles)
+        ]
+        forecast = [
+            *table(["coefficients", *cores.model.coefficients, "sum"], figures),
+            "  coefficients: those of `core`, weighted by squared norms; sum: the forecast best factor of the sum",
+            f"forecast: {cores.sentence}",
+            "",
+        ]
     return [
-        *table(list(columns[0]), [list(figures.values()) for figures in columns]),
+        *table(list(columns[0]), [list(each.values()) for each in columns]),
         *[f"  {text}" for text in _meanings(analysis)],
         "",
         *[f"{number}. {finding.text} {finding.reason}" for number, finding in enumerate(analysis.findings, 1)],
         "",
-        *(_cores(analysis.cores) if analysis.cores is not None else []),
+        *forecast,
         f"dtypes: {', '.join(dtypes)}",
         f"{len(analysis.tensors):,} tensors, {decimal(analysis.bytes_read)} in {analysis.seconds:.1f} s, "
         f"{decimal(rate)}/s, {decimal(analysis.peak_memory_bytes)} of memory",
@@ -33,32 +44,14 @@ def summary(analysis: Analysis) -> list[str]:
     ]
 
 
-def _cores(cores: CoreForecast) -> list[str]:
-    """The coefficients of `core` by role, and what they say of the sum; those by layer are in the JSON."""
-    parts = [cores.model, *cores.roles]
-    figures = [[part.name, *map(_number, [*part.coefficients.values(), part.factor])] for part in parts]
-    return [
-        *table(["coefficients", *cores.model.coefficients, "sum"], figures),
-        "  coefficients: those of `core`, weighted by squared norms; sum: the forecast best factor of the sum",
-        f"forecast: {cores.sentence}",
-        "",
-    ]
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.2f}"
-
-
-def _threshold(analysis: Analysis) -> str:
-    if analysis.relative_epsilon is None:
-        return f"{analysis.epsilon:g}"
-    each = ", ".join(f"{name} {value:.3g}" for name, value in analysis.thresholds.items())
-    return f"{analysis.relative_epsilon:g} x the root mean square of agent - base" + (f" ({each})" if each else "")
-
-
 def _meanings(analysis: Analysis) -> list[str]:
+    threshold = f"{analysis.epsilon:g}"
+    if analysis.relative_epsilon is not None:
+        each = ", ".join(f"{name} {value:.3g}" for name, value in analysis.thresholds.items())
+        threshold = f"{analysis.relative_epsilon:g} x the root mean square of agent - base"
+        threshold += f" ({each})" if each else ""
     texts = [
-        f"density: share of the elements that training moved: |agent - base| > {_threshold(analysis)}",
+        f"density: share of the elements that training moved: |agent - base| > {threshold}",
         "changed: share that differs at all",
         "unique: of the moved elements, share that no other agent moved",
         "rho: shared elements over unique ones; lambda (ram+): RAM+'s factor on these, with its default parameters",

@@ -227,7 +227,13 @@ def agreements_in(live: LiveModel, replies: ReplySet) -> dict[str, Agreement]:
 
 def agreements_of(items: Items) -> dict[str, Agreement]:
     """The agreement with each agent, from the likelihoods of its replies."""
-    return {name: _agreement(each) for name, each in items.items()}
+    found = {}
+    for name, each in items.items():
+        low, high = interval(each) or (None, None)
+        value = ratio(each)
+        assert value is not None  # every reply has a token
+        found[name] = Agreement(value, low, high, len(each), int(each[:, 1].sum()))
+    return found
 
 
 def interval_between(first: Items, second: Items) -> tuple[float, float] | None:
@@ -243,10 +249,3 @@ def interval_between(first: Items, second: Items) -> tuple[float, float] | None:
     ]
     ours, theirs = np.mean(drawn, axis=0).T
     return percentiles(ours - theirs)
-
-
-def _agreement(items: NDArray[np.float64]) -> Agreement:
-    low, high = interval(items) or (None, None)
-    value = ratio(items)
-    assert value is not None  # every reply has a token
-    return Agreement(value, low, high, len(items), int(items[:, 1].sum()))

@@ -38,7 +38,7 @@ from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock, near_file
 from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
 from ramerge.sdk.machine import called, choose_device, missing, read_limits
-from ramerge.sdk.outputs import StagingDir, Writer, build_output, lay_out
+from ramerge.sdk.outputs import Writer, build_output, lay_out
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
@@ -49,6 +49,8 @@ from ramerge.sdk.text import RECORD, dumped, quoted, unknown
 from ramerge.sdk.text import read as read_json
 
 if TYPE_CHECKING:
+    import torch
+
     from ramerge.calibration.gather import RewardFunction, Speaker
     from ramerge.calibration.inputs import RecordedInputs
     from ramerge.calibration.live import LiveModel
@@ -224,20 +226,29 @@ class LiveBase:
     def choose(self) -> None:
         """Choose device and dtype."""
         wanted = self._settings.dtype
-        self.device: Any = choose_device(self._settings.device, wanted)
+        self.device: torch.device = choose_device(self._settings.device, wanted)
         self.dtype: str = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
 
     def _folder(self, plan: MergePlan) -> Path:
         """A folder with the base that transformers loads: its own, or one that is written for that."""
         base = plan.inputs.base.directory
         found = here(base) if base is not None else None
-        if found and plan.inputs.formats and (found / "config.json").exists() and _is_plain(found, plan):
+        # transformers loads a folder as it is that has weights in files of its own format, which are not quantized
+        stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
+        if (
+            found
+            and stored
+            and plan.inputs.formats
+            and (found / "config.json").exists()
+            and any(found.glob("*.safetensors"))
+            and not (found / "adapter_config.json").exists()
+        ):
             return found
         folder = self.place / "base"
         ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
         return folder
 
-    def plan_of(self, model: Any, name: str = "model") -> MergePlan:
+    def plan_of(self, model: object, name: str = "model") -> MergePlan:
         """The plan that reads one model as a merge does, under the base's names; messages call it `name`.
 
         Raises:
@@ -248,7 +259,7 @@ class LiveBase:
             raise PlanError(made.problems)
         return made.details
 
-    def _recipe_of(self, model: Any, name: str = "model") -> dict[str, Any]:
+    def _recipe_of(self, model: object, name: str = "model") -> dict[str, object]:
         base = {"base": self.base} if model != self.base else {}
         return {"method": "passthrough", "agents": {name: model}, **base}
 
@@ -261,7 +272,7 @@ class LiveBase:
         with ramerge.plan(recipe, options=self.options).tensors() as tensors:
             self.live.put(tensors)
 
-    def put_model(self, model: Any, name: str = "model") -> MergePlan:
+    def put_model(self, model: object, name: str = "model") -> MergePlan:
         """Put the weights of one model into the model, and return the plan that has read it."""
         plan = self.plan_of(model, name)
         self.put(plan.recipe)
@@ -291,12 +302,6 @@ class LiveBase:
                 raise CheckpointError(f"{text}; put the files of a tokenizer there") from error
 
 
-def _is_plain(folder: Path, plan: MergePlan) -> bool:
-    """Whether transformers loads a folder as it is: with files of weights of its own format that are not quantized."""
-    stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
-    return stored and any(folder.glob("*.safetensors")) and not (folder / "adapter_config.json").exists()
-
-
 def gather(
     live: LiveBase,
     agents: Mapping[str, Any],
@@ -308,7 +313,30 @@ def gather(
     wait: bool = False,
 ) -> dict[str, CalibrationRecord]:
     """As `calibrate`, with a model that is loaded and prompts that are read; with `wait`, another one is waited for."""
-    return _Gathering(live, out, settings, options, listen, wait).all(agents, prompts)
+    gathering = _Gathering(live, out, settings, options)
+    total, done = gathering.passes * sum(map(len, prompts.values())), 0
+
+    def advance(count: int) -> None:
+        nonlocal done
+        done += count
+        passes = gathering.passes
+        listen(Progress("calibrate", min(done, total) // passes, total // passes, "prompts"))
+
+    if any(out.glob("*.safetensors")):
+        raise PlanError(f"{out}: is the folder of a model; name another folder for the calibration")
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        descriptor = lock(out / ".lock", wait=wait)
+    except BlockingIOError as error:
+        raise PlanError(f"{out}: another calibration runs there") from error
+    try:
+        advance(0)
+        return {name: gathering.one(name, model, prompts[name], advance) for name, model in agents.items()}
+    except StoppedError as stop:
+        stop.kept = f"replies so far are kept in {out}, and the same command resumes from there"
+        raise
+    finally:
+        os.close(descriptor)
 
 
 @dataclass(frozen=True)
@@ -319,41 +347,9 @@ class _Gathering:
     out: Path
     settings: CalibrationSettings
     options: Options
-    listen: Listener
-    wait: bool
-
-    def all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
-        """Gather agent by agent."""
-        if any(self.out.glob("*.safetensors")):
-            raise PlanError(f"{self.out}: is the folder of a model; name another folder for the calibration")
-        self.out.mkdir(parents=True, exist_ok=True)
-        try:
-            descriptor = lock(self.out / ".lock", wait=self.wait)
-        except BlockingIOError as error:
-            raise PlanError(f"{self.out}: another calibration runs there") from error
-        try:
-            return self._all(agents, prompts)
-        except StoppedError as stop:
-            stop.kept = f"replies so far are kept in {self.out}, and the same command resumes from there"
-            raise
-        finally:
-            os.close(descriptor)
-
-    def _all(self, agents: Mapping[str, Any], prompts: Mapping[str, Sequence[Prompt]]) -> dict[str, CalibrationRecord]:
-        total, done, records = self._passes * sum(map(len, prompts.values())), 0, {}
-
-        def advance(count: int) -> None:
-            nonlocal done
-            done += count
-            self.listen(Progress("calibrate", min(done, total) // self._passes, total // self._passes, "prompts"))
-
-        advance(0)
-        for name, model in agents.items():
-            records[name] = self.one(name, model, prompts[name], advance)
-        return records
 
     @property
-    def _passes(self) -> int:
+    def passes(self) -> int:
         """How often a prompt is worked on: for its reply, and for what is gathered."""
         return 1 + self.settings.gathers("inputs") + self.settings.gathers("importance")
 
@@ -370,7 +366,7 @@ class _Gathering:
         fingerprint = self._fingerprint([weights, of_base], prompts)
         folder = self.out / name
         if (kept := read_record(folder)) is not None and kept.fingerprint == fingerprint and is_whole(folder, kept):
-            advance(self._passes * len(prompts))
+            advance(self.passes * len(prompts))
             return kept
         is_ours = any((folder / file).exists() for file in (PLACES, REPLIES, CALIBRATION))
         if folder.exists() and not is_ours:
@@ -391,10 +387,8 @@ class _Gathering:
         if self.settings.source == "base":  # whose inputs are recorded; replies and importances are the agent's
             self.base.put_model(self.base.base)
         recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
-        advance((len(replies) - len(seen)) * (self._passes - 1))
-        notes = self._notes(speaker, prompts, replies)
-        seconds = time.monotonic() - began
-        record = self._record(name, fingerprint, replies, recorded, importances, notes, seconds)
+        advance((len(replies) - len(seen)) * (self.passes - 1))
+        record = self._record(speaker, fingerprint, prompts, replies, recorded, importances, began)
         record = _write(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
             _write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
@@ -463,13 +457,21 @@ class _Gathering:
         )
         return hashlib.sha256(repr((4, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
-    def _notes(self, speaker: Speaker, prompts: Sequence[Prompt], replies: Sequence[Exchange]) -> list[str]:
-        """Remarks for the user on an agent's prompts and replies."""
+    def _record(
+        self,
+        speaker: Speaker,
+        fingerprint: str,
+        prompts: Sequence[Prompt],
+        replies: Sequence[Exchange],
+        recorded: RecordedInputs | None,
+        importances: Mapping[str, object],
+        began: float,
+    ) -> CalibrationRecord:
         endless = sum(not each.ended for each in replies if each.generated)
         empty = sum(not each.text.strip() for each in replies)
         cut = sum(each.truncated for each in replies)
         plain = sum(map(speaker.takes_as_plain, prompts))
-        return [
+        notes = (
             f"{speaker.name}: {count:,} of {len(replies):,} {text}"
             for count, text in (
                 (endless, f"replies did not end within {self.settings.max_new:,} tokens; raise --max-new"),
@@ -478,21 +480,10 @@ class _Gathering:
                 (plain, "prompts are taken as plain text: the tokenizer's chat template writes no such conversation"),
             )
             if count
-        ]
-
-    def _record(
-        self,
-        name: str,
-        fingerprint: str,
-        replies: Sequence[Exchange],
-        recorded: RecordedInputs | None,
-        importances: Mapping[str, Any],
-        notes: Sequence[str],
-        seconds: float,
-    ) -> CalibrationRecord:
+        )
         return CalibrationRecord(
             ramerge_version=__version__,
-            agent=name,
+            agent=speaker.name,
             fingerprint=fingerprint,
             prompts=len(replies),
             held_out=sum(each.held_out for each in replies),
@@ -504,8 +495,8 @@ class _Gathering:
             importances=len(importances),
             device=called(self.base.device),
             dtype=self.base.dtype,
-            seconds=round(seconds, 3),
             notes=tuple(notes),
+            seconds=round(time.monotonic() - began, 3),
         )
 
 
@@ -594,29 +585,26 @@ def _write(
     """Write the folder of an agent but for its importances; the record with the files' digests."""
     with build_output(folder, overwrite=overwrite) as staging:
         if recorded is not None:
-            _write_inputs(staging, model, recorded)
+            tensors: dict[str, Any] = {
+                **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
+                **recorded.weights,
+            }
+            dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
+            entries = [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()]
+            shard = lay_out(_INPUTS_FILE, entries)
+            with closing(Writer(staging, [shard])) as writer:
+                for name, each in tensors.items():
+                    if each.size:
+                        writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
+                writer.finish()
+            staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
+            staging.write(MODEL, dumped({"digests": dict(model)}))
         staging.write(REPLIES, to_lines(replies))
         names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if recorded is not None else [])]
         digests = {name: _digest_of(staging.folder / name) for name in names}
         record = replace(record, digests=digests)
         staging.write(CALIBRATION, record.to_json())
     return record
-
-
-def _write_inputs(staging: StagingDir, model: Mapping[str, str], recorded: RecordedInputs) -> None:
-    tensors: dict[str, Any] = {
-        **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
-        **recorded.weights,
-    }
-    dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
-    shard = lay_out(_INPUTS_FILE, [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()])
-    with closing(Writer(staging, [shard])) as writer:
-        for name, each in tensors.items():
-            if each.size:
-                writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
-        writer.finish()
-    staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
-    staging.write(MODEL, dumped({"digests": dict(model)}))
 
 
 def _write_importances(

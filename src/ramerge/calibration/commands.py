@@ -32,17 +32,15 @@ if TYPE_CHECKING:
     from ramerge.calibration.record import CalibrationRecord
 
 
-def calibration_options(*left_out: str) -> Decorator:
-    """Options for the fields of `CalibrationSettings`; a command gets them as one argument, `calibration`."""
-    chosen = [
-        (name, default, about) for name, default, about in settings_of(CalibrationSettings) if name not in left_out
-    ]
+def options_of(settings: type, argument: str, *left_out: str) -> Decorator:
+    """Options for the fields of a class of settings; a command gets them as one argument."""
+    chosen = [each for each in settings_of(settings) if each[0] not in left_out]
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
-        def collected(*args: Any, **flags: Any) -> None:
-            made = CalibrationSettings(**{name: flags.pop(name) for name, _, _ in chosen})
-            function(*args, calibration=made, **flags)
+        def collected(*args: object, **flags: object) -> None:
+            made = settings(**{name: flags.pop(name) for name, _, _ in chosen})
+            function(*args, **{argument: made}, **flags)
 
         return options(*(setting_option(*each) for each in chosen))(collected)
 
@@ -52,7 +50,7 @@ def calibration_options(*left_out: str) -> Decorator:
 @command(short_help="Gather replies and statistics of agents on prompts.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
-@calibration_options()
+@options_of(CalibrationSettings, "calibration")
 @option("run", "--dry-run", is_flag=True, help="Only say what it will take, from headers; nothing is loaded.")
 @options(as_json("the records"), QUIET, DEBUG, run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(

@@ -30,7 +30,7 @@ class ChatExample:
     """A line of messages. The last is the reply if it is the assistant's; otherwise everything counts."""
 
     number: int
-    messages: Sequence[Mapping[str, Any]]
+    messages: Sequence[Mapping[str, object]]
 
     @property
     def has_reply(self) -> bool:
@@ -72,7 +72,10 @@ class ExampleEncoder:
             if isinstance(rendered, str):
                 return rendered
             context, labels = (self._ids(text) for text in rendered)
-            labels = self._up_to_end(labels) if example.has_reply else labels
+            end = self._tokenizer.eos_token_id
+            if example.has_reply and end in labels:
+                # what a template writes behind the end of the sequence, no model is asked to say
+                labels = labels[: len(labels) - labels[::-1].index(end)]
         else:
             context = (
                 []
@@ -84,9 +87,21 @@ class ExampleEncoder:
         return self.cut(example.number, context, labels)
 
     def cut(self, number: int, context: Sequence[int], labels: Sequence[int]) -> EncodedExample | str:
-        """The example of so many ids as fit, or what is wrong with it."""
-        encoded = self._cut(number, list(context), list(labels))
-        return encoded if len(encoded.ids) > encoded.start else "gives no token whose likelihood could be taken"
+        """The example of so many ids as fit, or what is wrong with it.
+
+        The left of the context goes first, but not all of it, then the right of labels.
+        """
+        length = len(context) + len(labels)
+        labels = labels[: self._max_length - bool(context)]
+        room = self._max_length - len(labels)
+        if len(context) > room:
+            # models lean on the beginning-of-sequence token far more than on any other
+            begins = room > 1 and context[0] == self._tokenizer.bos_token_id
+            context = [*context[:begins], *context[len(context) - room + begins :]]
+        ids, start = (*context, *labels), max(len(context), 1)
+        if len(ids) <= start:
+            return "gives no token whose likelihood could be taken"
+        return EncodedExample(number, ids, start, len(ids) < length)
 
     def prompt(self, example: Example) -> list[int] | str:
         """The ids after which a reply comes, not cut; or what is wrong with the example."""
@@ -166,31 +181,12 @@ class ExampleEncoder:
             )
         return context, whole.removeprefix(context)
 
-    def _template(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = False) -> str:
+    def _template(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = False) -> str:
         return str(
             self._tokenizer.apply_chat_template(
                 list(messages), tokenize=False, add_generation_prompt=add_generation_prompt
             )
         )
-
-    def _up_to_end(self, labels: list[int]) -> list[int]:
-        """Labels without what a template writes behind the end of the sequence, which no model is asked to say."""
-        end = self._tokenizer.eos_token_id
-        if end not in labels:
-            return labels
-        return labels[: len(labels) - labels[::-1].index(end)]
-
-    def _cut(self, number: int, context: list[int], labels: list[int]) -> EncodedExample:
-        """At most `max_length` ids: the left of the context goes first, but not all of it, then the right of labels."""
-        length = len(context) + len(labels)
-        labels = labels[: self._max_length - bool(context)]
-        room = self._max_length - len(labels)
-        if len(context) > room:
-            # models lean on the beginning-of-sequence token far more than on any other
-            begins = room > 1 and context[0] == self._tokenizer.bos_token_id
-            context = [*context[:begins], *context[len(context) - room + begins :]]
-        ids = (*context, *labels)
-        return EncodedExample(number, ids, max(len(context), 1), len(ids) < length)
 
 
 def _between(marks: Sequence[str], text: str) -> list[str] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ramerge import PlanError
 from ramerge.calibration.experts import number_of, rows_of_each
@@ -168,7 +168,11 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     Raises:
         PlanError: they cannot fit.
     """
-    free = _free(device)
+    free = machine.memory()
+    if device.type == "cuda":
+        import torch
+
+        free = int(torch.cuda.mem_get_info(device)[0])
     budget = parse_size(settings.device_memory) if settings.device_memory else int(_FOR_WEIGHTS * free)
     needs_host = size if device.type == "cpu" or size > budget else 0
     if needs_host + (importances if device.type == "cpu" else 0) > (memory := machine.memory()):
@@ -179,14 +183,6 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
         text = _too_large(size, importances, called(device), budget)
         raise PlanError(f"{text}; importances need the whole model on the device")
     return budget
-
-
-def _free(device: Any) -> int:
-    if device.type != "cuda":
-        return machine.memory()
-    import torch
-
-    return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _too_large(size: int, importances: int, where: str, memory: int) -> str:

@@ -88,24 +88,22 @@ class Speaker:
 
     def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
         """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
-        ids = self._prompt(prompt)
+        chat = None
+        if prompt.text is None:
+            ids = self.encoder.prompt(ChatExample(0, prompt.messages))
+        elif prompt.state == "decoded" and (chat := self.encoder.conversation(prompt.text)) is not None:
+            ids = self.encoder.prompt(ChatExample(0, chat[0]))
+        else:
+            ids = self.encoder.prompt(Text(0, None, prompt.text, complete=prompt.state == "rendered"))
         if isinstance(ids, str):
             return ids
+        if chat is not None:
+            ids = [*ids, *self.encoder.prompt(Text(0, None, chat[1], complete=True))]
         if not ids:
             return "gives no token"
         self.check(ids)
         room = max(self.length - self.most_new, self.length // 2, 1)  # a long limit of replies leaves half to prompts
         return ids[-room:], len(ids) > room
-
-    def _prompt(self, prompt: Prompt) -> list[int] | str:
-        if prompt.text is None:
-            return self.encoder.prompt(ChatExample(0, prompt.messages))
-        chat = self.encoder.conversation(prompt.text) if prompt.state == "decoded" else None
-        if chat is None:
-            return self.encoder.prompt(Text(0, None, prompt.text, complete=prompt.state == "rendered"))
-        messages, beginning = chat
-        ids, more = self.encoder.prompt(ChatExample(0, messages)), Text(0, None, beginning, complete=True)
-        return ids if isinstance(ids, str) else [*ids, *self.encoder.prompt(more)]
 
     def check(self, ids: Sequence[int]) -> None:
         """Refuse tokens that the model does not have.

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -251,7 +252,8 @@ def chosen_positions(
     Returns:
         Positions by sequence, and weights that add up to 1.
     """
-    common = _common(sequences, min(starts)) if len(sequences) > 1 else 0
+    beginnings = zip(*(ids[: min(starts)] for ids in sequences), strict=False)
+    common = len(list(takewhile(lambda tokens: len(set(tokens)) == 1, beginnings))) if len(sequences) > 1 else 0
     candidates = [
         (number, position, len(sequences) if position < common else 1)
         for number, ids in enumerate(sequences)
@@ -266,12 +268,3 @@ def chosen_positions(
         positions[number].append(position)
     counts = np.array([count for _, _, count in candidates], np.float64)
     return positions, (counts / counts.sum()).astype(np.float32)
-
-
-def _common(sequences: Sequence[Sequence[int]], most: int) -> int:
-    """How many tokens all sequences begin with, at most `most`."""
-    first = sequences[0]
-    for place in range(min(most, *map(len, sequences))):
-        if any(ids[place] != first[place] for ids in sequences):
-            return place
-    return min(most, *map(len, sequences))

@@ -73,11 +73,15 @@ class LiveModel:
             CheckpointError: a tensor has no counterpart in the model that transformers has made.
         """
         lost = []
+        prefix = f"{self.model.base_model_prefix}."
+        buffers = {name.removeprefix(prefix) for name, _ in self.model.named_buffers()}
         for tensor in tensors:
             target = self.targets.get(tensor.name)
             if target is not None and tuple(target.shape) == tensor.shape:
                 target.copy_(tensor.torch())  # detached, so that no gradient is recorded
-            elif tensor.dtype in FLOATS and not _is_buffer(tensor.name, self.model):
+            elif tensor.dtype in FLOATS and not (
+                tensor.name.removeprefix(prefix) in buffers or tensor.name.endswith("inv_freq")
+            ):
                 lost.append(tensor.name)
         if lost:
             more = f" and {len(lost) - _NAMED:,} more" if len(lost) > _NAMED else ""
@@ -147,7 +151,9 @@ class LiveModel:
                 generation_config=config,
                 logits_processor=LogitsProcessorList([draws] if draws is not None else []),
             )
-        return [_up_to_end(row, ends) for row in made[:, longest:].tolist()]
+        rows = made[:, longest:].tolist()
+        stops = [next((place for place, token in enumerate(row, 1) if token in ends), None) for row in rows]
+        return [row[:stop] for row, stop in zip(rows, stops, strict=True)]  # the rest is padding
 
 
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not typed for mypy
@@ -170,12 +176,6 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not
         """The logits of the next token of each prompt, with noise."""
         noise = np.stack([one.gumbel(size=scores.shape[-1]) for one in self._generators])
         return scores.float() / self._temperature + torch.from_numpy(noise).to(scores.device, torch.float32)
-
-
-def _up_to_end(ids: list[int], ends: Sequence[int]) -> list[int]:
-    """A continuation up to the first token that ends it; what follows is padding."""
-    stop = next((place for place, token in enumerate(ids) if token in ends), None)
-    return ids if stop is None else ids[: stop + 1]
 
 
 def _targets(model: Any) -> dict[str, torch.Tensor]:
@@ -204,12 +204,6 @@ def _targets(model: Any) -> dict[str, torch.Tensor]:
             if part is not None and len(part) >= len(value) and torch.equal(part[: len(value)], value):
                 found[name] = part[: len(value)]
     return found
-
-
-def _is_buffer(name: str, model: Any) -> bool:
-    prefix = f"{model.base_model_prefix}."
-    short = name.removeprefix(prefix)
-    return any(full.removeprefix(prefix) == short for full, _ in model.named_buffers()) or name.endswith("inv_freq")
 
 
 # --- loading ----------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ elements and changes none, so the way back is the same for weights and for what 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -19,19 +20,15 @@ def parameters_of(model: Any) -> dict[str, torch.Tensor]:
 
 def as_stored(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Tensors of the shapes of the model's parameters under all names that a checkpoint may have for them."""
-    found = {**values, **_reverted(model, values)}
+    found = dict(values)
+    try:
+        from transformers.core_model_loading import revert_weight_conversion
+    except ImportError:  # before version 5, which began to convert
+        pass
+    else:
+        with suppress(Exception):  # nothing promises that every conversion has a way back; others are found below
+            found |= revert_weight_conversion(model, dict(values))
     prefix = f"{model.base_model_prefix}."
     # transformers loads a checkpoint of the model without its head, which lacks the prefix, as well
     short = {name.removeprefix(prefix): value for name, value in found.items() if name.startswith(prefix)}
     return {**short, **found}
-
-
-def _reverted(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    try:
-        from transformers.core_model_loading import revert_weight_conversion
-    except ImportError:  # before version 5, which began to convert
-        return {}
-    try:
-        return dict(revert_weight_conversion(model, dict(values)))
-    except Exception:  # nothing promises that every conversion has a way back; a tensor without one is found below
-        return {}

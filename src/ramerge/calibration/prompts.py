@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ramerge import CheckpointError, InputError
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
@@ -69,7 +68,7 @@ class Prompt:
     text: str | None
     messages: tuple[Message, ...] = ()
     replies: tuple[Reply, ...] = ()
-    about: Mapping[str, Any] = field(default_factory=dict, hash=False, compare=False)
+    about: Mapping[str, object] = field(default_factory=dict, hash=False, compare=False)
     state: State = "plain"
 
     @property
@@ -138,7 +137,11 @@ class _Draw:
         if (known := self.found.get(digest)) is not None:
             for reply in prompt.replies:
                 if reply not in known.replies:
-                    known = replace(known, replies=_best((*known.replies, reply)))
+                    replies = (*known.replies, reply)
+                    if len(replies) > _MOST_REPLIES:
+                        worst = min(range(len(replies)), key=lambda place: _worth(replies[place]))
+                        replies = replies[:worst] + replies[worst + 1 :]
+                    known = replace(known, replies=replies)
             self.found[digest] = known
             return
         heapq.heappush(self._largest, -digest)
@@ -148,19 +151,11 @@ class _Draw:
             del self.found[-heapq.heappop(self._largest)]
 
 
-def _best(replies: tuple[Reply, ...]) -> tuple[Reply, ...]:
-    """All but the worst and oldest, if there are too many."""
-    if len(replies) <= _MOST_REPLIES:
-        return replies
-    worst = min(range(len(replies)), key=lambda place: _worth(replies[place]))
-    return replies[:worst] + replies[worst + 1 :]
-
-
 def _worth(reply: Reply) -> float:
     return -math.inf if reply.reward is None else reply.reward
 
 
-def _records(path: Path) -> Iterator[tuple[str, Any]]:
+def _records(path: Path) -> Iterator[tuple[str, object]]:
     try:
         files = files_of(path)
         if not files:
@@ -189,7 +184,7 @@ def files_of(path: Path) -> list[Path]:
     )
 
 
-def _lines(path: Path) -> Iterator[tuple[str, Any]]:
+def _lines(path: Path) -> Iterator[tuple[str, object]]:
     if path.suffix == ".pkl":
         raise InputError(f"{path}: is a pickle, which is not executed; give JSON Lines, such as SkyRL's dumped_evals")
     with path.open("rb") as file:
@@ -202,7 +197,7 @@ def _lines(path: Path) -> Iterator[tuple[str, Any]]:
                 raise InputError(f"{path}: line {number}: {error}; give JSON Lines: one object a line") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+def _rows(path: Path) -> Iterator[tuple[str, object]]:
     try:
         import pyarrow.parquet as parquet
     except ImportError as error:
@@ -217,7 +212,7 @@ def _rows(path: Path) -> Iterator[tuple[str, Any]]:
         raise InputError(f"{path}: is not Parquet: {str(error).splitlines()[0]}") from error
 
 
-def _samples(path: Path) -> Iterator[tuple[str, Any]]:
+def _samples(path: Path) -> Iterator[tuple[str, object]]:
     try:
         found = load_file(path)
     except CheckpointError as error:
@@ -229,7 +224,7 @@ def _samples(path: Path) -> Iterator[tuple[str, Any]]:
         yield f"{path}: sample {number}", sample
 
 
-_READERS: dict[str, Callable[[Path], Iterator[tuple[str, Any]]]] = {
+_READERS: dict[str, Callable[[Path], Iterator[tuple[str, object]]]] = {
     ".jsonl": _lines,
     ".json": _lines,
     ".ndjson": _lines,
@@ -256,27 +251,23 @@ def _prompt(place: str, rollout: Rollout) -> Prompt:
     return Prompt(place, text, tuple(messages), replies, rollout.about, rollout.state)
 
 
-def _reply(said: Any, rollout: Rollout) -> Reply:
+def _reply(said: object, rollout: Rollout) -> Reply:
     turns: list[Message] = []
     if isinstance(said, list) and said:  # a conversation: its last message is the reply
         *turns, last = _messages("the reply", said)
         said = last["content"]
     if not isinstance(said, str):
         raise ValueError("the reply must be text")
-    ids = tuple(rollout.ids)
-    if not all(type(token) is int and token >= 0 for token in ids):
+    ids = tuple(token for token in rollout.ids if type(token) is int and token >= 0)
+    if len(ids) < len(rollout.ids):
         raise ValueError("tokens must be token ids")
-    text = _text("the reply", said, may_be_empty=True)
-    return Reply(text, _reward(rollout.reward), tuple(turns), ids, rollout.start)
+    text, reward = _text("the reply", said, may_be_empty=True), rollout.reward
+    if reward is not None and (not isinstance(reward, int | float) or not math.isfinite(reward)):
+        raise ValueError(f"reward must be a finite number, not {shown(repr(reward))}")
+    return Reply(text, None if reward is None else float(reward), tuple(turns), ids, rollout.start)
 
 
-def _reward(value: Any) -> float | None:
-    if value is not None and (not isinstance(value, int | float) or not math.isfinite(value)):
-        raise ValueError(f"reward must be a finite number, not {shown(repr(value))}")
-    return None if value is None else float(value)
-
-
-def _messages(key: str, value: Any) -> list[Message]:
+def _messages(key: str, value: object) -> list[Message]:
     if not isinstance(value, list) or not value:
         raise ValueError(f"{key} must be text, or a list of messages with role and content")
     for place, message in enumerate(value, 1):
@@ -305,8 +296,5 @@ def halves(prompts: Sequence[Prompt], seed: int = 0) -> tuple[list[Prompt], list
         range(len(prompts)), key=lambda place: hashlib.sha256(f"half {seed}\n{prompts[place].key}".encode()).digest()
     )
     first = set(order[: -(-len(order) // 2)])
-    return _picked(prompts, first, True), _picked(prompts, first, False)
-
-
-def _picked(prompts: Sequence[Prompt], places: set[int], inside: bool) -> list[Prompt]:
-    return [prompt for place, prompt in enumerate(prompts) if (place in places) is inside]
+    others = set(order) - first
+    return [prompts[place] for place in sorted(first)], [prompts[place] for place in sorted(others)]

@@ -34,12 +34,12 @@ class Rollout:
         start: where in `ids` the last words of the model begin.
     """
 
-    prompt: Any
-    reply: Any = None
-    reward: Any = None
+    prompt: object
+    reply: object = None
+    reward: object = None
     state: State = "plain"
     about: Record = field(default_factory=lambda: _about(None, None, None))
-    ids: Sequence[Any] = ()
+    ids: Sequence[object] = ()
     start: int = 0
 
 
@@ -58,7 +58,7 @@ class Form:
     read: Callable[[Record], Iterable[Rollout]]
 
 
-def rollouts_of(record: Any) -> Iterable[Rollout]:
+def rollouts_of(record: object) -> Iterable[Rollout]:
     """The rollouts of a record in any form.
 
     Raises:
@@ -115,7 +115,7 @@ def _slime(record: Record) -> Iterator[Rollout]:
         if "score" not in reward:
             raise ValueError(f"reward has no score, but {shown(', '.join(map(str, reward))) or 'nothing'}")
         reward = reward["score"]
-    ids: Sequence[Any] = ()
+    ids: Sequence[object] = ()
     start = 0
     if isinstance(tokens, list) and isinstance(length, int) and 0 < length < len(tokens):
         mask = record.get("loss_mask")
@@ -147,29 +147,30 @@ def _trace(record: Record) -> Iterator[Rollout]:
     messages = [_mapping(node.get("message")) for node in nodes]
     if not ids and any(message.get("tool_calls") for message in messages):
         raise ValueError("has calls of tools without token_ids, and no text shows how the model wrote them")
-    said = [{"role": message.get("role"), "content": _written(message.get("content"))} for message in messages]
+    said = []
+    for message in messages:
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "\n".join(str(_mapping(part).get("text", "")) for part in content)
+        said.append(
+            {"role": message.get("role"), "content": "" if content is None else content}
+        )  # none: calls of tools
     asked = list(takewhile(lambda message: message["role"] != "assistant", said))
     data = _mapping(_mapping(record.get("task")).get("data"))
-    rewards = [_weighted(each) for each in _mapping(record.get("rewards")).values() if each is not None]
+    rewards = []
+    for reward in _mapping(record.get("rewards")).values():
+        if reward is None:
+            continue
+        parts = reward if isinstance(reward, Mapping) else {"score": reward}
+        score, weight = parts.get("score"), parts.get("weight", 1.0)
+        if not isinstance(score, int | float) or not isinstance(weight, int | float):
+            raise ValueError("rewards must be numbers, or objects with score and weight")
+        rewards.append(float(score * weight))
     about = _about(None, data.get("answer"), data)
     yield Rollout(asked, said[len(asked) :], sum(rewards) if rewards else None, "plain", about, ids, start)
 
 
-def _written(content: Any) -> Any:
-    """The text of a message: of its parts if it has some, nothing if it only calls tools."""
-    if isinstance(content, list):
-        return "\n".join(str(_mapping(part).get("text", "")) for part in content)
-    return "" if content is None else content
-
-
-def _weighted(reward: Any) -> float:
-    score, weight = (reward.get("score"), reward.get("weight", 1.0)) if isinstance(reward, Mapping) else (reward, 1.0)
-    if not isinstance(score, int | float) or not isinstance(weight, int | float):
-        raise ValueError("rewards must be numbers, or objects with score and weight")
-    return float(score * weight)
-
-
-def _last_words(ids: Sequence[Any], mask: Sequence[Any]) -> tuple[Sequence[Any], int]:
+def _last_words(ids: Sequence[object], mask: Sequence[object]) -> tuple[Sequence[object], int]:
     """The ids up to the last that the model has sampled, and where the last run of those begins."""
     end = len(mask)
     while end and not mask[end - 1]:
@@ -180,19 +181,19 @@ def _last_words(ids: Sequence[Any], mask: Sequence[Any]) -> tuple[Sequence[Any],
     return (ids[:end], start) if start > 0 else ((), 0)
 
 
-def _about(source: Any, truth: Any, extra: Any) -> dict[str, Any]:
+def _about(source: object, truth: object, extra: object) -> dict[str, object]:
     return {"data_source": str(source or ""), "ground_truth": truth, "extra_info": dict(_mapping(extra))}
 
 
-def _first(record: Record, *keys: str) -> Any:
+def _first(record: Record, *keys: str) -> object:
     return next((record[key] for key in keys if record.get(key) is not None), None)
 
 
-def _mapping(value: Any) -> Record:
+def _mapping(value: object) -> Record:
     return value if isinstance(value, Mapping) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,16 +15,14 @@ from ramerge import Progress, Record, WeightsError
 from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm, served_as_planned
 from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
-from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of, spooled
+from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of
 from ramerge.sdk.files import write_all
 from ramerge.sdk.formats import CONFIG, PREFIX
 from ramerge.sdk.kernels import FORMATS, convert
 from ramerge.sdk.machine import map_in_threads, one_blas_thread
 from ramerge.sdk.outputs import (
     OpenOutput,
-    OutputSpec,
     StagingDir,
-    fingerprint_of,
     lay_out,
     model_card,
     records_of,
@@ -81,17 +78,6 @@ def slots_of(plan: MergePlan) -> SpoolSlots:
     return SpoolSlots([SpooledTensor(one.name, one.dtype, one.base.shape, "whole") for one in tensors])
 
 
-def spec(plan: MergePlan) -> OutputSpec:
-    assert plan.output.target is not None
-    return OutputSpec(
-        plan.output.target,
-        plan.output.overwrite,
-        fingerprint_of(plan),
-        plan.bytes_read,
-        spooled=spooled(slots_of(plan)),
-    )
-
-
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
     spool = spool_of(slots_of(plan), output.spool_folder, output.journal.before_sync)
     with closing(MergedTensors(plan, spool)) as merged:
@@ -114,7 +100,7 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
     return (record,)
 
 
-def _usage(plan: MergePlan, config: Mapping[str, Any]) -> str:
+def _usage(plan: MergePlan, config: Mapping[str, object]) -> str:
     assert plan.output.target is not None
     base, folder = (dumped(each).strip() for each in (config["base_model_name_or_path"], plan.output.target.name))
     revision = f", revision={dumped(config['revision']).strip()}" if config["revision"] else ""
@@ -143,7 +129,7 @@ class _Adapter:
         self._slots = {number: entry for entry, number in enumerate(_kept(plan))}
         self._found: dict[str, Factors] = {}
         self._saved: dict[str, list[str]] = {}
-        self.figures: dict[str, dict[str, Any]] = {}
+        self.figures: dict[str, dict[str, object]] = {}
 
     # --- factors -----------------------------------------------------------------------------------------------------
 
@@ -152,40 +138,50 @@ class _Adapter:
         matrices = self._adapter.matrices
         done, total = 0, sum(self._plan.tensors[matrix.tensor].base.elements for matrix in matrices)
         self._passes.listen(Progress("factoring", done, total, "parameters"))
+        # as many matrices at a time as fit the memory of the workers that merged
+        resources = self._plan.resources
+        fitting = resources.workers * resources.worker_bytes // max(self._adapter.peak_bytes, 1)
+        workers = max(1, min(resources.workers, fitting))
         with one_blas_thread():
-            made = map_in_threads(self._workers(), lambda: Reader(self._files), self._factors, matrices)
+            made = map_in_threads(workers, lambda: Reader(self._files), self._factors, matrices)
             for matrix, found in zip(matrices, made, strict=True):
                 if found is not None:
-                    self._put(matrix, found)
+                    transposed = found.right.T, found.left.T
+                    left, right = transposed if matrix.transposed else (found.left, found.right)
+                    embedding = ("lora_embedding_A", "lora_embedding_B")
+                    ends = embedding if matrix.is_embedding else ("lora_A.weight", "lora_B.weight")
+                    for end, factor in zip(ends, (right, left), strict=True):
+                        self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
+                    self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
+                    self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
                 done += self._plan.tensors[matrix.tensor].base.elements
                 self._passes.listen(Progress("factoring", done, total, "parameters"))
-
-    def _workers(self) -> int:
-        """As many matrices at a time as fit the memory of the workers that merged."""
-        resources = self._plan.resources
-        return max(
-            1, min(resources.workers, resources.workers * resources.worker_bytes // max(self._adapter.peak_bytes, 1))
-        )
 
     def _factors(self, reader: Reader, matrix: AdaptedMatrix) -> Factors | None:
         planned, settings = self._plan.tensors[matrix.tensor], self._adapter.settings
         m, n = planned.base.shape
         if matrix.terms is not None and all(self._is_equal(reader, planned.base, copy) for copy in matrix.copies):
-            parts = ((term.factor * term.product.scaling, *_sides(reader, term.product, m, n)) for term in matrix.terms)
+            parts = []
+            for factor, product in matrix.terms:
+                assert product.left is not None  # no term else
+                ranks = product.ranks
+                with reader.arena.scratch():
+                    left = product.left.read(reader, 0, ranks, 0, m, ranks_first=False).astype(np.float64)
+                with reader.arena.scratch():
+                    right = product.right.read(reader, 0, ranks, 0, n, ranks_first=True).astype(np.float64)
+                parts.append((factor * product.scaling, left.reshape(m, ranks), right.reshape(ranks, n)))
             return concatenated(parts, settings)
-        return decomposed(Update((m, n), self._rows(reader, matrix.tensor, n)), planned.name, settings)
+
+        def rows(start: int, stop: int) -> Matrix:
+            return self._difference(reader, matrix.tensor, start * n, stop * n).reshape(stop - start, n)
+
+        return decomposed(Update((m, n), rows), planned.name, settings)
 
     @staticmethod
     def _is_equal(reader: Reader, base: Tensor, copy: Tensor) -> bool:
-        spans = ((start, min(start + BLOCK, base.elements)) for start in range(0, base.elements, BLOCK))
-        return all(np.array_equal(_numbers(reader, base, *span), _numbers(reader, copy, *span)) for span in spans)
-
-    def _rows(self, reader: Reader, number: int, width: int) -> Any:
-        def rows(start: int, stop: int) -> Matrix:
-            found = self._difference(reader, number, start * width, stop * width)
-            return found.reshape(stop - start, width)
-
-        return rows
+        return all(
+            np.array_equal(_numbers(reader, base, *span), _numbers(reader, copy, *span)) for span in _spans(base)
+        )
 
     def _difference(self, reader: Reader, number: int, start: int, stop: int) -> NDArray[np.float64]:
         """The merged task vector of elements of a tensor."""
@@ -196,16 +192,6 @@ class _Adapter:
         data = self._spool.read_bytes(self._slots[number], start, stop)
         return data.view(np.float64 if planned.dtype == "F64" else np.float32).astype(np.float64)
 
-    def _put(self, matrix: AdaptedMatrix, found: Factors) -> None:
-        left, right = (found.right.T, found.left.T) if matrix.transposed else (found.left, found.right)
-        ends = ("lora_A.weight", "lora_B.weight")
-        if matrix.is_embedding:
-            ends = ("lora_embedding_A", "lora_embedding_B")
-        for end, factor in zip(ends, (right, left), strict=True):
-            self._entries.append(f"{PREFIX}{matrix.module}.{end}", np.ascontiguousarray(factor))
-        self._found[matrix.module] = found._replace(left=_NOTHING, right=right[:, :0])
-        self.figures[matrix.module] = {"rank": found.rank, "exact": found.is_exact, "error": found.error}
-
     # --- what is no matrix -------------------------------------------------------------------------------------------
 
     def save_others(self) -> None:
@@ -215,7 +201,11 @@ class _Adapter:
             WeightsError: there are some, and they shall not be saved.
         """
         reader = Reader(self._files)
-        moved = [number for number in self._adapter.others if self._has_moved(reader, number)]
+        moved = [
+            number
+            for number in self._adapter.others
+            if any(self._difference(reader, number, *span).any() for span in _spans(self._plan.tensors[number].base))
+        ]
         names = [self._plan.tensors[number].name for number in moved]
         if moved and not self._adapter.settings.save_modules:
             one, more = ("is a norm, bias or embedding", "it"), ("are norms, biases or embeddings", "them")
@@ -236,21 +226,12 @@ class _Adapter:
                     for each in self._adapter.tied if part in self._adapter.tied else (part,):
                         self._save(reader, numbers[part], f"{PREFIX}{each}")
 
-    def _has_moved(self, reader: Reader, number: int) -> bool:
-        elements = self._plan.tensors[number].base.elements
-        return any(
-            self._difference(reader, number, start, min(start + BLOCK, elements)).any()
-            for start in range(0, elements, BLOCK)
-        )
-
     def _save(self, reader: Reader, number: int, name: str) -> None:
         tensor = self._plan.tensors[number].base
 
         def pieces() -> Iterator[NDArray[np.float32]]:
-            for start in range(0, tensor.elements, BLOCK):
-                stop = min(start + BLOCK, tensor.elements)
-                is_merged = number in self._slots
-                found = self._merged(number, start, stop) if is_merged else _numbers(reader, tensor, start, stop)
+            for span in _spans(tensor):
+                found = self._merged(number, *span) if number in self._slots else _numbers(reader, tensor, *span)
                 yield found.astype(np.float32)
 
         self._entries.append_all(name, tensor.shape, pieces())
@@ -258,7 +239,7 @@ class _Adapter:
     # --- what is said ------------------------------------------------------------------------------------------------
 
     @property
-    def config(self) -> dict[str, Any]:
+    def config(self) -> dict[str, object]:
         """`adapter_config.json`. Every product is multiplied by alpha / rank = 1, also by programs without patterns."""
         ranks = {module: found.rank for module, found in self._found.items()}
         rank = max(ranks.values(), default=1)
@@ -323,13 +304,9 @@ class _Adapter:
 _NOTHING = np.empty((0, 0), np.float32)
 
 
-def _sides(reader: Reader, product: Any, m: int, n: int) -> tuple[Matrix, Matrix]:
-    """Left and right side of a product, in float64."""
-    with reader.arena.scratch():
-        left = product.left.read(reader, 0, product.ranks, 0, m, ranks_first=False).astype(np.float64)
-    with reader.arena.scratch():
-        right = product.right.read(reader, 0, product.ranks, 0, n, ranks_first=True).astype(np.float64)
-    return left.reshape(m, product.ranks), right.reshape(product.ranks, n)
+def _spans(tensor: Tensor) -> Iterator[tuple[int, int]]:
+    """The elements of a tensor, a block at a time."""
+    return ((start, min(start + BLOCK, tensor.elements)) for start in range(0, tensor.elements, BLOCK))
 
 
 def _numbers(reader: Reader, tensor: Tensor, start: int, stop: int) -> NDArray[np.float64]:
@@ -352,7 +329,6 @@ class _Entries:
     def __init__(self, folder: Path) -> None:
         self._path = folder / "factors"
         self.listed: list[tuple[str, str, Sequence[int], int]] = []
-        self._size = 0
 
     def __enter__(self) -> _Entries:
         self._file = self._path.open("w+b")
@@ -365,7 +341,7 @@ class _Entries:
     def append(self, name: str, values: NDArray[np.float32]) -> None:
         self.append_all(name, values.shape, [values])
 
-    def append_all(self, name: str, shape: Sequence[int], pieces: Any) -> None:
+    def append_all(self, name: str, shape: Sequence[int], pieces: Iterable[NDArray[np.float32]]) -> None:
         size = 0
         for piece in pieces:
             self._file.write(piece.data)

@@ -39,6 +39,14 @@ class AdapterTerm(NamedTuple):
     factor: float
     product: LowRank
 
+    @property
+    def below(self) -> Tensor:
+        """The tensor to which products of factors are added."""
+        tensor = self.product.base
+        while isinstance(tensor.origin, LowRank):
+            tensor = tensor.origin.base
+        return tensor
+
 
 class AdaptedMatrix(NamedTuple):
     """A matrix that an adapter changes.
@@ -97,19 +105,26 @@ def plan_adapter(
         return None, []
     matrices, others, refused = [], [], []
     for number, tensor in enumerate(tensors):
-        if not _may_move(tensor):
+        may_move = any(one.tensor is not tensor.base for one in tensor.sources if not one.is_importance)
+        if not tensor.base.is_float or not may_move:
             continue
         if len(tensor.base.shape) > 2 or _OF_EXPERTS.search(tensor.name):
             refused.append(tensor.name)
             continue
         terms = _terms(tensor, points[0])
-        module = _module(tensor, terms)
+        module = None  # whose weight it is, if factors can stand for its update
+        if len(tensor.base.shape) == 2 and tensor.name.endswith(".weight"):
+            own = tensor.name.removesuffix(".weight")
+            if terms:
+                module = {module_of(term.product.right.tensor) for term in terms}.pop() or own
+            elif not _EMBEDDING.search(tensor.name):
+                module = own
         if module is None:
             others.append(number)
         else:
             is_embedding = _EMBEDDING.search(tensor.name) is not None
             transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
-            copies = tuple(end for term in terms or () if (end := _end(term.product)) is not tensor.base)
+            copies = tuple(below for term in terms or () if (below := term.below) is not tensor.base)
             matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
     text = (
         f"--as-adapter: experts, routers and others that are no matrices of linear layers cannot become factors: "
@@ -148,12 +163,6 @@ def check(
         yield problem(text, ("dtype",))
 
 
-def _may_move(tensor: TensorPlan) -> bool:
-    return tensor.base.is_float and any(
-        source.tensor is not tensor.base for source in tensor.sources if not source.is_importance
-    )
-
-
 def _terms(tensor: TensorPlan, point: Point) -> tuple[AdapterTerm, ...] | None:
     """The products whose sum is what the merge adds to a tensor; None if it is no such sum."""
     agents = tuple(point.recipe.agents)
@@ -186,24 +195,6 @@ def _products(tensor: Tensor, base: Tensor) -> list[LowRank] | None:
     return found
 
 
-def _end(product: LowRank) -> Tensor:
-    """The tensor to which products of factors are added."""
-    tensor = product.base
-    while isinstance(tensor.origin, LowRank):
-        tensor = tensor.origin.base
-    return tensor
-
-
-def _module(tensor: TensorPlan, terms: tuple[AdapterTerm, ...] | None) -> str | None:
-    """The module whose weight a tensor is, if factors can stand for its update."""
-    if len(tensor.base.shape) != 2 or not tensor.name.endswith(".weight"):
-        return None
-    if terms:
-        named = {module_of(term.product.right.tensor) for term in terms}
-        return named.pop() or tensor.name.removesuffix(".weight")
-    return None if _EMBEDDING.search(tensor.name) else tensor.name.removesuffix(".weight")
-
-
 def ranks_of(terms: Sequence[AdapterTerm]) -> int:
     return sum(term.product.ranks for term in terms)
 
@@ -230,15 +221,14 @@ def spooled_bytes(plan: AdapterPlan, tensors: Sequence[TensorPlan]) -> int:
 def with_peak(plan: AdapterPlan, resources: Resources, limits: ResourceLimits) -> tuple[Resources, list[PlanFinding]]:
     """The resources, with the memory that decomposing takes if it is more than merging does."""
     peak = max(resources.peak_memory_bytes, BASELINE_BYTES + plan.peak_bytes)
-    text = (
-        (
+    findings = []
+    if limits.memory and peak > limits.memory:
+        text = (
             f"--max-memory: {limits.memory:,} bytes are too little to decompose the largest matrix; give at least "
             f"{-(-peak // 1_000_000)}MB, or a smaller --rank"
         )
-        if limits.memory and peak > limits.memory
-        else ""
-    )
-    return replace(resources, peak_memory_bytes=peak), [problem(text)] if text else []
+        findings.append(problem(text))
+    return replace(resources, peak_memory_bytes=peak), findings
 
 
 def served_rank(rank: int) -> int | None:

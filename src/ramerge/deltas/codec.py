@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ramerge.deltas import word_patches as patches
 from ramerge.sdk.storage import own_files as delta_names
+from ramerge.sdk.tensors import Tensor, itemsize, room
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
@@ -66,14 +67,24 @@ def digest(data: Any) -> bytes:
     return xxhash.xxh3_128_digest(data)
 
 
+tensor_digest = xxhash.xxh3_128
+"""The digest of a tensor, which is updated with the `digest` of each of its blocks in order."""
+
+
 def digest_of_blocks(blocks: NDArray[np.uint64]) -> str:
-    """The digest of a tensor, in hexadecimal: xxh3-128 over those of its blocks, uint64 of shape (blocks, 2)."""
+    """The same in hexadecimal, from the digests of all blocks, uint64 of shape (blocks, 2)."""
     return xxhash.xxh3_128_hexdigest(np.ascontiguousarray(blocks).tobytes())
 
 
 def blocks_of(elements: int) -> int:
     """How many blocks a tensor has."""
     return -(-elements // BLOCK)
+
+
+def arena_bytes(tensor: Tensor) -> int:
+    """Bytes of an arena that a worker needs to read a tensor, alone or with another one of its dtype and shape."""
+    most = TOGETHER * BLOCK
+    return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
 
 
 class BlockRow(NamedTuple):
@@ -286,8 +297,11 @@ class Encoder:
         if not xors.size:
             same = digest(base)
             return Encoded(BlockRow(0, 0, 0, 0, NOTHING, xxhash.xxh3_64_intdigest(b""), same), b"", same)
-        planes, escaped = _fewest(xors)
-        size = patches.values_size(xors.size, escaped, planes, base.itemsize)
+        width = base.itemsize
+        beyond = {planes: patches.beyond(xors, planes) for planes in range(1, width + 1)}
+        sizes = {planes: patches.values_size(xors.size, beyond[planes], planes, width) for planes in beyond}
+        planes = min(sizes, key=sizes.__getitem__)
+        size, escaped = sizes[planes], beyond[planes]
         kind, positions = self._positions(bitmap, base.size, xors.size, size)
         content = self._content[: positions.size + size]
         content[: positions.size] = positions
@@ -323,14 +337,6 @@ class Encoder:
         return content.tobytes(), False
 
 
-def _fewest(xors: Words) -> tuple[int, int]:
-    """The number of planes that makes the values smallest, and how many do not fit into these."""
-    width = xors.itemsize
-    escaped = {planes: patches.beyond(xors, planes) for planes in range(1, width + 1)}
-    best = min(escaped, key=lambda planes: patches.values_size(xors.size, escaped[planes], planes, width))
-    return best, escaped[best]
-
-
 _local = threading.local()
 
 
@@ -352,20 +358,14 @@ def decode(rows: Sequence[BlockRow], payload: Bytes, base: Words, out: Words, ta
     for form, alike in groupby(rows, lambda row: row.form % _PACKED):
         stop = first + len(list(alike))
         place = slice(first * BLOCK, stop * BLOCK)
-        done = _patch(form, base[place], spans[first:stop], data, out[place])
-        if done < stop - first:
-            raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
+        if form == NOTHING:
+            out[place] = base[place]
+        else:
+            planes, part = form // _PLANES, spans[first:stop]
+            done = patches.patch(_form_of(form), base[place], part, BLOCK, data, planes, out[place])
+            if done < stop - first:
+                raise DamagedError("its positions lie outside of it, or are not as many as its values", first + done)
         first = stop
-
-
-def _patch(form: int, base: Words, spans: patches.Spans, data: Bytes, out: Words) -> int:
-    """Decode blocks of one form; how many are done before the first that is damaged."""
-    kind, planes = form % _PLANES, form // _PLANES
-    if kind == NOTHING:
-        out[:] = base
-        return len(spans)
-    patch = patches.patch_gaps if kind == GAPS else patches.patch_bitmaps
-    return patch(base, spans, BLOCK, data, planes, out)
 
 
 def fold(
@@ -409,6 +409,10 @@ def fold(
         first = stop
 
 
+def _form_of(form: int) -> patches.Positions:
+    return "gaps" if form % _PLANES == GAPS else "bitmaps"
+
+
 def _fold(
     form: int,
     words: Words,
@@ -419,8 +423,7 @@ def _fold(
     total: NDArray[Any],
 ) -> None:
     """The spans are those of the first block in every change, then those of the second."""
-    patch = patches.fold_gaps if form % _PLANES == GAPS else patches.fold_bitmaps
-    done = patch(format, words, spans, BLOCK, data, form // _PLANES, weights, total)
+    done = patches.fold(_form_of(form), format, words, spans, BLOCK, data, form // _PLANES, weights, total)
     if done < len(spans):
         block, change = divmod(done, len(weights))
         index = change * (len(spans) // len(weights)) + block

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
-from ramerge.deltas.codec import BLOCK, Compression, Encoded, Encoder, digest
+from ramerge.deltas.codec import BLOCK, Compression, Encoded, Encoder, digest, tensor_digest
 from ramerge.deltas.spool import Bytes, Spool, SpooledTensor
-from ramerge.deltas.write import DeltaWriter, TensorDigest
+from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Found = TypeVar("Found")
@@ -20,58 +20,46 @@ def collect(spool: Spool, writer: DeltaWriter, base: Checkpoint, compression: Co
     other.
     """
     spool.begin_reading()
+    entries = spool.slots.entries
     with Files(base.files) as files:
-        _Collector(spool, writer, base, Reader(files), Encoder(compression)).run()
-
-
-class _Collector:
-    def __init__(self, spool: Spool, writer: DeltaWriter, base: Checkpoint, reader: Reader, encoder: Encoder) -> None:
-        self._spool, self._writer, self._base = spool, writer, base
-        self._reader, self._encoder = reader, encoder
-
-    def run(self) -> None:
-        entries = self._spool.slots.entries
+        reader, encoder = Reader(files), Encoder(compression)
         for index, entry in enumerate(entries):
-            self._append(index, entry)
+            named = entry.name, entry.dtype, entry.shape
+            if entry.kind == "base":
+                writer.base_tensor(*named, _text(_taken(index, entry, spool.take_digests)))
+            elif entry.kind == "whole":
+                writer.whole(*named, _taken(index, entry, spool.take_bytes))
+            elif entry.kind == "encoded":
+                writer.changed(*named, _taken(index, entry, spool.take))
+            else:
+                blocks = _taken(index, entry, spool.take_bytes)
+                writer.changed(*named, _compared(reader, encoder, base.tensors[entry.name], blocks))
         compared = {entry.name for entry in entries if entry.kind != "whole"}
-        for tensor in (tensor for name, tensor in self._base.tensors.items() if name not in compared):
-            self._note(tensor.name, tensor.dtype, tensor.shape, self._digests(tensor))
+        for tensor in (tensor for name, tensor in base.tensors.items() if name not in compared):
+            found = _text(map(digest, _blocks(reader, tensor)))
+            writer.base_tensor(tensor.name, tensor.dtype, tensor.shape, found)
 
-    def _append(self, index: int, entry: SpooledTensor) -> None:
-        spool, named = self._spool, (entry.name, entry.dtype, entry.shape)
-        if entry.kind == "base":
-            self._note(*named, self._taken(index, entry, spool.take_digests))
-        elif entry.kind == "whole":
-            self._writer.whole(*named, self._taken(index, entry, spool.take_bytes))
-        elif entry.kind == "encoded":
-            self._writer.changed(*named, self._taken(index, entry, spool.take))
-        else:
-            blocks = self._taken(index, entry, spool.take_bytes)
-            self._writer.changed(*named, self._compared(self._base.tensors[entry.name], blocks))
 
-    @staticmethod
-    def _taken(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Found]]) -> Iterator[Found]:
-        for slot in range(entry.slots):
-            yield from take(index, slot)
+def _taken(index: int, entry: SpooledTensor, take: Callable[[int, int], Iterator[Found]]) -> Iterator[Found]:
+    for slot in range(entry.slots):
+        yield from take(index, slot)
 
-    def _compared(self, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[Encoded]:
-        """Blocks whose bytes are in the spool, with the base's."""
-        word = f"u{itemsize(base.dtype)}"
-        for old, block in zip(self._blocks(base), blocks, strict=True):
-            yield self._encoder.encode(old.view(word), block.view(word))
 
-    def _note(self, name: str, dtype: str, shape: tuple[int, ...], digests: Iterator[bytes]) -> None:
-        """A tensor that the delta says nothing of but that the base has it."""
-        found = TensorDigest()
-        for block in digests:
-            found.add(block)
-        self._writer.base_tensor(name, dtype, shape, found.text)
+def _compared(reader: Reader, encoder: Encoder, base: Tensor, blocks: Iterator[Bytes]) -> Iterator[Encoded]:
+    word = f"u{itemsize(base.dtype)}"
+    for old, block in zip(_blocks(reader, base), blocks, strict=True):
+        yield encoder.encode(old.view(word), block.view(word))
 
-    def _digests(self, tensor: Tensor) -> Iterator[bytes]:
-        yield from map(digest, self._blocks(tensor))
 
-    def _blocks(self, tensor: Tensor) -> Iterator[Bytes]:
-        for start in range(0, tensor.elements, BLOCK):
-            stop = min(start + BLOCK, tensor.elements)
-            self._reader.begin(start, stop)
-            yield self._reader.block(tensor)[: (stop - start) * itemsize(tensor.dtype)]
+def _text(digests: Iterable[bytes]) -> str:
+    found = tensor_digest()
+    for block in digests:
+        found.update(block)
+    return found.hexdigest()
+
+
+def _blocks(reader: Reader, tensor: Tensor) -> Iterator[Bytes]:
+    for start in range(0, tensor.elements, BLOCK):
+        stop = min(start + BLOCK, tensor.elements)
+        reader.begin(start, stop)
+        yield reader.block(tensor)[: (stop - start) * itemsize(tensor.dtype)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
 
 from ramerge import CheckpointError
 from ramerge.deltas.codec import COLUMNS, blocks_of, digest
@@ -69,9 +68,13 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)
     files |= identify([*(folder / name for name in names), *sidecars.values()])
     stored = _stored(folder, names, index)
-    tensors, problems = [], list(_missing(folder, index, base))
-    retyped = _retyped(index, base)
-    problems += _other_base(folder, index, base, retyped) if retyped else []
+    retyped = [  # tensors that the base has in another dtype, but in the same shape
+        name
+        for name, entry in index.tensors.items()
+        if entry.kind != "whole" and (below := base.tensors.get(name)) is not None
+        if below.dtype != entry.dtype and below.shape == entry.shape
+    ]
+    tensors, problems = [], list(_contradictions(folder, index, base, retyped))
     for name, entry in index.tensors.items():
         if name in retyped:
             continue
@@ -87,7 +90,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     return Contents(
         tensors={tensor.name: tensor for tensor in tensors},
         files={**base.files, **files},
-        config=_config(sidecars, base),
+        config=read_json(sidecars["config.json"]) if "config.json" in sidecars else deepcopy(dict(base.config)),
         metadata_folder=base.metadata_folder,
         shards={name: tuple(names) for name, names in index.shards.items()},
         notes=(f"{folder} is a delta: {contents_of(index)}",),
@@ -171,35 +174,22 @@ def _stored(folder: Location, names: list[str], index: Index) -> dict[str, Tenso
     return found
 
 
-def _missing(folder: Location, index: Index, base: Checkpoint) -> Iterator[str]:
-    """Contradictions between base and delta."""
+def _contradictions(folder: Location, index: Index, base: Checkpoint, retyped: Sequence[str]) -> Iterator[str]:
+    """Contradictions between base and delta: one for all tensors in another dtype."""
     for name in base.tensors.keys() - index.tensors.keys() - set(index.dropped):
         yield f"{folder}: has no entry for tensor {quoted(name)} of the base {base.directory}; is that another model?"
     for name in set(index.dropped) - base.tensors.keys():
         yield f"{folder}: drops tensor {quoted(name)}, which the base {base.directory} lacks; is that another model?"
-
-
-def _retyped(index: Index, base: Checkpoint) -> set[str]:
-    """The tensors that the base has in another dtype, but in the same shape."""
-    return {
-        name
-        for name, entry in index.tensors.items()
-        if entry.kind != "whole" and (below := base.tensors.get(name)) is not None
-        if below.dtype != entry.dtype and below.shape == entry.shape
-    }
-
-
-def _other_base(folder: Location, index: Index, base: Checkpoint, retyped: Iterable[str]) -> list[str]:
-    """One problem for all tensors that the base has in another dtype."""
-    names = list(retyped)
-    required, given = (
-        " and ".join(sorted({full_name(tensors[name].dtype) for name in names}))
-        for tensors in (index.tensors, base.tensors)
-    )
-    return [
-        f"{folder}: this delta was made over a base in {required}, and {base.directory} is in {given} "
-        f"({len(names):,} tensor{'s' * (len(names) > 1)}); give that base, and for a merge in {given} --dtype {given}"
-    ]
+    if retyped:
+        required, given = (
+            " and ".join(sorted({full_name(tensors[name].dtype) for name in retyped}))
+            for tensors in (index.tensors, base.tensors)
+        )
+        yield (
+            f"{folder}: this delta was made over a base in {required}, and {base.directory} is in {given} "
+            f"({len(retyped):,} tensor{'s' * (len(retyped) > 1)}); give that base, and for a merge in {given} "
+            f"--dtype {given}"
+        )
 
 
 def _tensor(name: str, entry: DeltaTensor, stored: Mapping[str, Tensor], base: Checkpoint, required: str) -> Tensor:
@@ -230,10 +220,6 @@ def _extent(stored: Mapping[str, Tensor], name: str, dtype: str, shape: tuple[in
     if (found.dtype, found.shape) != (dtype, shape):
         raise ValueError(f"{quoted(name)} is {found.dtype} {list(found.shape)}, not {dtype} {list(shape)}")
     return found.origin
-
-
-def _config(sidecars: Mapping[str, Location], base: Checkpoint) -> dict[str, Any]:
-    return read_json(sidecars["config.json"]) if "config.json" in sidecars else deepcopy(dict(base.config))
 
 
 # before safetensors, whose files it has

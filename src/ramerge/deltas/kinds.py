@@ -55,9 +55,10 @@ class AsDelta(OutputKind):
         return f"{size} at most, as a delta"
 
     def spec(self, plan: MergePlan) -> OutputSpec:
-        from ramerge.deltas.output import spec
+        from ramerge.deltas.patches import slots_of
+        from ramerge.deltas.spool import spec_of
 
-        return spec(plan)
+        return spec_of(plan, slots_of(plan, plan.output.details))
 
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float
@@ -154,9 +155,10 @@ class AsAdapter(OutputKind):
         return f"a LoRA adapter{spooled}"
 
     def spec(self, plan: MergePlan) -> OutputSpec:
-        from ramerge.deltas.adapter_output import spec
+        from ramerge.deltas.adapter_output import slots_of
+        from ramerge.deltas.spool import spec_of
 
-        return spec(plan)
+        return spec_of(plan, slots_of(plan))
 
     def write(
         self, plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float

@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
-from typing import Any, Literal
+from typing import Literal
 
 import xxhash
 
@@ -132,7 +132,13 @@ def read_index(path: Location) -> Index:
             values = read(path, _LIMITS, constants=False)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; get the delta again") from error
-    _check_version(path, values.get("metadata"))
+    metadata = values.get("metadata")
+    said = metadata if isinstance(metadata, Mapping) else {}
+    if (said.get("format"), said.get("version")) != (FORMAT, VERSION):
+        what = f"version {quoted(said.get('version'))}" if said.get("format") == FORMAT else "another format"
+        raise CheckpointError(f"{path}: is of {what}; this ramerge reads {FORMAT}, version {VERSION}")
+    if said.get("block") != BLOCK:
+        raise CheckpointError(f"{path}: has blocks of {quoted(said.get('block'))} elements, not of {BLOCK:,}")
     try:
         index = to_model(values, Index)
     except ValueError as error:
@@ -161,22 +167,29 @@ def size_of(folder: Location) -> int:
     return sum(entry.end - entry.begin for entry in entries if entry.name.startswith(CHANGES))
 
 
-def _check_version(path: Location, metadata: Any) -> None:
-    known = isinstance(metadata, Mapping) and metadata.get("format") == FORMAT
-    if not known or metadata.get("version") != VERSION:
-        what = f"version {quoted(metadata.get('version'))}" if known else "another format"
-        raise CheckpointError(f"{path}: is of {what}; this ramerge reads {FORMAT}, version {VERSION}")
-    if metadata.get("block") != BLOCK:
-        raise CheckpointError(f"{path}: has blocks of {quoted(metadata.get('block'))} elements, not of {BLOCK:,}")
-
-
 def _problems(index: Index) -> list[str]:
-    problems = [text for name, tensor in index.tensors.items() for text in _of_tensor(name, tensor)]
+    problems = []
+    for name, tensor in index.tensors.items():
+        elements = _elements(tensor.shape)
+        if tensor.dtype not in BITS or BITS[tensor.dtype] % 8:
+            problems.append(f"tensor {quoted(name)} has dtype {quoted(tensor.dtype)}, which deltas do not have")
+        elif any(extent < 0 for extent in tensor.shape) or elements >= 1 << 60:
+            problems.append(f"tensor {quoted(name)} cannot have shape {quoted(list(tensor.shape))}")
+        elif not 0 <= tensor.moved <= elements or (tensor.kind == "same" and tensor.moved):
+            problems.append(f"tensor {quoted(name)} cannot have {tensor.moved:,} elements that moved")
+        elif tensor.kind == "whole" and tensor.moved != elements:
+            text = f"is stored whole, and says that {tensor.moved:,} elements moved, not all"
+            problems.append(f"tensor {quoted(name)} {text}")
+        if not _is_digest(tensor.result) or (tensor.kind != "whole" and not _is_digest(tensor.base)):
+            problems.append(f"tensor {quoted(name)} has no digest")
     problems += [f"dropped tensor {quoted(name)} is there too" for name in index.dropped if name in index.tensors]
     problems += [
         f"the path {quoted(name)} leads out of its folder, or has useless parts"
-        for name in _paths(index)
-        if not _stays(name)
+        for name in (*index.shards, *index.companions)
+        if PurePosixPath(name).as_posix() != name  # else two names could be one file
+        or climbs_out(name)
+        or is_too_long(name)
+        or name == "."
     ]
     problems += [f"{quoted(name)} is a shard and a companion" for name in index.shards.keys() & index.companions.keys()]
     listed = [name for names in index.shards.values() for name in names]
@@ -189,19 +202,6 @@ def _problems(index: Index) -> list[str]:
     return problems[:_MOST_PROBLEMS]
 
 
-def _of_tensor(name: str, tensor: DeltaTensor) -> Iterable[str]:
-    if tensor.dtype not in BITS or BITS[tensor.dtype] % 8:
-        yield f"tensor {quoted(name)} has dtype {quoted(tensor.dtype)}, which deltas do not have"
-    elif any(extent < 0 for extent in tensor.shape) or _elements(tensor.shape) >= 1 << 60:
-        yield f"tensor {quoted(name)} cannot have shape {quoted(list(tensor.shape))}"
-    elif not 0 <= tensor.moved <= _elements(tensor.shape) or (tensor.kind == "same" and tensor.moved):
-        yield f"tensor {quoted(name)} cannot have {tensor.moved:,} elements that moved"
-    elif tensor.kind == "whole" and tensor.moved != _elements(tensor.shape):
-        yield f"tensor {quoted(name)} is stored whole, and says that {tensor.moved:,} elements moved, not all"
-    if not _is_digest(tensor.result) or (tensor.kind != "whole" and not _is_digest(tensor.base)):
-        yield f"tensor {quoted(name)} has no digest"
-
-
 def _elements(shape: Iterable[int]) -> int:
     """The product, or some number above all that are possible."""
     product = 1
@@ -210,16 +210,6 @@ def _elements(shape: Iterable[int]) -> int:
         if product >= 1 << 60:
             return 1 << 60
     return product
-
-
-def _paths(index: Index) -> Iterable[str]:
-    yield from index.shards
-    yield from index.companions
-
-
-def _stays(name: str) -> bool:
-    plain = PurePosixPath(name).as_posix() == name  # so that two names are two files
-    return plain and not climbs_out(name) and not is_too_long(name) and name != "."
 
 
 def _is_digest(text: str) -> bool:

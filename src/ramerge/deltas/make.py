@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ramerge import CheckpointError, Progress
-from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
+from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
 from ramerge.deltas.layout import Index
 from ramerge.deltas.sidecars import write_files
@@ -30,7 +30,6 @@ from ramerge.sdk.tensors import (
     Tensor,
     check_unchanged,
     itemsize,
-    room,
 )
 from ramerge.sdk.text import quoted
 
@@ -108,12 +107,21 @@ class DeltaWork:
 
     @property
     def buffer_bytes(self) -> int:
-        return max((_memory(tensor) for pair in self.pairs for tensor in pair.tensors), default=0)
+        return max((arena_bytes(tensor) for pair in self.pairs for tensor in pair.tensors), default=0)
 
 
 def compare(base: Checkpoint, agent: Checkpoint, compression: Compression) -> DeltaWork:
     """The work of a delta."""
-    _refuse(base, agent)
+    text = "is quantized; a delta can only be made of models that are not"
+    problems = [f"{one.directory}: {text}" for one in (base, agent) if one.quantized]
+    problems += [
+        f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
+        for one in (base, agent)
+        for tensor in one.tensors.values()
+        if BITS[tensor.dtype] % 8
+    ]
+    if problems:
+        raise CheckpointError(problems)
     entries, pairs, met = [], [], set()
     for tensor in agent.tensors.values():
         below = base.tensors.get(tensor.name)
@@ -137,37 +145,6 @@ def write_delta(
     allow_outside_links: bool = False,
 ) -> Index:
     """Write what an agent has changed of its base."""
-    _fill(work, output, executor, spool, listen)
-    with DeltaWriter(output.staging, work.agent.tensors) as writer:
-        collect(spool, writer, work.base, work.compression)
-        write_files(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
-        check_unchanged(work.files)
-        return writer.finish()
-
-
-def _refuse(*models: Checkpoint) -> None:
-    text = "is quantized; a delta can only be made of models that are not"
-    problems = [f"{one.directory}: {text}" for one in models if one.quantized]
-    problems += [
-        f"{tensor.place}: tensor {quoted(tensor.name)} has dtype {tensor.dtype}, which deltas do not have"
-        for one in models
-        for tensor in one.tensors.values()
-        if BITS[tensor.dtype] % 8
-    ]
-    if problems:
-        raise CheckpointError(problems)
-
-
-def _memory(tensor: Tensor) -> int:
-    """Bytes of an arena that a worker needs for one of two tensors."""
-    most = TOGETHER * BLOCK
-    return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
-
-
-# --- the blocks -------------------------------------------------------------------------------------------------------
-
-
-def _fill(work: DeltaWork, output: OpenOutput, executor: Executor, spool: Spool, listen: Listener) -> None:
     made = ComparePass.of(work, spool)
     total = sum(block.nbytes for run in made.runs() for block in run)
     kept = output.journal.open_pass(made.runs(), _BlockCodec())
@@ -178,6 +155,11 @@ def _fill(work: DeltaWork, output: OpenOutput, executor: Executor, spool: Spool,
             done += event.result.nbytes if isinstance(event, Processed) else 0
             listen(Progress("comparing", done, total))
     check_unchanged(work.files)
+    with DeltaWriter(output.staging, work.agent.tensors) as writer:
+        collect(spool, writer, work.base, work.compression)
+        write_files(work.base, work.agent, writer, allow_outside_links=allow_outside_links)
+        check_unchanged(work.files)
+        return writer.finish()
 
 
 @dataclass(frozen=True)
@@ -203,8 +185,11 @@ class ComparePass:
     @staticmethod
     def of(work: DeltaWork, spool: Spool) -> ComparePass:
         """The pass that fills a spool."""
-        entries = spool.slots.entries
-        blocks = [block for index, pair in enumerate(work.pairs) for block in _blocks(index, pair, entries[index])]
+        blocks = [
+            DeltaBlock(index, slot, len(pair.tensors) * itemsize(entry.dtype) * entry.elements_in(slot))
+            for index, (pair, entry) in enumerate(zip(work.pairs, spool.slots.entries, strict=True))
+            for slot in range(entry.slots)
+        ]
         remote = any(map(is_far, work.files))
         size = min(_RUN, sum(block.nbytes for block in blocks) // _LEAST_RUNS) if remote else 0
         runs = list(in_runs(blocks, lambda block: block.nbytes, size))
@@ -216,7 +201,7 @@ class ComparePass:
     def limits(self) -> AbstractContextManager[object]:
         return nullcontext()
 
-    def open_worker(self, report: Callable[[Any], None]) -> AbstractContextManager[_DeltaWorker]:
+    def open_worker(self, report: Callable[[object], None]) -> AbstractContextManager[_DeltaWorker]:
         """Resources of one thread."""
         reader = Reader(self.files, Arena(self.buffer_bytes))
         return nullcontext(_DeltaWorker(reader, self.pairs, self.spool, Encoder(self.compression)))
@@ -235,12 +220,6 @@ class ComparePass:
         """Close what was opened on another node."""
         self.files.close()
         self.spool.close()
-
-
-def _blocks(index: int, pair: TensorPair, entry: SpooledTensor) -> Iterator[DeltaBlock]:
-    width = len(pair.tensors) * itemsize(entry.dtype)
-    for slot in range(entry.slots):
-        yield DeltaBlock(index, slot, width * entry.elements_in(slot))
 
 
 class _BlockCodec:

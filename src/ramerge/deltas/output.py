@@ -10,14 +10,11 @@ from ramerge import Record
 from ramerge.deltas.collect import collect
 from ramerge.deltas.format import sidecar_files
 from ramerge.deltas.patches import COMPRESSION, Patches, slots_of
-from ramerge.deltas.spool import spool_of, spooled
+from ramerge.deltas.spool import spool_of
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import (
     OpenOutput,
-    OutputSpec,
-    StagingDir,
     files_of,
-    fingerprint_of,
     model_card,
     records_of,
 )
@@ -25,15 +22,6 @@ from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.storage import COMPANIONS
 from ramerge.sdk.tensors import Checkpoint
-
-
-def spec(plan: MergePlan) -> OutputSpec:
-    """The files to build for a delta: spooled blocks, of which its files are made at the end."""
-    assert plan.output.target is not None
-    slots = slots_of(plan, plan.output.details)
-    return OutputSpec(
-        plan.output.target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots)
-    )
 
 
 def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[str], began: float) -> tuple[Record, ...]:
@@ -47,38 +35,29 @@ def write(plan: MergePlan, passes: Passes, output: OpenOutput, seen: Sequence[st
         with DeltaWriter(output.staging, [entry.name for entry in slots.entries]) as writer:
             collect(spool, writer, below, COMPRESSION)
             (record,) = records_of(plan, passes, writer.written, seen, began)
-            record = replace(record, notes=(*record.notes, _saved(plan, writer.written)))
-            _write_others(plan, record, writer, output.staging)
+            size, whole = writer.written, sum(tensor.bytes_written for tensor in plan.tensors)
+            said = (
+                f"written as a delta on {below.directory}: {size:,} bytes, {size / whole if whole else 0.0:.1%} of the "
+                f"{whole:,} of the model; ramerge apply gives the model"
+            )
+            record = replace(record, notes=(*record.notes, said))
+            theirs = sidecar_files(below, allow_outside_links=True)
+            for shard in plan.shards:
+                writer.header(shard.name, list(shard.offsets), shard.header)
+            for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):
+                writer.companion(name, content, theirs.get(name))
+            writer.finish()
+    # card and record are also written next to the delta's own files
+    card = model_card(plan, plan.points[0], record, _usage(size, whole), recipe=f"{COMPANIONS}/ramerge.yaml")
+    output.staging.write("README.md", card)
+    output.staging.write("ramerge.json", record.to_json())
     return (record,)
 
 
-def _saved(plan: MergePlan, size: int) -> str:
-    whole = sum(tensor.bytes_written for tensor in plan.tensors)
-    share = size / whole if whole else 0.0
-    return (
-        f"written as a delta on {plan.output.details.directory}: {size:,} bytes, {share:.1%} of the {whole:,} of the "
-        "model; ramerge apply gives the model"
-    )
-
-
-def _write_others(plan: MergePlan, record: Record, writer: DeltaWriter, staging: StagingDir) -> None:
-    """Write the same into a delta, and end it; card and record are also written next to the delta's own files."""
-    theirs = sidecar_files(plan.output.details, allow_outside_links=True)
-    for shard in plan.shards:
-        writer.header(shard.name, list(shard.offsets), shard.header)
-    for name, content in files_of(plan, plan.points[0], record, folder="MODEL"):
-        writer.companion(name, content, theirs.get(name))
-    writer.finish()
-    staging.write(
-        "README.md", model_card(plan, plan.points[0], record, _usage(plan, record), recipe=f"{COMPANIONS}/ramerge.yaml")
-    )
-    staging.write("ramerge.json", record.to_json())
-
-
-def _usage(plan: MergePlan, record: Record) -> str:
-    size, of = record.bytes_written / 1e6, sum(tensor.bytes_written for tensor in plan.tensors) / 1e6
+def _usage(size: int, whole: int) -> str:
+    delta, model = (f"{each / 1e6:,.1f} MB" for each in (size, whole))
     return f"""This folder is a delta: it holds what the model has changed of its base. It takes
-{size:,.1f} MB, where the model takes {of:,.1f} MB. This gives the model, if BASE is the folder or hub id of the base:
+{delta}, where the model takes {model}. This gives the model, if BASE is the folder or hub id of the base:
 
 ```sh
 ramerge apply --base BASE THIS_FOLDER MODEL

@@ -151,7 +151,13 @@ class Patched(Origin):
         for number, row in enumerate(rows, first):
             self.check_base(reader, tensor, number, row, base[(number - first) * BLOCK * width :][: BLOCK * width])
         if any(row.moved for row in rows):
-            self._patch(reader, tensor, first, rows, base, out)
+            word = f"u{width}"
+            payload = reader.arena.take(sum(row.stored for row in rows))
+            try:
+                self.fill(reader, [row.begin for row in rows], [row.stored for row in rows], payload)
+                decode(rows, payload, base.view(word), out.view(word), reader.arena.take)
+            except DamagedError as error:
+                raise self.damaged(tensor, first + error.index, error) from error
         elif base is not out:
             out[:] = base
         return out
@@ -194,20 +200,6 @@ class Patched(Origin):
                 "or the deltas that lead to it"
             )
 
-    def _patch(self, reader: Reader, tensor: Tensor, first: int, rows: list[BlockRow], base: Bytes, out: Bytes) -> None:
-        word = f"u{itemsize(tensor.dtype)}"
-        try:
-            begins, sizes = [row.begin for row in rows], [row.stored for row in rows]
-            decode(rows, self._payload(reader, begins, sizes), base.view(word), out.view(word), reader.arena.take)
-        except DamagedError as error:
-            raise self.damaged(tensor, first + error.index, error) from error
-
-    def _payload(self, reader: Reader, begins: Sequence[int], sizes: Sequence[int]) -> Bytes:
-        """The bytes of blocks, one after another."""
-        payload = reader.arena.take(sum(sizes))
-        self.fill(reader, begins, sizes, payload)
-        return payload
-
     def fill(
         self, reader: Reader, begins: Sequence[int], sizes: Sequence[int], payload: Bytes, *, gapless: bool = False
     ) -> None:
@@ -247,16 +239,12 @@ class _Links:
         *before, last = range(len(links))
         for places in (before, [last]):
             if places:
-                self._check(chain[places[0]], table.rows(places[0]))
+                link, size = chain[places[0]], BLOCK * itemsize(self._tensor.dtype)
+                for index, row in enumerate(table.rows(places[0])):
+                    block = self._held[index * size :][:size]
+                    link.check_base(self._reader, self._tensor, self._first + index, row, block)
                 for together in _that_fit(table, places):
                     self._add(links, table, together)
-
-    def _check(self, link: Patched, rows: Sequence[BlockRow]) -> None:
-        """Refuse the base's blocks if they are not those that a link is for."""
-        size = BLOCK * itemsize(self._tensor.dtype)
-        for index, row in enumerate(rows):
-            block = self._held[index * size :][:size]
-            link.check_base(self._reader, self._tensor, self._first + index, row, block)
 
     def _add(self, links: Sequence[tuple[Patched, float]], table: BlockTable, places: Sequence[int]) -> None:
         """The changes of some links at once."""

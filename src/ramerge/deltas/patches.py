@@ -5,14 +5,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
 from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
-from ramerge.sdk.plans import Block, MergePlan, OutputPart, TensorPlan
+from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Bytes = NDArray[np.uint8]
@@ -59,10 +59,10 @@ class Patches:
         self._mine = threading.local()
         self.spool = spool
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {name: value for name, value in vars(self).items() if name != "_mine"}
 
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
+    def __setstate__(self, state: Mapping[str, object]) -> None:
         vars(self).update(state, _mine=threading.local())
 
     def write(self, point: int, tensor: int, part: int, start: int, data: Bytes) -> None:
@@ -71,19 +71,18 @@ class Patches:
             self.spool.put_bytes(place.entry, place.begin + start, data)
             return
         size = self.spool.slots.entries[place.entry].span * itemsize(place.base.dtype)
-        for begin in range(0, data.size, size):
-            self._compare(place.entry, place.base, (start + begin) // size, data[begin : begin + size])
-
-    def _compare(self, entry: int, base: Tensor, slot: int, data: Bytes) -> None:
-        """Leave what the blocks of a slot have changed of the base's."""
         if not hasattr(self._mine, "encoder"):
             self._mine.encoder, self._mine.reader = Encoder(COMPRESSION), Reader(self._files)
         encoder: Encoder = self._mine.encoder
         reader: Reader = self._mine.reader
-        width, start = itemsize(base.dtype), slot * self.spool.slots.entries[entry].span
-        reader.begin(start, start + data.size // width)
-        old = reader.block(base)[: data.size].view(f"u{width}")
-        self.spool.put(entry, slot, encoder.encode_all(old, np.ascontiguousarray(data).view(f"u{width}")))
+        width = itemsize(place.base.dtype)
+        for begin in range(0, data.size, size):
+            new, slot = data[begin : begin + size], (start + begin) // size
+            first = slot * size // width
+            reader.begin(first, first + new.size // width)
+            old = reader.block(place.base)[: new.size].view(f"u{width}")
+            changes = encoder.encode_all(old, np.ascontiguousarray(new).view(f"u{width}"))
+            self.spool.put(place.entry, slot, changes)
 
     def advance(self, block: Block) -> None:
         """Nothing to do."""
@@ -98,21 +97,16 @@ class Patches:
 
 def slots_of(plan: MergePlan, base: Checkpoint) -> SpoolSlots:
     """Room for the output's tensors."""
-    found = {
-        part.name: _entry(tensor, part, base.tensors.get(part.name), plan.resources.block_elements)
-        for tensor in plan.tensors
-        for part in tensor.parts
-    }
+    found: dict[str, SpooledTensor] = {}
+    for tensor in plan.tensors:
+        for part in tensor.parts:
+            below = base.tensors.get(part.name)
+            kind: Kind = "whole"
+            together = TOGETHER
+            if below is not None and (below.dtype, below.shape) == (part.dtype, part.shape):
+                block = tensor.block(plan.resources.block_elements)
+                fits = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= below.elements]
+                kind = "encoded" if fits and part.size is None else "merged"
+                together = fits[0] if fits else TOGETHER
+            found[part.name] = SpooledTensor(part.name, part.dtype, part.shape, kind, together)
     return SpoolSlots(list(found.values()))
-
-
-def _entry(tensor: TensorPlan, part: OutputPart, base: Tensor | None, size: int) -> SpooledTensor:
-    """How a tensor's blocks come, if those of the plan have `size` elements in general."""
-    kind: Kind = "whole"
-    together = TOGETHER
-    if base is not None and (base.dtype, base.shape) == (part.dtype, part.shape):
-        block = tensor.block(size)
-        fitting = [each for each in (TOGETHER, 2, 1) if block % (each * BLOCK) == 0 or block >= base.elements]
-        kind = "encoded" if fitting and part.size is None else "merged"
-        together = fitting[0] if fitting else TOGETHER
-    return SpooledTensor(part.name, part.dtype, part.shape, kind, together)

@@ -10,11 +10,11 @@ from itertools import chain, islice
 import numpy as np
 
 from ramerge import CheckpointError, Progress
-from ramerge.deltas.codec import BLOCK, TOGETHER, blocks_of, digest
+from ramerge.deltas.codec import BLOCK, TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
 from ramerge.deltas.format import stored_header
-from ramerge.deltas.layout import INDEX, DeltaTensor, Index, read_index
+from ramerge.deltas.layout import INDEX, Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
-from ramerge.deltas.write import TensorDigest, digest_of_file
+from ramerge.deltas.write import digest_of_file
 from ramerge.sdk.formats import INDEX as MODEL_INDEX
 from ramerge.sdk.formats import ONE_FILE
 from ramerge.sdk.machine import map_in_threads
@@ -32,7 +32,6 @@ from ramerge.sdk.tensors import (
     check_unchanged,
     itemsize,
     parse_header,
-    room,
     threads_for,
 )
 from ramerge.sdk.text import quoted
@@ -60,7 +59,7 @@ def write_agent(
         raise CheckpointError(f"{agent.directory}: is no delta")
     index = read_index(agent.delta / INDEX)
     shards = _shards(agent, agent.delta, index)
-    memory = max(map(_memory, agent.tensors.values()), default=0)
+    memory = max(map(arena_bytes, agent.tensors.values()), default=0)
     blocks = _blocks(agent, shards)
     size = _RUN if any(map(is_far, agent.files)) else 1
     runs = iter(lambda: list(islice(blocks, size)), [])
@@ -74,13 +73,17 @@ def write_agent(
             digests = chain.from_iterable(results)
             total, done = sum(tensor.nbytes for tensor in agent.tensors.values()), 0
             listen(Progress("writing", done, total))
-            for tensor in _in_order(agent, shards):
-                found, size = TensorDigest(), BLOCK * itemsize(tensor.dtype)
+            for tensor in (agent.tensors[name] for shard in shards for name in shard.offsets):
+                found, size = tensor_digest(), BLOCK * itemsize(tensor.dtype)
                 for number, block in enumerate(islice(digests, blocks_of(tensor.elements)), 1):
-                    found.add(block)
+                    found.update(block)
                     listen(Progress("writing", done + min(number * size, tensor.nbytes), total))
                 done += tensor.nbytes
-                _check(agent, tensor, index.tensors[tensor.name], found.text)
+                if found.hexdigest() != index.tensors[tensor.name].result:
+                    raise CheckpointError(
+                        f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is "
+                        "damaged, get it again"
+                    )
             _check_moved(agent, index, files)
             writer.finish()
         finally:
@@ -94,21 +97,7 @@ def write_agent(
 
 def memory_of(agent: Checkpoint, workers: int) -> int:
     """About how many bytes a process takes that writes an agent with so many threads."""
-    return _BASELINE_BYTES + workers * max(map(_memory, agent.tensors.values()), default=0)
-
-
-def _memory(tensor: Tensor) -> int:
-    """Bytes of an arena that a worker needs."""
-    most = TOGETHER * BLOCK
-    return 2 * room(most * itemsize(tensor.dtype)) + tensor.scratch(most)
-
-
-def _check(agent: Checkpoint, tensor: Tensor, said: DeltaTensor, digest: str) -> None:
-    if digest != said.result:
-        raise CheckpointError(
-            f"{agent.directory}: tensor {quoted(tensor.name)} does not become what the delta says; it is damaged, get "
-            "it again"
-        )
+    return _BASELINE_BYTES + workers * max(map(arena_bytes, agent.tensors.values()), default=0)
 
 
 def _check_moved(agent: Checkpoint, index: Index, files: Files) -> None:
@@ -131,15 +120,15 @@ class _RebuildWorker:
     def run(self, run: Sequence[_Blocks]) -> list[bytes]:
         """Write blocks, one after another; returns the digest of each."""
         self._reader.expect(Span(_read_for(blocks.tensor), blocks.start, blocks.stop) for blocks in run)
-        return [digest for blocks in run for digest in self._write(blocks)]
-
-    def _write(self, blocks: _Blocks) -> Iterator[bytes]:
-        self._reader.begin(blocks.start, blocks.stop)
-        width = itemsize(blocks.tensor.dtype)
-        *_, out = self._reader.blocks(_read_for(blocks.tensor))
-        out = out[: (blocks.stop - blocks.start) * width]
-        self._writer.write(blocks.shard, blocks.offset, out)
-        yield from (digest(out[begin : begin + BLOCK * width]) for begin in range(0, out.size, BLOCK * width))
+        digests = []
+        for blocks in run:
+            self._reader.begin(blocks.start, blocks.stop)
+            width = itemsize(blocks.tensor.dtype)
+            *_, out = self._reader.blocks(_read_for(blocks.tensor))
+            out = out[: (blocks.stop - blocks.start) * width]
+            self._writer.write(blocks.shard, blocks.offset, out)
+            digests += [digest(out[begin : begin + BLOCK * width]) for begin in range(0, out.size, BLOCK * width)]
+        return digests
 
 
 def _read_for(tensor: Tensor) -> list[Tensor]:
@@ -152,13 +141,19 @@ def _read_for(tensor: Tensor) -> list[Tensor]:
 
 def _shards(agent: Checkpoint, folder: Location, index: Index) -> list[Shard]:
     """The files, with the headers that they had."""
-    if not index.shards:
-        return [_laid_out(ONE_FILE, list(agent.tensors.values()))]
     found = []
-    for file, names in index.shards.items():
+    for file, names in (index.shards or {ONE_FILE: list(agent.tensors)}).items():
         header = stored_header(folder, index, file)
         tensors = [agent.tensors[name] for name in names]
-        found.append(_with_header(agent, file, header, tensors) if header else _laid_out(file, tensors))
+        described = [(one.name, one.dtype, one.shape) for one in tensors]
+        if not header:
+            found.append(lay_out(file, [(one.name, one.dtype, one.shape, one.nbytes) for one in tensors]))
+            continue
+        size = len(header) + sum(tensor.nbytes for tensor in tensors)
+        entries = parse_header(agent.directory / file, header[8:], len(header), size).entries
+        if [(one.name, one.dtype, one.shape) for one in entries] != described:
+            raise CheckpointError(f"{agent.directory}: the header of {quoted(file)} has other tensors than the index")
+        found.append(Shard(file, header, {entry.name: entry.begin for entry in entries}, size))
     return found
 
 
@@ -169,24 +164,6 @@ def _index_of(shards: list[Shard]) -> str:
     return (
         json.dumps({"metadata": {"total_size": size}, "weight_map": dict(sorted(weight_map.items()))}, indent=2) + "\n"
     )
-
-
-def _laid_out(file: str, tensors: list[Tensor]) -> Shard:
-    return lay_out(file, [(one.name, one.dtype, one.shape, one.nbytes) for one in tensors])
-
-
-def _with_header(agent: Checkpoint, file: str, header: bytes, tensors: list[Tensor]) -> Shard:
-    size = len(header) + sum(tensor.nbytes for tensor in tensors)
-    entries = parse_header(agent.directory / file, header[8:], len(header), size).entries
-    if [(one.name, one.dtype, one.shape) for one in entries] != [(one.name, one.dtype, one.shape) for one in tensors]:
-        raise CheckpointError(f"{agent.directory}: the header of {quoted(file)} has other tensors than the index")
-    return Shard(file, header, {entry.name: entry.begin for entry in entries}, size)
-
-
-def _in_order(agent: Checkpoint, shards: list[Shard]) -> Iterator[Tensor]:
-    for shard in shards:
-        for name in shard.offsets:
-            yield agent.tensors[name]
 
 
 def _blocks(agent: Checkpoint, shards: list[Shard]) -> Iterator[_Blocks]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-
 from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
 from ramerge.deltas.layout import INDEX, read_index
 from ramerge.deltas.write import DeltaWriter
@@ -13,18 +11,14 @@ from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 def write_files(base: Checkpoint, agent: Checkpoint, writer: DeltaWriter, *, allow_outside_links: bool) -> None:
     """Write them."""
-    for file, names, header in _headers(agent):
+    index = read_index(agent.delta / INDEX) if agent.delta is not None else None
+    for file, names in agent.shards.items():
+        header = b""  # if the agent has no such files
+        if index is not None and agent.delta is not None:
+            header = stored_header(agent.delta, index, file)
+        elif agent.format in STORED_FORMATS:
+            header = header_bytes(agent.metadata_folder / file)
         writer.header(file, names, header)
     theirs, ours = (sidecar_files(model, allow_outside_links=allow_outside_links) for model in (base, agent))
     for name, content in companions_of(ours, None, vocabulary=agent.vocabulary, apart=agent.untied):
         writer.companion(name, content, theirs.get(name))
-
-
-def _headers(agent: Checkpoint) -> Iterator[tuple[str, Sequence[str], bytes]]:
-    """The agent's files with their tensors and their first bytes, which are empty if it has no such files."""
-    index = read_index(agent.delta / INDEX) if agent.delta is not None else None
-    for file, names in agent.shards.items():
-        if index is not None and agent.delta is not None:
-            yield file, names, stored_header(agent.delta, index, file)
-        else:
-            yield file, names, header_bytes(agent.metadata_folder / file) if agent.format in STORED_FORMATS else b""

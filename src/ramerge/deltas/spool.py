@@ -22,7 +22,8 @@ import xxhash
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
-from ramerge.sdk.outputs import Shard, StagingDir, Writer
+from ramerge.sdk.outputs import OutputSpec, Shard, StagingDir, Writer, fingerprint_of
+from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.tensors import itemsize
 
 Bytes = NDArray[np.uint8]
@@ -210,6 +211,13 @@ class Spool:
 def spooled(slots: SpoolSlots) -> dict[str, int]:
     """Name and size of the file that a spool fills."""
     return {slots.file.name: slots.file.file_bytes}
+
+
+def spec_of(plan: MergePlan, slots: SpoolSlots) -> OutputSpec:
+    """The output of a merge whose files are made at the end, of what was spooled."""
+    target = plan.output.target
+    assert target is not None
+    return OutputSpec(target, plan.output.overwrite, fingerprint_of(plan), plan.bytes_read, spooled=spooled(slots))
 
 
 def spool_of(slots: SpoolSlots, folder: Path, before_sync: Callable[[], Callable[[], None]]) -> Spool:

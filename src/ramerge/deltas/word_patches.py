@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,7 @@ Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Bitmap = NDArray[np.uint64]
 Spans = NDArray[np.uint64]
-
-WIDTHS = (1, 2, 4, 8)
+Positions = Literal["bitmaps", "gaps"]
 
 _COMPARE = """
 def {name}(base, other, bitmap, values):
@@ -127,6 +126,8 @@ def {name}({arguments}):
     return np.uint64(spans.size) // np.uint64(4)
 """
 
+_PATCHES = {"bitmaps": _PATCH_BITMAP, "gaps": _PATCH_GAPS}
+
 _SPAN = """
 at, count = row * np.uint64(4), np.uint64(0)
 positions, values, end, moved = spans[at], spans[at + np.uint64(1)], spans[at + np.uint64(2)], spans[at + np.uint64(3)]
@@ -163,13 +164,14 @@ def to_gaps(bitmap: Bitmap, gaps: Bytes) -> int:
     return int(_writing_gaps()(bitmap, gaps))
 
 
-def patch_bitmaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
-    """Store blocks of words of `base` in `out`, with those changed that bitmaps name.
+def patch(positions: Positions, base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
+    """Store blocks of words of `base` in `out`, with those changed that positions name.
 
     One call for many blocks, because a thread that comes back from a short one waits longer for Python's lock than the
     call has taken.
 
     Args:
+        positions: their form.
         base: 1-D, unsigned integers: the words of all blocks.
         spans: shape (blocks, 4): where in `data` a block's positions begin, where its values begin, as `split` writes
             them, where these end, and how many words are changed.
@@ -182,17 +184,12 @@ def patch_bitmaps(base: Words, spans: Spans, block: int, data: Bytes, planes: in
         How many blocks are done before the first of which positions or values do not fit; of that, and of those behind
         it, `out` holds anything.
     """
-    kernel = _patching("patch_bitmaps", _PATCH_BITMAP, base.itemsize, planes)
+    kernel = _patching(positions, base.itemsize, planes)
     return int(kernel(base, spans.reshape(-1), block, data, out))
 
 
-def patch_gaps(base: Words, spans: Spans, block: int, data: Bytes, planes: int, out: Words) -> int:
-    """As `patch_bitmaps`, for positions in gaps."""
-    kernel = _patching("patch_gaps", _PATCH_GAPS, base.itemsize, planes)
-    return int(kernel(base, spans.reshape(-1), block, data, out))
-
-
-def fold_bitmaps(
+def fold(
+    positions: Positions,
     format: str,
     words: Words,
     spans: Spans,
@@ -202,37 +199,23 @@ def fold_bitmaps(
     weights: Sequence[float],
     total: NDArray[Any],
 ) -> int:
-    """Change words in place as `patch_bitmaps` does, and add to `total` how much their numbers differ, times a weight.
+    """Change words in place as `patch` does, and add to `total` how much their numbers differ, times a weight.
 
     Several changes of the same words are made one after another, block by block, so that a block stays in the cache.
 
     Args:
+        positions: their form.
         format: of the numbers, a key of `kernels.formats.FORMATS`.
-        words: as `base` of `patch_bitmaps`.
-        spans: as for `patch_bitmaps`, of the first block in every change, then of the second, and so on.
-        block, data, planes: as for `patch_bitmaps`.
+        words: as `base` of `patch`.
+        spans: as for `patch`, of the first block in every change, then of the second, and so on.
+        block, data, planes: as for `patch`.
         weights: one for each change, rounded here to the type of `total`.
         total: float32, or float64 for F64, as many as there are words.
 
     Returns:
-        As `patch_bitmaps`.
+        As `patch`.
     """
-    kernel = _folding("bitmaps", _PATCH_BITMAP, format, planes)
-    return int(kernel(words, spans.reshape(-1), block, data, np.array(weights, total.dtype), total))
-
-
-def fold_gaps(
-    format: str,
-    words: Words,
-    spans: Spans,
-    block: int,
-    data: Bytes,
-    planes: int,
-    weights: Sequence[float],
-    total: NDArray[Any],
-) -> int:
-    """As `fold_bitmaps`, for positions in gaps."""
-    kernel = _folding("gaps", _PATCH_GAPS, format, planes)
+    kernel = _folding(positions, format, planes)
     return int(kernel(words, spans.reshape(-1), block, data, np.array(weights, total.dtype), total))
 
 
@@ -280,7 +263,7 @@ def _writing_gaps() -> Any:
 
 
 @cache
-def _patching(name: str, template: str, width: int, planes: int) -> Any:
+def _patching(positions: Positions, width: int, planes: int) -> Any:
     parts = {
         "arguments": "base, spans, block, data, out",
         "which": ["first, stop = row * block, min((row + one) * block, size)"],
@@ -290,11 +273,11 @@ def _patching(name: str, template: str, width: int, planes: int) -> Any:
         "change": ["out[place] ^= value"],
     }
     types = _types(width, "wbnpw")
-    return _patch_kernel(f"{name}_{planes}_{8 * width}", template, width, planes, types, parts)
+    return _patch_kernel(f"patch_{positions}_{planes}_{8 * width}", positions, width, planes, types, parts)
 
 
 @cache
-def _folding(kind: str, template: str, format: str, planes: int) -> Any:
+def _folding(positions: Positions, format: str, planes: int) -> Any:
     form = ELEMENTS[format]
     lane, word = form.lanes[0], f"np.uint{8 * form.itemsize}"
     parts = {
@@ -313,12 +296,13 @@ def _folding(kind: str, template: str, format: str, planes: int) -> Any:
         ],
     }
     types = (*_types(form.itemsize, "wbnp"), f"{form.real_code}[]", f"{form.real_code}[]")
-    return _patch_kernel(f"fold_{kind}_{planes}_{format.lower()}", template, form.itemsize, planes, types, parts)
+    name = f"fold_{positions}_{planes}_{format.lower()}"
+    return _patch_kernel(name, positions, form.itemsize, planes, types, parts)
 
 
 def _patch_kernel(
     name: str,
-    template: str,
+    positions: Positions,
     width: int,
     planes: int,
     types: tuple[str, ...],
@@ -326,10 +310,17 @@ def _patch_kernel(
 ) -> Any:
     value = [_joined(planes, "values + {k} * moved + count")]
     if planes < width:
-        value += ["if value == np.uint64(0):", *_indented(_escaped(width))]
+        size = f"np.uint64({width})"
+        value += [
+            "if value == np.uint64(0):",
+            f"    if escape + {size} > end:",
+            "        return row",
+            f"    {_joined(width, 'escape + {k}')}",
+            f"    escape += {size}",
+        ]
     span = native.filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
     nothing: dict[str, str | Sequence[str]] = {key: [] for key in ("number", "copy", "copy_full", "copy_rest")}
-    source = native.filled(template, **{"name": name, "span": span, "value": value, **nothing, **parts})
+    source = native.filled(_PATCHES[positions], **{"name": name, "span": span, "value": value, **nothing, **parts})
     return native.load(name, source, types, "i64")
 
 
@@ -339,19 +330,8 @@ def _joined(count: int, place: str) -> str:
     return "value = " + " | ".join(parts)
 
 
-def _escaped(width: int) -> list[str]:
-    """Source of a value that does not fit into the planes."""
-    size = f"np.uint64({width})"
-    check = [f"if escape + {size} > end:", "    return row"]
-    return [*check, _joined(width, "escape + {k}"), f"escape += {size}"]
-
-
 def _copied(first: str, count: str) -> list[str]:
     return [f"for i in range({count}):", f"    out[{first} + i] = base[{first} + i]"]
-
-
-def _indented(lines: list[str]) -> list[str]:
-    return ["    " + line for line in lines]
 
 
 @cache

@@ -13,7 +13,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, COLUMNS, Encoded, digest, digest_of_blocks
+from ramerge.deltas.codec import BLOCK, COLUMNS, Encoded, digest, digest_of_blocks, tensor_digest
 from ramerge.deltas.layout import (
     BLOCKS,
     CHANGES,
@@ -30,6 +30,7 @@ from ramerge.deltas.layout import (
     DeltaMetadata,
     DeltaTensor,
     Index,
+    Kind,
     digest_of_model,
 )
 from ramerge.sdk.files import write_all
@@ -77,20 +78,13 @@ class DeltaWriter:
 
     def changed(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[Encoded]) -> None:
         """A tensor that base and agent have in the same dtype and shape, whether it has changed or not."""
-        table, result = self._write_blocks(name, blocks)
-        base = digest_of_blocks(table[:, 6:8])
-        moved = int(table[:, 2].sum())
-        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "changed" if moved else "same", moved, base, result.text)
-        self._base[name] = (dtype, shape, base)
-
-    def _write_blocks(self, name: str, blocks: Iterable[Encoded]) -> tuple[NDArray[np.uint64], TensorDigest]:
-        rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, TensorDigest()
+        rows, size, result = [np.empty((0, COLUMNS), np.uint64)], 0, tensor_digest()
         with self._files.entry(DATA + name, "U8", lambda: [size], optional=True) as append:
             for block in blocks:
                 row = block.row.numbers
                 row[0] = size
                 rows.append(row[None])
-                result.add(block.result)
+                result.update(block.result)
                 append(block.payload)
                 size += len(block.payload)
             append(bytes(-size % 8))  # so that what follows is aligned
@@ -98,16 +92,20 @@ class DeltaWriter:
         table = np.concatenate(rows)
         with self._files.entry(BLOCKS + name, "U64", lambda: list(table.shape)) as append:
             append(table.tobytes())
-        return table, result
+        base = digest_of_blocks(table[:, 6:8])
+        moved = int(table[:, 2].sum())
+        kind: Kind = "changed" if moved else "same"
+        self._tensors[name] = DeltaTensor(dtype, tuple(shape), kind, moved, base, result.hexdigest())
+        self._base[name] = (dtype, shape, base)
 
     def whole(self, name: str, dtype: str, shape: Sequence[int], blocks: Iterable[NDArray[np.uint8]]) -> None:
         """A tensor that the base lacks, or has in another dtype or shape."""
-        found = TensorDigest()
+        found = tensor_digest()
         with self._files.entry(WHOLE + name, dtype, lambda: list(shape)) as append:
             for block in blocks:
-                found.add(digest(block))
+                found.update(digest(block))
                 append(block.data)
-        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "whole", math.prod(shape), "", found.text)
+        self._tensors[name] = DeltaTensor(dtype, tuple(shape), "whole", math.prod(shape), "", found.hexdigest())
 
     def base_tensor(self, name: str, dtype: str, shape: Sequence[int], found: str) -> None:
         """A tensor of the base, with its digest; the agent lacks it, or has another one of that name."""
@@ -153,21 +151,6 @@ class DeltaWriter:
         return index
 
 
-class TensorDigest:
-    """The digest of a tensor, from the `codec.digest` of each of its blocks in order."""
-
-    def __init__(self) -> None:
-        self._blocks: list[NDArray[np.uint64]] = [np.empty((0, 2), np.uint64)]
-
-    def add(self, block: bytes) -> None:
-        """The next block's digest."""
-        self._blocks.append(np.frombuffer(block, np.uint64)[None])
-
-    @property
-    def text(self) -> str:
-        return digest_of_blocks(np.concatenate(self._blocks))
-
-
 def digest_of_file(path: Location) -> str:
     """xxh3-128 of a file's bytes, in hexadecimal."""
     found = xxhash.xxh3_128()
@@ -186,7 +169,7 @@ class _DataFiles:
         self._number = 0
         self._descriptor = -1
         self._position = 0
-        self._header: dict[str, Any] = {}
+        self._header: dict[str, dict[str, object]] = {}
         self._length = 0
         self._weight_map: dict[str, str] = {}
         self.written = 0
@@ -204,7 +187,13 @@ class _DataFiles:
         if self._position >= _FULL or self._length + needed > self._room:
             self._end()
         if self._descriptor < 0:
-            self._begin(needed)
+            self._number += 1
+            self._room = max(self._room, needed)
+            self._room += -self._room % 8
+            self._descriptor = self._staging.create(self._name)
+            self._position = 0
+            self._header = {"__metadata__": {"format": FORMAT}}
+            self._length = len(json.dumps(self._header))
         begin = self._position
         yield self._append
         if self._position > begin or not optional:
@@ -225,15 +214,6 @@ class _DataFiles:
         if name.startswith(CHANGES):
             self.written += self._position - begin
         self._weight_map[name] = self._name
-
-    def _begin(self, needed: int) -> None:
-        self._number += 1
-        self._room = max(self._room, needed)
-        self._room += -self._room % 8
-        self._descriptor = self._staging.create(self._name)
-        self._position = 0
-        self._header = {"__metadata__": {"format": FORMAT}}
-        self._length = len(json.dumps(self._header))
 
     def _end(self) -> None:
         if self._descriptor < 0:

@@ -48,9 +48,9 @@ def run(out: Path | None, say: Print) -> None:
         compiling = _Compiling(say)
         for method in METHODS:
             models[method] = folder / method
-            records[method] = merge(
-                _recipe(method), models[method], options=Options(overwrite=True), on_progress=compiling
-            )
+            agents = {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
+            recipe = {"method": method, "base": str(AGENTS / "base"), "agents": agents}
+            records[method] = merge(recipe, models[method], options=Options(overwrite=True), on_progress=compiling)
         _say_statistics(records, say)
         _say_scores(models, say)
         kept = (
@@ -136,14 +136,6 @@ class _Compiling:
         if event.unit == "kernels" and not self._said:
             self._said = True
             self._say("\ncompiling kernels; later merges take them from the cache")
-
-
-def _recipe(method: str) -> dict[str, object]:
-    return {
-        "method": method,
-        "base": str(AGENTS / "base"),
-        "agents": {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS},
-    }
 
 
 def _say_statistics(records: Mapping[str, Record], say: Print) -> None:

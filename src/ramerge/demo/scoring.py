@@ -40,7 +40,7 @@ def rewards(
             yield {name: _rewards(model, tokenizer, part) for name, part in parts.items()}
 
 
-def accuracy(model: Any, tokenizer: Any, task: DemoTask, *, examples: int, seed: int) -> float:
+def accuracy(model: object, tokenizer: object, task: DemoTask, *, examples: int, seed: int) -> float:
     """Return the share of `examples` held-out prompts of one task that get exactly the right greedy completion."""
     held_out = prompts(task, "test", examples, seed)
     batches = [held_out[start : start + BATCH] for start in range(0, examples, BATCH)]
@@ -65,13 +65,13 @@ def complete(
     return completions, tokenizer.batch_decode(completions, skip_special_tokens=True)
 
 
-def _loaded(model_dir: Path) -> tuple[Any, Any]:
+def _loaded(model_dir: Path) -> tuple[object, object]:
     # Versions of transformers differ in the dtype they load by default; widening bf16 is exact.
     model = AutoModelForCausalLM.from_pretrained(model_dir, local_files_only=True).float().eval()
     return model, AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
 
 
-def _rewards(model: Any, tokenizer: Any, examples: Sequence[Example]) -> list[float]:
+def _rewards(model: object, tokenizer: object, examples: Sequence[Example]) -> list[float]:
     _, texts = complete(model, tokenizer, examples)
     return [reward(example, text) for example, text in zip(examples, texts, strict=True)]
 

@@ -68,7 +68,7 @@ def value_of(node: ast.expr) -> Any:
         raise UncomputableError(f"is not plain arithmetic: {type(node).__name__}") from error
 
 
-def _refuse_large(operation: ast.operator, left: Any, right: Any) -> None:
+def _refuse_large(operation: ast.operator, left: object, right: object) -> None:
     """Refuse before it is computed what grows faster than the text it is written in."""
     too_large = max(_size(left), _size(right)) > 1
     if isinstance(operation, ast.Pow) and isinstance(left, int) and isinstance(right, int):
@@ -86,13 +86,13 @@ def _refuse_large(operation: ast.operator, left: Any, right: Any) -> None:
         raise UncomputableError(f"is too large to compute: {type(operation).__name__}")
 
 
-def _size(value: Any) -> float:
+def _size(value: object) -> float:
     """As a share of what is allowed."""
     bits = value.bit_length() if isinstance(value, int) else 0
     return max(bits / _MOST_BITS, _elements(value) / _MOST_ELEMENTS)
 
 
-def _elements(value: Any) -> int:
+def _elements(value: object) -> int:
     """Elements of a sequence, those of sequences within it included; 0 for a number."""
     if isinstance(value, str | bytes):
         return len(value)

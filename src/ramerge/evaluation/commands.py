@@ -15,7 +15,6 @@ from ramerge.sdk.errors import StoppedError
 
 if TYPE_CHECKING:
     from ramerge.evaluation.samples import Model
-    from ramerge.evaluation.tables.scores import Table
 
 _FORMATS = ("text", "markdown", "html", "csv")
 
@@ -143,7 +142,14 @@ def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None
     elif not quiet:
         say(render(build(scored), "text", intervals=True).splitlines())
     if not complete:
-        raise EndpointError(_failures(scored) or [f"{logs}: not every sample has a score; the same command asks again"])
+        failures = [
+            f"{model.name} {'/'.join(task)}: {len(samples.failures):,} of {samples.asked:,} samples failed: "
+            f"{next(iter(samples.failures.values()))}; the same command asks them again"
+            for model in scored
+            for task, samples in model.tasks.items()
+            if samples.failures
+        ]
+        raise EndpointError(failures or [f"{logs}: not every sample has a score; the same command asks again"])
 
 
 def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[str, Any]:
@@ -163,7 +169,7 @@ def pairs(option: str, texts: tuple[str, ...], *, typed: bool = False) -> dict[s
     return {name: parse_scalar(value) if typed else value for name, _, value in split}
 
 
-def _scores(model: Model) -> dict[str, Any]:
+def _scores(model: Model) -> dict[str, object]:
     """Shares of one, by task and metric."""
     from ramerge.evaluation.intervals import interval, ratio
 
@@ -179,16 +185,6 @@ def _scores(model: Model) -> dict[str, Any]:
         }
         for task, samples in model.tasks.items()
     }
-
-
-def _failures(models: list[Model]) -> list[str]:
-    return [
-        f"{model.name} {'/'.join(task)}: {len(samples.failures):,} of {samples.asked:,} samples failed: "
-        f"{next(iter(samples.failures.values()))}; the same command asks them again"
-        for model in models
-        for task, samples in model.tasks.items()
-        if samples.failures
-    ]
 
 
 @command("table", short_help="Put scores of models side by side.")
@@ -235,31 +231,31 @@ def table_command(logs: Path, form: str, out: Path | None, *, intervals: bool, *
     pipe gets all columns in one.
     """
     from ramerge.evaluation.logs import read
+    from ramerge.evaluation.tables import build, merging
+    from ramerge.evaluation.tables.compare import compare
     from ramerge.evaluation.tables.render import render
+    from ramerge.evaluation.tables.roles import GivenRoles
     from ramerge.sdk.files import STANDARD_OUTPUT, check_file, write_file
 
     out = None if out == STANDARD_OUTPUT else out
     if out is not None:
         check_file(out)
+    results, layout, names = read(logs), options["layout"], options["models"]
+    if options["compare"] is not None:
+        first, _, second = options["compare"].partition(",")
+        if not first or not second:
+            raise EvaluationError(f"--compare {options['compare']}: must be two names, such as --compare ram+,ram")
+        table = compare(results, first, second, layout)
+    else:
+        given = GivenRoles(options["base"], pairs("--specialist", options["specialists"]), options["merged"])
+        if layout == merging.NAME:
+            table = merging.retention(build.selected(results, names), given)
+        else:
+            reference = options["reference"] is not None
+            table = build.build(results, layout, models=names, given=given, reference=reference)
     width = shutil.get_terminal_size().columns if out is None and sys.stdout.isatty() else None
-    text = render(_table(read(logs), **options), form, intervals=intervals, width=width)
+    text = render(table, form, intervals=intervals, width=width)
     if out is None:
         say(text.splitlines())
     else:
         write_file(out, text)
-
-
-def _table(results: list[Model], *, layout: str, compare: str | None, models: tuple[str, ...], **roles: Any) -> Table:
-    from ramerge.evaluation.tables import build, merging
-    from ramerge.evaluation.tables.compare import compare as compared
-    from ramerge.evaluation.tables.roles import GivenRoles
-
-    if compare is not None:
-        first, _, second = compare.partition(",")
-        if not first or not second:
-            raise EvaluationError(f"--compare {compare}: must be two names, such as --compare ram+,ram")
-        return compared(results, first, second, layout)
-    given = GivenRoles(roles["base"], pairs("--specialist", roles["specialists"]), roles["merged"])
-    if layout == merging.NAME:
-        return merging.retention(build.selected(results, models), given)
-    return build.build(results, layout, models=models, given=given, reference=roles["reference"] is not None)

@@ -25,30 +25,24 @@ def load(spec: str) -> tuple[ModuleType, Callable[..., Any]]:
         raise ValueError(f"{spec!r} is neither module:function nor file.py:function")
     if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
         raise ValueError(f"{place!r} is neither a module nor a Python file; write file.py:function")
-    module = _from_file(Path(place).expanduser()) if place.endswith(".py") else _from_path(place)
-    function: Any = module
+    if place.endswith(".py"):
+        path = Path(place).expanduser()
+        found = importlib.util.spec_from_file_location(path.stem, path)
+        if found is None or found.loader is None or not path.is_file():
+            raise ValueError(f"{path}: there is no such Python file")
+        _look_in(path.parent.absolute())
+        module = sys.modules[path.stem] = importlib.util.module_from_spec(found)
+        found.loader.exec_module(module)
+    else:
+        _look_in(Path.cwd())
+        module = importlib.import_module(place)
+    function: object = module
     for part in name.split("."):
         function = getattr(function, part, None)
     if not callable(function):
         known = [each for each, value in vars(module).items() if inspect.isfunction(value) and not each.startswith("_")]
         raise ValueError(f"{place} has no function {name!r}; it has {', '.join(known) or 'none'}")
     return module, function
-
-
-def _from_file(path: Path) -> ModuleType:
-    found = importlib.util.spec_from_file_location(path.stem, path)
-    if found is None or found.loader is None or not path.is_file():
-        raise ValueError(f"{path}: there is no such Python file")
-    _look_in(path.parent.absolute())
-    module = importlib.util.module_from_spec(found)
-    sys.modules[path.stem] = module
-    found.loader.exec_module(module)
-    return module
-
-
-def _from_path(name: str) -> ModuleType:
-    _look_in(Path.cwd())
-    return importlib.import_module(name)
 
 
 def _look_in(folder: Path) -> None:

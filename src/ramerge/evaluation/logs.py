@@ -6,13 +6,13 @@ the model. Of several logs with the same samples of a model, the latest counts, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from inspect_ai.log import EvalLog, EvalSampleSummary, list_eval_logs, read_eval_log, read_eval_log_sample_summaries
-from inspect_ai.scorer import Score, value_to_float
+from inspect_ai.scorer import value_to_float
 
 from ramerge import EvaluationError
 from ramerge.evaluation.samples import Model, Samples, TaskName
@@ -44,7 +44,10 @@ def read(folder: Path) -> list[Model]:
         name = about_model(log)["name"]
         latest[name] = log
         for sample in summaries:
-            task = _task_name(log, sample)
+            package, _, task_name = log.eval.task.rpartition("/")
+            subset = (sample.metadata or {}).get(SUBSET)
+            is_ours = package == OURS and subset
+            task = (task_name, str(subset)) if is_ours else (package or "task", task_name)
             of_task[name, task] = log
             samples = found.setdefault(name, {}).setdefault(task, {})
             key = f"{sample.id}" if sample.epoch == 1 else f"{sample.id} ({sample.epoch})"
@@ -57,7 +60,11 @@ def read(folder: Path) -> list[Model]:
         about = about_model(log)
         tasks = {task: _samples(samples, of_task[name, task], task) for task, samples in found.get(name, {}).items()}
         tasks = {task: samples for task, samples in tasks.items() if samples.metrics}
-        settings = {task: _settings(of_task[name, task]) for task in tasks}
+        # of each task its parameters, and the generation
+        settings = {
+            task: (log.eval.task_args or {}) | log.plan.config.model_dump(exclude_none=True, exclude=_HOW_TO_ASK)
+            for task, log in ((task, of_task[name, task]) for task in tasks)
+        }
         models.append(Model(name, about.get("model"), about.get("record"), tasks, settings))
     return models
 
@@ -68,18 +75,6 @@ def about_model(log: EvalLog) -> dict[str, Any]:
     if isinstance(about, dict) and isinstance(about.get("name"), str):
         return about
     return {"name": log.eval.model.rpartition("/")[2]}
-
-
-def _settings(log: EvalLog) -> dict[str, Any]:
-    """Parameters of the task, and the generation."""
-    generation = log.plan.config.model_dump(exclude_none=True, exclude=_HOW_TO_ASK)
-    return {**(log.eval.task_args or {}), **generation}
-
-
-def _task_name(log: EvalLog, sample: EvalSampleSummary) -> TaskName:
-    package, _, name = log.eval.task.rpartition("/")
-    subset = (sample.metadata or {}).get(SUBSET)
-    return (name, str(subset)) if package == OURS and subset else (package or "task", name)
 
 
 def _samples(found: Mapping[str, EvalSampleSummary], log: EvalLog, task: TaskName) -> Samples:
@@ -109,15 +104,10 @@ def _pairs(sample: EvalSampleSummary) -> dict[str, Pair]:
         ratios = (score.metadata or {}).get(RATIOS)
         if isinstance(ratios, dict):
             pairs |= {name: (float(pair[0]), float(pair[1])) for name, pair in ratios.items()}
-        else:
-            pairs |= {
-                (f"{scorer}/{name}" if several else name).strip("/"): pair for name, pair in _numbers(scorer, score)
-            }
+            continue
+        values = score.value if isinstance(score.value, dict) else {"" if score.value is None else scorer: score.value}
+        for name, value in values.items():
+            if value is not None and not isinstance(value, list | dict):
+                last = name.rpartition("/")[2]
+                pairs[(f"{scorer}/{last}" if several else last).strip("/")] = _to_float(value), 1.0
     return pairs
-
-
-def _numbers(scorer: str, score: Score) -> Iterator[tuple[str, Pair]]:
-    values = score.value if isinstance(score.value, dict) else {"" if score.value is None else scorer: score.value}
-    for name, value in values.items():
-        if value is not None and not isinstance(value, list | dict):
-            yield name.rpartition("/")[2], (_to_float(value), 1.0)

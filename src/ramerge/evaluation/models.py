@@ -114,12 +114,17 @@ class EvaluationTarget:
         """The folder that holds its tokenizer."""
         return str(self.folder) if self.folder and (self.folder / "tokenizer.json").is_file() else None
 
-    def about(self) -> dict[str, Any]:
+    def about(self) -> dict[str, object]:
         """Description that its logs keep; `identity` is the same only while its weights are."""
+        identity = self.model or self.served_name
+        if self.folder:  # names, sizes and times of its files change with a new merge in the same place
+            files = sorted(path for path in self.folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
+            stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+            identity = hashlib.sha256(json.dumps(stats).encode()).hexdigest()
         return {
             "name": self.name,
             "model": str(self.folder.resolve()) if self.folder else self.model,
-            "identity": _identity(self.folder) if self.folder else (self.model or self.served_name),
+            "identity": identity,
             "record": _record(self.folder),
             "ramerge": __version__,
         }
@@ -131,7 +136,7 @@ class EvaluationTarget:
 
         location = str(self.folder.resolve()) if self.folder else str(self.model)
         name = f"{access.serve}/{location}"
-        arguments: dict[str, Any] = {"host": "127.0.0.1"}
+        arguments: dict[str, object] = {"host": "127.0.0.1"}
         if access.endpoint:
             name = f"openai-api/ramerge/{self.served_name}"
             arguments = {"base_url": access.endpoint, "api_key": os.environ.get(access.key_variable) or _NO_KEY}
@@ -147,7 +152,7 @@ class EvaluationTarget:
             asyncio.run(model.api.aclose())
 
 
-def _keep_texts(api: Any) -> None:
+def _keep_texts(api: object) -> None:
     """Have a provider keep texts with `<think>`, which it cuts from them: rewards and protocols read it."""
     from inspect_ai.model._providers.openai_compatible import OpenAICompatibleAPI
 
@@ -180,7 +185,12 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     """
     problems = [f"--model {text}: must be NAME=FOLDER or NAME=HUB_ID" for text in models if not text.partition("=")[2]]
     pairs = [text.partition("=")[::2] for text in models]
-    served = dict(text.partition("=")[::2] if "=" in text else (_short(text), text) for text in served_names)
+    served = {}
+    for text in served_names:
+        # the name of an endpoint is often a path or a hub id: its last part names the logs
+        last = _NO_NAME.sub("-", text.rstrip("/").rpartition("/")[2]).lstrip("-._+")
+        name, asked = text.partition("=")[::2] if "=" in text else (last, text)
+        served[name] = asked
     if serve and served:
         problems.append("--served-name: needs --endpoint; with --serve, models are served under their own names")
     if serve and not models:
@@ -197,7 +207,16 @@ def read_targets(models: Sequence[str], served_names: Sequence[str], *, serve: b
     targets += [EvaluationTarget(name, asked) for name, asked in served.items()]
     names = [target.name for target in targets]
     problems += [f"model name {name!r}: is given twice" for name in dict.fromkeys(names) if names.count(name) > 1]
-    problems += [problem for target in targets if (problem := _problem(target))]
+    for target in targets:
+        model = target.model
+        if not _NAME.fullmatch(target.name):
+            problems.append(
+                f"model name {target.name!r}: names a folder of logs, so it must begin with a letter or digit and have "
+                "at most a hundred letters, digits and ._+-; --model NAME=... or --served-name NAME=SERVED gives it "
+                "another"
+            )
+        elif model and not target.folder and (model.startswith((".", "/", "~")) or model.count("/") > 1):
+            problems.append(f"--model {target.name}={model}: {no_such_folder(Path(model).expanduser())}")
     if problems:
         raise EvaluationError(problems)
     return targets
@@ -225,31 +244,7 @@ def server_arguments(text: str) -> dict[str, Any]:
     return {name: parse_scalar(value) if value else "" for name, value in found.items()}
 
 
-def _short(served_name: str) -> str:
-    """A name for logs from that of an endpoint, which is often a path or a hub id: its last part."""
-    return _NO_NAME.sub("-", served_name.rstrip("/").rpartition("/")[2]).lstrip("-._+")
-
-
-def _problem(target: EvaluationTarget) -> str | None:
-    if not _NAME.fullmatch(target.name):
-        return (
-            f"model name {target.name!r}: names a folder of logs, so it must begin with a letter or digit and have at "
-            "most a hundred letters, digits and ._+-; --model NAME=... or --served-name NAME=SERVED gives it another"
-        )
-    model = target.model
-    if model and not target.folder and (model.startswith((".", "/", "~")) or model.count("/") > 1):
-        return f"--model {target.name}={model}: {no_such_folder(Path(model).expanduser())}"
-    return None
-
-
-def _identity(folder: Path) -> str:
-    """A digest of names, sizes and times of a checkpoint's files, which change with a new merge in the same place."""
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".safetensors", ".bin", ".json"))
-    stats = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
-    return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
-
-
-def _record(folder: Path | None) -> Any:
+def _record(folder: Path | None) -> object:
     """Parts of a merge's record that tables need: its base, and its agents by name; None where there is none."""
     path = folder / RECORD_FILE if folder else None
     if path is None or not path.is_file() or path.stat().st_size > _RECORD.size:

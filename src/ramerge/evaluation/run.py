@@ -105,7 +105,7 @@ class EvaluationRequest:
         if problems:
             raise EvaluationError(list(dict.fromkeys(problems)))
 
-    def _own(self, task: str) -> dict[str, Any]:
+    def _own(self, task: str) -> dict[str, object]:
         name = short_name(task)
         return {key.partition(".")[2]: value for key, value in self.settings.items() if key.partition(".")[0] == name}
 
@@ -147,13 +147,23 @@ def evaluate(
         >>> ramerge.evaluate("logs", targets, request, access)  # doctest: +SKIP
         True
     """
+    from inspect_ai.log import list_eval_logs, read_eval_log
+
+    from ramerge.evaluation.logs import about_model
+
     request.check()
     access.check()
     folder = Path(logs)
     if any(folder.glob("*.safetensors")):
         raise EvaluationError(f"{folder}: is the folder of a model; name another folder for logs")
     for target in targets:
-        _refuse_others(folder / target.name, target)
+        own, now = folder / target.name, target.about()["identity"]
+        for info in list_eval_logs(str(own), recursive=True) if own.is_dir() else ():
+            if about_model(read_eval_log(info.name, header_only=True)).get("identity", now) != now:
+                raise EvaluationError(
+                    f"{own}: holds logs of another model that was called {target.name}, or its files have changed; "
+                    "give it another name or another folder for logs"
+                )
     access.check_reachable()
     complete = True
     for target in targets:
@@ -161,23 +171,6 @@ def evaluate(
             for task in request.tasks:
                 complete &= _run(folder / target.name / _NO_FOLDER.sub("-", task), target, task, request, model)
     return complete
-
-
-def _refuse_others(folder: Path, target: EvaluationTarget) -> None:
-    """Logs of other weights are not continued."""
-    from inspect_ai.log import list_eval_logs, read_eval_log
-
-    from ramerge.evaluation.logs import about_model
-
-    if not folder.is_dir():
-        return
-    now = target.about()["identity"]
-    for info in list_eval_logs(str(folder), recursive=True):
-        if about_model(read_eval_log(info.name, header_only=True)).get("identity", now) != now:
-            raise EvaluationError(
-                f"{folder}: holds logs of another model that was called {target.name}, or its files have changed; "
-                "give it another name or another folder for logs"
-            )
 
 
 def _run(folder: Path, target: EvaluationTarget, task: str, request: EvaluationRequest, model: Any) -> bool:

@@ -26,7 +26,7 @@ def _drop_rate(density: float) -> float:
     return rate
 
 
-def _per(parameters: dict[str, Any]) -> dict[str, Any]:
+def _per(parameters: dict[str, object]) -> dict[str, object]:
     """Parts with their own angle in `nuslerp`: mergekit's rows are columns, and it has rows where it says columns."""
     flatten, row_wise = parameters.pop("flatten"), parameters.pop("row_wise")
     return {**parameters, "per": "tensor" if flatten else "column" if row_wise else "row"}

@@ -110,7 +110,7 @@ def named(models: Iterable[MergekitModel]) -> dict[str, MergekitModel]:
     return named
 
 
-def spelled(value: Any) -> str:
+def spelled(value: object) -> str:
     """A model as recipes write it, from `path`, `path@revision`, or the mapping into which mergekit turns these.
 
     Raises:
@@ -138,7 +138,7 @@ def spelled(value: Any) -> str:
     return f"{path}@{revision}" if revision else path
 
 
-def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
+def whole_slice(slices: object) -> tuple[list[Any], int, Any]:
     """Sources without their range, the number of layers that all of them have, and the parameters of the only slice.
 
     Raises:
@@ -150,19 +150,17 @@ def whole_slice(slices: Any) -> tuple[list[Any], int, Any]:
     sources = whole.get("sources")
     if not isinstance(sources, list | tuple) or not sources or not all(isinstance(part, Mapping) for part in sources):
         raise ValueError("sources must be a list such as [{model: ./coder, layer_range: [0, 24]}]")
-    stops = {_stop_of(part.get("layer_range")) for part in sources}
+    stops: set[int] = set()
+    for part in sources:
+        match part.get("layer_range"):
+            case [0, int(stop)] if not isinstance(stop, bool) and stop > 0:
+                stops.add(stop)
+            case span:
+                raise ValueError(f"layer_range {shown(span)} is not supported")
     if len(stops) > 1:
         raise ValueError("with different layers are not supported")
     entries = [{key: value for key, value in part.items() if key != "layer_range"} for part in sources]
     return entries, stops.pop(), whole.get("parameters")
-
-
-def _stop_of(span: Any) -> int:
-    if isinstance(span, list | tuple) and len(span) == 2:
-        start, stop = span
-        if start == 0 and isinstance(stop, int) and not isinstance(stop, bool) and stop > 0:
-            return stop
-    raise ValueError(f"layer_range {shown(span)} is not supported")
 
 
 class _Translation:
@@ -171,9 +169,9 @@ class _Translation:
         self.look = look
         self.values = {str(key): value for key, value in document.values.items()}
         self.problems: list[str] = []
-        self.entries: Any = self.values.get("models")
+        self.entries: object = self.values.get("models")
         self.models_key: Key = ("models",)
-        self.slice_parameters: Any = None
+        self.slice_parameters: object = None
         self.result = Document({}, document.source, document.folder, {}, document.text, {})
 
     def run(self) -> Document:
@@ -199,7 +197,7 @@ class _Translation:
     def problem(self, key: Key, message: str) -> None:
         self.problems.append(self.given.where(key, message))
 
-    def put(self, key: Key, value: Any, origin: Key = ()) -> None:
+    def put(self, key: Key, value: object, origin: Key = ()) -> None:
         mapping = self.result.values
         for part in key[:-1]:
             mapping = mapping.setdefault(part, {})
@@ -287,7 +285,7 @@ class _Translation:
                 self.problem(model.key, f"{model.written} is listed twice")
         return models
 
-    def read_entry(self, entry: Any, key: Key, method: MergekitMethod | None) -> MergekitModel | None:
+    def read_entry(self, entry: object, key: Key, method: MergekitMethod | None) -> MergekitModel | None:
         if not isinstance(entry, Mapping):
             self.problem(key, f"must be a mapping such as {{model: ./coder}}, not {shown(entry)}")
             return None
@@ -300,7 +298,7 @@ class _Translation:
             return None
         return self.read_model(entry["model"], (*key, "model"), own)
 
-    def read_model(self, value: Any, key: Key, own: Given | None = None) -> MergekitModel | None:
+    def read_model(self, value: object, key: Key, own: Given | None = None) -> MergekitModel | None:
         try:
             return MergekitModel(spelled(value), key, own or {})
         except ValueError as error:
@@ -343,7 +341,7 @@ class _Translation:
 
     # --- parameters ---
 
-    def read_parameters(self, given: Any, key: Key, method: MergekitMethod | None) -> Given:
+    def read_parameters(self, given: object, key: Key, method: MergekitMethod | None) -> Given:
         if given is None:
             return {}
         if not isinstance(given, Mapping):
@@ -476,7 +474,7 @@ class _Translation:
             self.problem(("chat_template",), f"is not supported: {advice}")
 
     def write_tokenizer_source(
-        self, key: Key, source: Any, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
+        self, key: Key, source: object, base: MergekitModel | None, agents: Mapping[str, MergekitModel]
     ) -> None:
         """Write a model of the recipe as the tokenizer's source; planning checks that all have the same tokens.
 

@@ -46,7 +46,7 @@ Value = tuple[ValueCase, ...]
 Given = Mapping[str, tuple[Value, Key]]
 
 
-def read_value(value: Any, kind: type, convert: Callable[[Any], Any]) -> Value:
+def read_value(value: object, kind: type, convert: Callable[[object], object]) -> Value:
     """A value as mergekit reads it, up to the first case that is for all tensors.
 
     Args:
@@ -73,7 +73,7 @@ def read_value(value: Any, kind: type, convert: Callable[[Any], Any]) -> Value:
     return tuple(cases)
 
 
-def _case(text: str | None, value: Any, kind: type, convert: Callable[[Any], Any]) -> ValueCase:
+def _case(text: str | None, value: object, kind: type, convert: Callable[[object], object]) -> ValueCase:
     steps = tuple(read(step, kind) for step in (value if isinstance(value, list | tuple) else [value]))
     if not steps:
         raise ValueError("a gradient over layers needs numbers")
@@ -86,7 +86,7 @@ def _case(text: str | None, value: Any, kind: type, convert: Callable[[Any], Any
     return ValueCase(text, steps, convert)
 
 
-def read(value: Any, kind: type) -> Any:
+def read(value: object, kind: type) -> Any:
     """A value as mergekit reads it: its YAML reads `1e-5` as text, which becomes a number here."""
     try:
         result = _READERS[kind].validate_python(value)
@@ -115,7 +115,7 @@ def varies(value: Value) -> bool:
     return not same or value[-1].text is not None
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """A value in messages."""
     text = repr(value)
     return text if len(text) < 60 else type(value).__name__
@@ -169,7 +169,7 @@ Rule = dict[str, Any]
 
 
 def rules_of(
-    tensors: Sequence[NamedTensor], texts: Sequence[str], parameters: Callable[[NamedTensor], Mapping[str, Any]]
+    tensors: Sequence[NamedTensor], texts: Sequence[str], parameters: Callable[[NamedTensor], Mapping[str, object]]
 ) -> tuple[Mapping[str, Any], list[Rule]]:
     """Parameters of most tensors, and rules for the others, of which the first that catches a tensor counts.
 
@@ -196,10 +196,10 @@ def rules_of(
 
 
 def _rules_of_group(
-    group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, Any]]
+    group: Sequence[NamedTensor], match: tuple[str, ...], parameters: Callable[[NamedTensor], Mapping[str, object]]
 ) -> Iterator[Rule]:
     """A rule for each value of a group; the last one is for all layers, as none but its own are left."""
-    found: list[tuple[Mapping[str, Any], set[int | None]]] = []
+    found: list[tuple[Mapping[str, object], set[int | None]]] = []
     for tensor in group:
         values = parameters(tensor)
         layers = next((layers for others, layers in found if others == values), None)
@@ -210,7 +210,9 @@ def _rules_of_group(
     found.sort(key=lambda entry: (None in entry[1], min((layer for layer in entry[1] if layer is not None), default=0)))
     caught: Rule = {"match": list(match)} if match != ("*",) else {}
     for values, layers in found[:-1]:
-        spans = _spans(sorted(layer for layer in layers if layer is not None))
+        numbers = enumerate(sorted(layer for layer in layers if layer is not None))
+        runs = [[number for _, number in run] for _, run in groupby(numbers, key=lambda entry: entry[1] - entry[0])]
+        spans = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
         yield {**caught, "layers": spans, "parameters": values}
     yield {**caught, "parameters": found[-1][0]}
 
@@ -224,10 +226,3 @@ def _patterns(held: frozenset[str], group: Sequence[NamedTensor]) -> tuple[str, 
     if all(any(fnmatchcase(tensor.name, pattern) for pattern in used) for tensor in group):
         return tuple(used)
     return tuple(escape(tensor.name) for tensor in group)  # texts that overlap in names
-
-
-def _spans(numbers: Sequence[int]) -> str:
-    runs = [
-        [number for _, number in run] for _, run in groupby(enumerate(numbers), key=lambda entry: entry[1] - entry[0])
-    ]
-    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)

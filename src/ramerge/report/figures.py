@@ -75,7 +75,7 @@ class Figure:
         yield folder / f"{self.name}.svg", vl_convert.vegalite_to_svg(text, vl_version=VEGA_LITE).encode()
 
 
-def _config(font: int) -> dict[str, Any]:
+def _config(font: int) -> dict[str, object]:
     """Ink is the color of the text around: light or dark on the page, black in a file."""
     ink = {"labelColor": INK, "titleColor": INK, "labelFontSize": font, "titleFontSize": font, "titleFontWeight": 500}
     lines = {"domainColor": INK, "tickColor": INK, "gridColor": INK, "gridOpacity": 0.12, "domainOpacity": 0.5}

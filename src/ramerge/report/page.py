@@ -41,8 +41,8 @@ def scripted_page(
     script: str,
     styles: str = "",
     libraries: Mapping[str, str] | None = None,
-    data: Mapping[str, Any] | None = None,
-    **values: Any,
+    data: Mapping[str, object] | None = None,
+    **values: object,
 ) -> str:
     """A page as one file. Its policy allows this script only.
 
@@ -97,18 +97,14 @@ def environment(folder: Path, filters: tuple[tuple[str, Callable[..., str]], ...
     return found
 
 
-def _shown(value: Any) -> Any:
+def _shown(value: object) -> object:
     """Convert what the template puts out: texts to lines that show as they are. Our own markup is not a text."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\n".join(map(one_line, value.split("\n")))
 
 
-def _number(value: float | None) -> str:
-    return "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}"
-
-
-def _plain_text(value: Any) -> str:
+def _plain_text(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key} = {item}" for key, item in value.items()) or "none"
     if isinstance(value, str) or not isinstance(value, Iterable):
@@ -117,7 +113,7 @@ def _plain_text(value: Any) -> str:
 
 
 FILTERS: dict[str, Callable[..., str]] = {
-    "number": _number,
+    "number": lambda value: "∞" if value is None else f"{value:,.0f}" if abs(value) >= 100 else f"{value:#.3g}",
     "plain": _plain_text,
     "bytes": decimal,
     "count": lambda value: f"{value:,}",

@@ -13,7 +13,7 @@ from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
 from ramerge.core.planning.inputs import OpenedInputs, tensors_of_base
-from ramerge.core.planning.model import Batch, Block, MergePlan, OutputPart, Resources, TensorPlan, scope_of
+from ramerge.core.planning.model import Batch, Block, MergePlan, Resources, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
 
 __all__ = [
@@ -23,7 +23,6 @@ __all__ = [
     "MergePlan",
     "ModelHeader",
     "OpenedInputs",
-    "OutputPart",
     "PlanFinding",
     "Resources",
     "TensorPlan",

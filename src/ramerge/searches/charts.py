@@ -15,12 +15,8 @@ Row = dict[str, Any]
 
 def figures_of(result: SearchResult) -> list[Figure]:
     """All figures, in the order of the page."""
-    made = [_ranking(result), _course(result), _axes(result), *([_front(result)] if _is_several(result) else [])]
+    made = [_ranking(result), _course(result), _axes(result), *([_front(result)] if len(result.objectives) > 1 else [])]
     return [figure for figure in made if figure.rows]
-
-
-def _is_several(result: SearchResult) -> bool:
-    return len(result.objectives) > 1
 
 
 def _rows(result: SearchResult) -> list[Row]:

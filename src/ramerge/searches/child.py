@@ -14,7 +14,6 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from ramerge.evaluation.functions import digest, in_words, load
 
@@ -23,7 +22,7 @@ def main(spec: str, descriptor: int) -> None:
     """Load a function, and score models with it until standard input ends."""
     with os.fdopen(descriptor, "w", encoding="utf-8") as answers:
 
-        def say(**values: Any) -> None:
+        def say(**values: object) -> None:
             answers.write(json.dumps(values) + "\n")
             answers.flush()
 
@@ -44,28 +43,24 @@ def main(spec: str, descriptor: int) -> None:
             asked = json.loads(line)
             if "model" in asked:
                 try:
-                    _score(function, asked, say)
+                    for part in parts_of(function, Path(asked["model"]), asked["split"]):
+                        say(part=part)
+                        if not json.loads(sys.stdin.readline() or "{}").get("more"):
+                            break
+                    say(done=True)
                 except Exception as error:
                     traceback.print_exc()
                     say(error=in_words(error))
 
 
-def _score(function: Callable[..., Any], asked: Mapping[str, Any], say: Callable[..., None]) -> None:
-    for part in parts_of(function, Path(asked["model"]), asked["split"]):
-        say(part=part)
-        if not json.loads(sys.stdin.readline() or "{}").get("more"):
-            break
-    say(done=True)
-
-
-def parts_of(function: Callable[..., Any], model: Path, split: str) -> Iterator[Any]:
+def parts_of(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
     """Scores of a function for a model, as JSON holds them; a generator gives its scores part by part."""
     more = {"split": split} if takes_split(function) else {}
     returned = function(model, **more)
     yield from map(plain, returned if inspect.isgenerator(returned) else [returned])
 
 
-def takes_split(function: Callable[..., Any]) -> bool:
+def takes_split(function: Callable[..., object]) -> bool:
     """Whether a function has a parameter `split`; one that does not say what it takes has none."""
     try:
         return "split" in inspect.signature(function).parameters
@@ -73,7 +68,7 @@ def takes_split(function: Callable[..., Any]) -> bool:
         return False
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Scores as JSON holds them: numbers of NumPy and torch become Python's, and other values their text."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}

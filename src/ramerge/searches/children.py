@@ -40,6 +40,13 @@ def start(
         pass_fds: descriptors that stay open in it.
         environment: variables that it gets unless they are set here.
     """
+    die_with_parent = dies_with_parent()
+
+    def prepare() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        if die_with_parent is not None:
+            die_with_parent()
+
     process = None
     try:
         with held():
@@ -52,7 +59,7 @@ def start(
                 start_new_session=True,
                 # threads that wait by spinning slow a CPU down
                 env={"OMP_WAIT_POLICY": "passive", **(environment or {}), **os.environ},
-                preexec_fn=_prepare(),
+                preexec_fn=prepare if sys.platform != "win32" else None,
             )
     except BaseException:  # a signal that came meanwhile
         if process is not None:
@@ -66,18 +73,6 @@ def dies_with_parent() -> Callable[[], object] | None:
     if sys.platform != "linux":
         return None
     return partial(ctypes.CDLL(None).prctl, _DIE_WITH_PARENT, signal.SIGTERM)
-
-
-def _prepare() -> Callable[[], None] | None:
-    """Setup of a new process before its program."""
-    die_with_parent = dies_with_parent()
-
-    def prepare() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        if die_with_parent is not None:
-            die_with_parent()
-
-    return prepare if sys.platform != "win32" else None
 
 
 def _end(process: subprocess.Popen[bytes], *, kill: bool) -> None:

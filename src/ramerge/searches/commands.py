@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ramerge import EvaluationError, RecipeError
-from ramerge.calibration.commands import calibration_options
+from ramerge.calibration.commands import options_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
 from ramerge.sdk.commands import (
@@ -26,11 +24,9 @@ from ramerge.sdk.commands import (
     options,
     run_options,
     say,
-    setting_option,
     warn,
 )
 from ramerge.sdk.errors import StoppedError
-from ramerge.sdk.options import settings_of
 from ramerge.searches.settings import SearchSettings
 
 if TYPE_CHECKING:
@@ -75,24 +71,11 @@ SCORE_HELP = (
 )
 
 
-def _settings(function: Callable[..., None]) -> Callable[..., None]:
-    """Options for all fields of `SearchSettings`; the command gets them as one argument."""
-    chosen = {name: (default, setting) for name, default, setting in settings_of(SearchSettings)}
-
-    @wraps(function)
-    def collected(*args: Any, **flags: Any) -> None:
-        made = SearchSettings(**{name: flags.pop(name) for name in chosen})
-        function(*args, search_settings=made, **flags)
-
-    made: Decorator = options(*(setting_option(name, *about) for name, about in chosen.items()))
-    return made(collected)
-
-
 @command(short_help="Find the merge that scores best.")
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
 @option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: agreement.")
-@calibration_options("gather", "hold_out", "reward")
+@options_of(CalibrationSettings, "calibration", "gather", "hold_out", "reward")
 @option(
     "method",
     "--vary",
@@ -101,7 +84,7 @@ def _settings(function: Callable[..., None]) -> Callable[..., None]:
     help="Values of a key, such as method=ram,ties or parameters.r=0,0.1; repeat for all combinations.",
 )
 @option("method", "--space", type=PATH, help="A YAML file that says what varies, instead of --vary.")
-@_settings
+@options_of(SearchSettings, "search_settings")
 @SERVING
 @run_options("threads", "max_memory", "allow_outside_links", "cache", "strict")
 @QUIET
@@ -174,15 +157,6 @@ def search(
 
 def score_of(options: dict[str, Any]) -> str | TaskScore:
     """Score that `--score` and the options that go with it name."""
-    spec: str = options["score"]
-    if ":" not in spec:
-        return _tasks(spec, options)
-    if options["serve"] or options["reward"]:
-        raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
-    return spec
-
-
-def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
     from shlex import split
 
     from ramerge.evaluation.commands import pairs
@@ -190,6 +164,11 @@ def _tasks(spec: str, options: dict[str, Any]) -> TaskScore:
     from ramerge.searches.served import TaskScore
     from ramerge.searches.serving import ModelServer
 
+    spec: str = options["score"]
+    if ":" in spec:
+        if options["serve"] or options["reward"]:
+            raise EvaluationError("--serve and --reward: are for tasks and prompts, and --score names a function")
+        return spec
     if options["serve"] is None:
         raise EvaluationError(
             f"--score {spec}: names no function (module:function); tasks and prompts need a server: "

@@ -28,6 +28,11 @@ class Estimate:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def holds_0(self) -> bool:
+        """Whether 0 is in the interval."""
+        return self.low is not None and self.high is not None and self.low <= 0 <= self.high
+
 
 def estimate(objective: Objective, scores: Scores) -> Estimate:
     """An objective's value with its interval."""

@@ -42,6 +42,7 @@ from ramerge.searches.scores import Measure, Scores, of_items
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
 _SCORES, _TEST = "scores", "test"
 _AGENTS = "agents.json"
+_NAMES = {"inputs": "other inputs", "objectives": "other objectives"}
 _WORDS = {"digest": "its file, or a module that it imports from its folder,"}
 
 
@@ -86,7 +87,7 @@ class Folder:
             return False
         return (self.best / RECORDS[0]).is_file()
 
-    def check_asked(self, asked: Mapping[str, Any]) -> None:
+    def check_asked(self, asked: Mapping[str, object]) -> None:
         """Note what the search is made of, or hold it against what is noted.
 
         A search without any score is no reason to refuse another one: it is forgotten.
@@ -95,7 +96,8 @@ class Folder:
         if path.exists():
             before = _read(path)
             problems = [
-                f"{self.root}: holds a search with {_named(name)}: {_difference(name, before.get(name), asked[name])}"
+                f"{self.root}: holds a search with {_NAMES.get(name, f'another {name}')}: "
+                + _difference(name, before.get(name), asked[name])
                 for name in asked
                 if before.get(name) != asked[name]
             ]
@@ -190,7 +192,7 @@ def _read(path: Path) -> dict[str, Any]:
         raise EvaluationError(f"{path}: {error}") from error
 
 
-def _difference(part: str, before: Any, now: Any) -> str:
+def _difference(part: str, before: object, now: object) -> str:
     """Where two plain values differ first, human-readable: no digests, sizes and times of inputs."""
     keys = []
     while isinstance(before, dict) and isinstance(now, dict):
@@ -203,15 +205,11 @@ def _difference(part: str, before: Any, now: Any) -> str:
     return f"{where}{': ' if where else ''}it was {_value(before)}, and is {_value(now)}"
 
 
-def _is_digest(value: Any) -> bool:
+def _is_digest(value: object) -> bool:
     return isinstance(value, str) and re.fullmatch(r"[0-9a-f]{64}", value) is not None
 
 
-def _named(part: str) -> str:
-    return {"inputs": "other inputs", "objectives": "other objectives"}.get(part, f"another {part}")
-
-
-def _value(value: Any) -> str:
+def _value(value: object) -> str:
     with suppress(TypeError, ValueError):
         return brief(json.dumps(value, ensure_ascii=False), 200)
     return brief(repr(value), 200)

@@ -76,7 +76,7 @@ class FunctionScorer:
             if not is_idle:
                 self.close()
 
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Its name, and the digest of its file and of the modules in its folder that it imports."""
         return {"function": self._spec, "digest": self._digest}
 
@@ -102,7 +102,7 @@ class CallableScorer:
     has_test = True
     merge = None
 
-    def __init__(self, function: Callable[..., Any], log: Path) -> None:
+    def __init__(self, function: Callable[..., object], log: Path) -> None:
         self._function, self._log = function, log
         self.splits: bool = takes_split(function)
         self.in_parts: bool = inspect.isgeneratorfunction(function)
@@ -118,7 +118,7 @@ class CallableScorer:
                 traceback.print_exception(error, file=log)
             raise ScoreFailedError(in_words(error)) from error
 
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Its name, and the digest of its text and of the values that it holds."""
         function: Any = self._function
         held: list[Any] = []
@@ -126,19 +126,16 @@ class CallableScorer:
             held += [function.args, function.keywords]
             function = function.func
         named = function if hasattr(function, "__qualname__") else type(function)
-        text = _ADDRESS.sub("", repr([*held, *_held(function)])) + _text(named)
+        if hasattr(function, "__code__"):
+            held += [function.__defaults__, function.__kwdefaults__]
+            held += [cell.cell_contents for cell in function.__closure__ or ()]
+        else:
+            held.append(getattr(function, "__dict__", None))
+        text = _ADDRESS.sub("", repr(held)) + _text(named)
         digest = hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
         return {"function": f"{named.__module__}:{named.__qualname__}", "digest": digest}
 
     def close(self) -> None: ...
-
-
-def _held(function: Any) -> list[Any]:
-    """Defaults and closed-over values of a function; the attributes of an object that is called."""
-    cells = getattr(function, "__closure__", None) or ()
-    held = [getattr(function, "__defaults__", None), getattr(function, "__kwdefaults__", None)]
-    held += [cell.cell_contents for cell in cells]
-    return held if hasattr(function, "__code__") else [getattr(function, "__dict__", None)]
 
 
 def _text(named: Any) -> str:
@@ -169,14 +166,14 @@ class _Process:
             self.close()
             raise
 
-    def ask(self, values: Mapping[str, Any], until: float) -> dict[str, Any]:
+    def ask(self, values: Mapping[str, object], until: float) -> dict[str, Any]:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has died, which reading says
             self._process.stdin.write(json.dumps(values).encode() + b"\n")
             self._process.stdin.flush()
         return self._line(until)
 
-    def _line(self, until: float) -> dict[str, Any]:
+    def _line(self, until: float) -> dict[str, object]:
         while b"\n" not in self._buffer:
             raise_dropped()
             left = until - time.monotonic()
@@ -186,22 +183,19 @@ class _Process:
                 raise ScoreFailedError(f"did not end within {self._seconds:g} seconds (--score-timeout)")
             data = os.read(self._answers, 1 << 16)
             if not data:
-                raise ScoreFailedError(f"its process ended{self._last_words()}; all that it printed is in {self._log}")
+                lines: list[str] = []
+                with suppress(subprocess.TimeoutExpired):
+                    self._process.wait(5)
+                with suppress(OSError):
+                    lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
+                said = f"exit code {self._process.returncode}" + (f": {shown(lines[-1])}" if lines else "")
+                raise ScoreFailedError(f"its process ended with {said}; all that it printed is in {self._log}")
             self._buffer += data
             if len(self._buffer) > _MOST_BYTES:
                 raise ScoreFailedError(f"returned more than {_MOST_BYTES:,} bytes")
         line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, object] = json.loads(line)
         return answer
-
-    def _last_words(self) -> str:
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5)
-        code = self._process.returncode
-        with suppress(OSError):
-            lines = self._log.read_bytes()[-4000:].decode("utf-8", "replace").splitlines()
-            return f" with exit code {code}: {shown(lines[-1])}" if lines else f" with exit code {code}"
-        return f" with exit code {code}"
 
     def close(self) -> None:
         if self._process.stdin is not None:

@@ -6,20 +6,15 @@ from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ramerge import Options, Recipe, RecipeError, Record, merge
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, Document, check, leave_out
 
-Label = Callable[[str, Any], str]
+Label = Callable[[str, object], str]
 
 
-def _plain_label(key: str, value: Any) -> str:
-    return f"{key}={value}"
-
-
-def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plain_label) -> Document:
+def document_of(recipe: Document, point: Mapping[str, object], label: Label = "{}={}".format) -> Document:
     """The recipe with a point's values.
 
     Where the point has another method, parameters, presets and side inputs that this method does not take are left
@@ -34,7 +29,7 @@ def document_of(recipe: Document, point: Mapping[str, Any], label: Label = _plai
     return made
 
 
-def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> list[str]:
+def check_point(recipe: Document, point: Mapping[str, object], label: Label) -> list[str]:
     """Problems of the recipe at a point."""
     try:
         check(document_of(recipe, point, label))
@@ -43,11 +38,11 @@ def check_point(recipe: Document, point: Mapping[str, Any], label: Label) -> lis
     return []
 
 
-def recipe_of(recipe: Document, point: Mapping[str, Any]) -> Recipe:
+def recipe_of(recipe: Document, point: Mapping[str, object]) -> Recipe:
     """The checked recipe of a point."""
     return check(document_of(recipe, point))
 
 
-def merge_point(recipe: Document, point: Mapping[str, Any], out: Path, listen: Listener, options: Options) -> Record:
+def merge_point(recipe: Document, point: Mapping[str, object], out: Path, listen: Listener, options: Options) -> Record:
     """Merge a point to `out`, in place of what is there. Counts of the inputs are cached from point to point."""
     return merge(document_of(recipe, point), out, options=replace(options, overwrite=True), on_progress=listen)

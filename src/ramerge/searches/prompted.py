@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
@@ -25,7 +24,7 @@ from ramerge.searches.points import recipe_of
 from ramerge.searches.results import BY_AGREEMENT
 from ramerge.searches.run import Branches
 from ramerge.searches.scores import ScoreFailedError, Scores, Split, of_items
-from ramerge.searches.space import Point, Space
+from ramerge.searches.space import Space
 
 CALIBRATION = "calibration"
 """The folder of statistics and replies within that of a search."""
@@ -65,30 +64,26 @@ class Prompted:
             kept = read_json(path, RECORD)
         except (OSError, ValueError):
             kept = {}
-        if kept.get("about") != about or not _are_means(kept.get("means"), len(points)):
-            kept = {"about": about, "means": [self._mean(point) for point in points]}
-            write_file(path, dumped(kept))
-        means = [math.inf if mean is None else mean for mean in kept["means"]]
+        means = kept.get("means") if kept.get("about") == about else None
+        if not isinstance(means, list) or len(means) != len(points) or not all(map(_is_mean, means)):
+            means = []
+            for point in points:
+                try:
+                    self.live.put(recipe_of(self.recipe, point))
+                    means.append(fmean(each.nll for each in agreements_in(self.live.live, self.replies).values()))
+                except RamergeError:
+                    means.append(None)  # the search says why
+            write_file(path, dumped({"about": about, "means": means}))
+        means = [math.inf if mean is None else mean for mean in means]
         return replace(space, order=tuple(points[place] for place in sorted(range(len(points)), key=means.__getitem__)))
 
-    def _mean(self, point: Point) -> float | None:
-        try:
-            self.live.put(recipe_of(self.recipe, point))
-            return fmean(each.nll for each in agreements_in(self.live.live, self.replies).values())
-        except RamergeError:
-            return None  # the search says why
+
+def _is_mean(value: object) -> bool:
+    """Whether this is a figure, or None, which stands for a point that cannot be merged."""
+    return value is None or (isinstance(value, float) and math.isfinite(value))
 
 
-def _are_means(values: Any, count: int) -> bool:
-    """Whether these are as many figures; None stands for a point that cannot be merged."""
-    return (
-        isinstance(values, list)
-        and len(values) == count
-        and all(value is None or (isinstance(value, float) and math.isfinite(value)) for value in values)
-    )
-
-
-def usual_space(recipe: Document, found: Prompted | None) -> dict[str, Any]:
+def usual_space(recipe: Document, found: Prompted | None) -> dict[str, object]:
     """The space where nothing is said to vary: the sum first, then merges that are the best of some agents.
 
     Longer sums are tried only where labels or rewards are known: agreement with all replies cannot see what is better
@@ -181,7 +176,7 @@ class AgreementScorer:
         for items in likelihoods(self._prompted.live.live, self._prompted.replies, _PARTS):
             yield {name: of_items(each) for name, each in items.items()}
 
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Statistics gathered from the agents."""
         replies = self._prompted.replies
         right = {name: list(counts) for name, counts in replies.counts.items()}

@@ -9,14 +9,13 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ramerge import EvaluationError, Options, OutputError, Plan, PlanError, Progress, RamergeError, plan
 from ramerge.sdk.machine import missing
 from ramerge.sdk.recipes import Document, portable
 from ramerge.sdk.text import dumped, unknown
 from ramerge.searches import evidence
-from ramerge.searches.evidence import Estimate
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.points import document_of, merge_point, recipe_of
 from ramerge.searches.results import SearchResult, TriedPoint
@@ -151,12 +150,20 @@ def search(
         raise EvaluationError(problems)
     with ExitStack() as stack:
         folder = stack.enter_context(search_folder(out))
-        inputs = _planned(recipe, request)
+        inputs: dict[str, list[int]] = {}
+        problems = []
+        for method in request.space.methods:
+            first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
+            made = plan(document_of(recipe, {"method": method} | first), options=request.options)
+            problems += made.problems
+            inputs |= state_of(made)
+        if problems:
+            raise PlanError(dict.fromkeys(problems))
         scorer = stack.enter_context(closing(make_scorer(folder)))
         folder.check_asked(
             {
                 "recipe": recipe.values,
-                "inputs": inputs,
+                "inputs": dict(sorted(inputs.items())),
                 "space": request.space.as_dict(),
                 "score": dict(scorer.about()),
                 "objectives": [asdict(each) for each in request.objectives],
@@ -172,56 +179,31 @@ def libraries_of(sampler: str | None) -> list[str]:
     return ["optuna", *(["cmaes"] if sampler == "cmaes" else [])]
 
 
-def _planned(recipe: Document, request: SearchRequest) -> dict[str, Any]:
-    """The state of every input's file, after a merge with each method was planned."""
-    problems: list[str] = []
-    files: dict[str, Any] = {}
-    for method in request.space.methods:
-        first = {axis.key: axis.domain.extremes()[0] for axis in request.space.axes_of(method)}
-        made = plan(document_of(recipe, {"method": method} | first), options=request.options)
-        problems += made.problems
-        files |= state_of(made)
-    if problems:
-        raise PlanError(dict.fromkeys(problems))
-    return dict(sorted(files.items()))
-
-
-def state_of(made: Plan) -> dict[str, Any]:
+def state_of(made: Plan) -> dict[str, list[int]]:
     """Size and time of every file that a merge would read, by path: scores of others are not mixed with these."""
     return {
         str(path.resolve()): [one.nbytes, one.modified_ns] for path, one in sorted(made.details.inputs.files.items())
     }
 
 
+@dataclass
 class _Search:
-    def __init__(
-        self,
-        recipe: Document,
-        request: SearchRequest,
-        folder: Folder,
-        scorer: Scorer,
-        study: Study,
-        notes: Sequence[str],
-        on_progress: Listener,
-        on_merge: Callable[[Progress], None],
-    ) -> None:
-        self._recipe = recipe
-        self._request = request
-        self._folder = folder
-        self._scorer = scorer
-        self._study = study
-        self._notes = notes
-        self._agents: dict[str, float] = {}
-        self._on_progress = on_progress
-        self._on_merge = on_merge
-        self._trials = study.trials()
-        self._best: Trial | None = self._chosen() if len(request.objectives) == 1 else None
-        self._best_scores = self._validation(self._best.number) if self._best else None
-        self._names: list[str] = list(self._complete_scores())
+    _recipe: Document
+    _request: SearchRequest
+    _folder: Folder
+    _scorer: Scorer
+    _study: Study
+    _notes: Sequence[str]
+    _on_progress: Listener
+    _on_merge: Callable[[Progress], None]
 
-    def _complete_scores(self) -> Scores:
-        first = next((trial for trial in self._trials if trial.state == "complete"), None)
-        return (self._folder.scores(first.number) or {}) if first else {}
+    def __post_init__(self) -> None:
+        self._agents: dict[str, float] = {}
+        self._trials = self._study.trials()
+        self._best: Trial | None = self._chosen() if len(self._request.objectives) == 1 else None
+        self._best_scores = self._validation(self._best.number) if self._best else None
+        complete = next((trial.number for trial in self._trials if trial.state == "complete"), None)
+        self._names = list((complete is not None and self._folder.scores(complete)) or ())
 
     def run(self) -> SearchResult:
         in_a_row = 0
@@ -243,20 +225,18 @@ class _Search:
         """How many points to try, after those that need not be tried are left out."""
         if self._request.branches is None or not self._trials:
             return self._request.required
-        points = self._request.branches.good if self._is_good() else self._request.branches.poor
-        self._study.limit([self._trials[0].point, *points])
+        first, branches = self._trials[0], self._request.branches
+        is_good = first.values is not None and first.values[0] >= fmean(self._agents.values()) - MARGIN
+        points = branches.good if is_good else branches.poor
+        self._study.limit([first.point, *points])
         return min(self._request.required, 1 + len(points))
-
-    def _is_good(self) -> bool:
-        """Whether the first point is nearly as good as the agents."""
-        first = self._trials[0].values
-        return first is not None and first[0] >= fmean(self._agents.values()) - MARGIN
 
     def _scores_of_agents(self) -> dict[str, float]:
         """The score of the best agent for each figure; what was scored is kept."""
-        branches = self._request.branches
-        known = self._folder.agents() if branches is not None else {}
-        for name in branches.agents if branches is not None else ():
+        if self._request.branches is None:
+            return {}
+        known = self._folder.agents()
+        for name in self._request.branches.agents:
             if name in known:
                 continue
             point = {"method": "passthrough", "parameters.agent": name}
@@ -280,13 +260,21 @@ class _Search:
 
     def _try(self, asked: Asked) -> str | None:
         """Merge and score a point; why it failed, or None."""
-        began, merged, fingerprint = time.monotonic(), None, {}
+        began, merged = time.monotonic(), None
         try:
-            recipe = self._merge(asked.point)
+            if self._scorer.merge is None:
+                merge_point(self._recipe, asked.point, self._folder.candidate, self._on_merge, self._request.options)
+                text = (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
+            else:
+                recipe = portable(recipe_of(self._recipe, asked.point), None)
+                self._scorer.merge(recipe)
+                text = recipe.to_yaml()
             merged = time.monotonic()
-            self._folder.write(f"trials/{asked.number}.yaml", recipe)
+            self._folder.write(f"trials/{asked.number}.yaml", text)
             scores, is_whole = self._scored()
-            self._check_objectives(scores)
+            for each in self._request.objectives if not self._names else ():
+                if (name := each.missing(scores)) is not None:  # no further point would have it
+                    raise _WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
             validation = _split(self._scorer, scores, "validation")
             values = [_finite(each, validation) for each in self._request.objectives]
         except (OutputError, _WrongObjectiveError):
@@ -310,21 +298,6 @@ class _Search:
                 self._best_scores = validation
         return None
 
-    def _merge(self, point: Point) -> str:
-        """Merge a point where the scorer looks for it; its recipe."""
-        if self._scorer.merge is not None:
-            recipe = portable(recipe_of(self._recipe, point), None)
-            self._scorer.merge(recipe)
-            return recipe.to_yaml()
-        merge_point(self._recipe, point, self._folder.candidate, self._on_merge, self._request.options)
-        return (self._folder.candidate / _RECIPE).read_text(encoding="utf-8")
-
-    def _check_objectives(self, scores: Scores) -> None:
-        """Raise if an objective is no figure of the first scores: then no further point would have it."""
-        for each in self._request.objectives if not self._names else ():
-            if (name := each.missing(scores)) is not None:
-                raise _WrongObjectiveError(unknown("--objective", name, [*scores, MEAN, WORST]))
-
     def _scored(self) -> tuple[Scores, bool]:
         """The candidate's scores, and whether they are whole: a hopeless point is given up."""
         parts: list[Scores] = []
@@ -332,16 +305,12 @@ class _Search:
             for part in coming:
                 check_names(part, self._names)
                 parts.append(part)
-                if self._is_hopeless(parts):
-                    return joined(parts), False
+                if self._best_scores is not None and self._request.prune and self._scorer.in_parts:
+                    so_far = joined(parts)
+                    validation = _split(self._scorer, so_far, "validation")
+                    if evidence.is_hopeless(self._request.objectives[0], validation, self._best_scores):
+                        return so_far, False
         return joined(parts), True
-
-    def _is_hopeless(self, parts: Sequence[Scores]) -> bool:
-        best = self._best_scores
-        if best is None or not (self._request.prune and self._scorer.in_parts):
-            return False
-        so_far = _split(self._scorer, joined(parts), "validation")
-        return evidence.is_hopeless(self._request.objectives[0], so_far, best)
 
     # --- the result ---------------------------------------------------------------------------------------------------
 
@@ -372,7 +341,7 @@ class _Search:
         objectives = self._request.objectives
         notes = self._merge_best(best)
         validation = self._validation(best.number)
-        test, more = self._test(best)
+        apart, test, more = self._test(best, validation)
         points = [self._point(trial, best, validation) for trial in self._trials]
         complete = [trial for trial in self._trials if trial.values is not None]
         result = SearchResult(
@@ -385,8 +354,10 @@ class _Search:
             points_of_space=self._request.space.size,
             best=best.number,
             front=tuple(trial.number for trial in self._front(complete)) if len(objectives) > 1 else (best.number,),
-            level=_level(points, objectives),
-            apart=self._apart(validation),
+            level=tuple(
+                each.number for each in points if len(objectives) == 1 and each.behind and each.behind[0].holds_0
+            ),
+            apart=apart,
             test=tuple(evidence.estimate(each, test) for each in objectives) if test else None,
             optimism=tuple(evidence.optimism(each, validation, test) for each in objectives) if test else None,
             scores={name: measure.value for name, measure in (test or {}).items()},
@@ -432,21 +403,26 @@ class _Search:
         self._folder.write("recipe.yaml", text)
         return list(record.warnings)
 
-    def _test(self, best: Trial) -> tuple[Scores | None, list[str]]:
-        """The best point's scores on items that it was not chosen by; None, with the reason, where there are none."""
+    def _test(self, best: Trial, validation: Scores) -> tuple[str | None, Scores | None, list[str]]:
+        """How test items are kept apart, the best point's scores on them, and why it has none."""
         if not self._scorer.has_test:
-            return None, []
+            return None, None, []
         if not self._scorer.splits:
-            scores = self._folder.scores(best.number) or {}
-            if any(measure.items is None for measure in scores.values()):
-                return None, [
-                    "the best point is reported on the items that it was chosen by, so its score is too high by an "
-                    "unknown amount: the score gives no items, and has no parameter split"
-                ]
-            return _split(self._scorer, scores, "test"), []
+            if any(measure.items is None for measure in validation.values()):
+                return (
+                    None,
+                    None,
+                    [
+                        "the best point is reported on the items that it was chosen by, so its score is too high by an "
+                        "unknown amount: the score gives no items, and has no parameter split"
+                    ],
+                )
+            test: Scores = _split(self._scorer, self._folder.scores(best.number) or {}, "test")
+            return "every second item is for the test", test, []
+        apart = "the score's own items for validation and test"
         kept = self._folder.scores(best.number, "test")
         if kept is not None:
-            return kept, []
+            return apart, kept, []
         try:
             with closing(self._scorer.parts(self._folder.best, "test")) as parts:
                 test = joined(parts)
@@ -454,18 +430,9 @@ class _Search:
             for each in self._request.objectives:
                 _finite(each, test)
         except (ScoreFailedError, EvaluationError) as error:
-            return None, [f"the best point could not be scored on test items: {error}"]
+            return apart, None, [f"the best point could not be scored on test items: {error}"]
         self._folder.keep(best.number, test, "test")
-        return test, []
-
-    def _apart(self, validation: Scores) -> str | None:
-        if not self._scorer.has_test:
-            return None
-        if self._scorer.splits:
-            return "the score's own items for validation and test"
-        if all(measure.items is not None for measure in validation.values()):
-            return "every second item is for the test"
-        return None
+        return apart, test, []
 
 
 def _split(scorer: Scorer, scores: Scores, split: Split) -> dict[str, Measure]:
@@ -482,18 +449,7 @@ def _finite(objective: Objective, scores: Scores) -> float:
     return value
 
 
-def _seconds(began: float, merged: float | None) -> dict[str, Any]:
+def _seconds(began: float, merged: float | None) -> dict[str, float]:
     now = time.monotonic()
     merge = (merged or now) - began
     return {_MERGE: round(merge, 3), _SCORE: round(now - began - merge, 3)}
-
-
-def _level(points: Sequence[TriedPoint], objectives: Sequence[Objective]) -> tuple[int, ...]:
-    """Points whose paired difference to the best may be 0."""
-    if len(objectives) > 1:
-        return ()
-    return tuple(point.number for point in points if point.behind and _holds_zero(point.behind[0]))
-
-
-def _holds_zero(apart: Estimate) -> bool:
-    return apart.low is not None and apart.high is not None and apart.low <= 0 <= apart.high

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from ramerge import Recipe
 from ramerge.sdk.text import quoted, shown, unknown
@@ -71,13 +72,13 @@ class Scorer(Protocol):
     def merge(self) -> Callable[[Recipe], None] | None:
         """Merges a recipe into the model that is scored next, without a file; None: it takes the folder of a model."""
 
-    def parts(self, model: Any, split: Split) -> Generator[Scores, None, None]:
+    def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
         """The scores of a model, part by part: further items of every figure, or everything in one part.
 
         Whoever asks may stop between two parts.
         """
 
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Description of what decides the scores, as plain values; results of another one are not mixed with these."""
 
     def close(self) -> None:
@@ -132,14 +133,14 @@ class Objective:
         return float(self.combined([measure.value for measure in self.measures(scores)]))
 
 
-def of_items(items: Any) -> Measure:
+def of_items(items: ArrayLike) -> Measure:
     """The figure of some items, each a numerator and a denominator; NaN where denominators sum to 0."""
     pairs = np.asarray(items, dtype=np.float64).reshape(-1, 2)
     numerator, denominator = pairs.sum(axis=0)
     return Measure(float(numerator / denominator) if denominator else math.nan, pairs)
 
 
-def read_scores(returned: Any) -> dict[str, Measure]:
+def read_scores(returned: object) -> dict[str, Measure]:
     """Read what a function returned: a mapping from names to numbers, or to lists with a number for each item.
 
     A number or a list by itself is the figure `score`.
@@ -152,30 +153,25 @@ def read_scores(returned: Any) -> dict[str, Measure]:
         )
     if len(returned) > _MOST_NAMES:
         raise ScoreFailedError(f"returned {len(returned):,} names; at most {_MOST_NAMES:,} are possible")
-    return {_name(name): _measure(str(name), value) for name, value in returned.items()}
+    found = {}
+    for given, value in returned.items():
+        name = str(given)
+        if len(name) > _LONGEST_NAME or not name.isprintable():  # a file of JSON must hold it, and be read again
+            raise ScoreFailedError(
+                f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
+            )
+        if isinstance(value, bool | int | float):
+            found[name] = Measure(_finite(name, value))
+        elif not isinstance(value, Sequence) or isinstance(value, str):
+            raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
+        elif not value:
+            raise ScoreFailedError(f"{shown(name, 60)}: has no items")
+        else:
+            found[name] = of_items([(_finite(f"{name}, item {at}", item), 1.0) for at, item in enumerate(value, 1)])
+    return found
 
 
-def _name(given: Any) -> str:
-    """A name that a file of JSON can hold and be read with again."""
-    name = str(given)
-    if len(name) > _LONGEST_NAME or not name.isprintable():
-        raise ScoreFailedError(
-            f"{quoted(shown(name, 60))}: a name must be at most {_LONGEST_NAME} characters that can be printed"
-        )
-    return name
-
-
-def _measure(name: str, value: Any) -> Measure:
-    if isinstance(value, bool | int | float):
-        return Measure(_finite(name, value))
-    if not isinstance(value, Sequence) or isinstance(value, str):
-        raise ScoreFailedError(f"{shown(name, 60)}: must be a number or a list of numbers, not {quoted(value)}")
-    if not value:
-        raise ScoreFailedError(f"{shown(name, 60)}: has no items")
-    return of_items([(_finite(f"{name}, item {place}", item), 1.0) for place, item in enumerate(value, 1)])
-
-
-def _finite(name: str, value: Any) -> float:
+def _finite(name: str, value: object) -> float:
     if not isinstance(value, bool | int | float):
         raise ScoreFailedError(f"{shown(name, 60)}: must be a number, not {quoted(value)}")
     if not abs(value) <= _LARGEST:  # also NaN, and integers that no float holds

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from ramerge import EvaluationError, Options, Progress, RecipeError
+from ramerge import EvaluationError, Options, RecipeError
 from ramerge.calibration.calibrate import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
@@ -21,7 +21,7 @@ from ramerge.searches.functions import CallableScorer, FunctionScorer
 from ramerge.searches.page import render
 from ramerge.searches.prompted import LOWER, AgreementScorer, Prompted, prompted, usual_branches, usual_space
 from ramerge.searches.results import SearchResult
-from ramerge.searches.run import Branches, Listener, MakeScorer, SearchProgress, SearchRequest
+from ramerge.searches.run import Listener, MakeScorer, SearchProgress, SearchRequest
 from ramerge.searches.scores import WORST, Objective
 from ramerge.searches.served import TaskScore, TaskScorer
 from ramerge.searches.settings import SearchSettings
@@ -30,7 +30,7 @@ from ramerge.searches.spacefile import file_space, mapped_space, vary_space
 
 _A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
 _SETTINGS, _OPTIONS = SearchSettings(), Options()
-Score: TypeAlias = str | Callable[..., Any] | TaskScore
+Score: TypeAlias = str | Callable[..., object] | TaskScore
 
 
 def search(
@@ -38,8 +38,8 @@ def search(
     out: str | Path,
     score: Score | None = None,
     *,
-    vary: Mapping[str, Sequence[Any]] | None = None,
-    space: str | Path | Mapping[str, Any] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None,
+    space: str | Path | Mapping[str, object] | None = None,
     settings: SearchSettings = _SETTINGS,
     options: Options = _OPTIONS,
     on_progress: Listener | None = None,
@@ -85,7 +85,7 @@ def search(
     check_arguments(
         out=(isinstance(out, str | Path), "a folder", out),
         score=(score is None or isinstance(score, str | TaskScore) or callable(score), _A_SCORE, score),
-        vary=(vary is None or _varies(vary), "a mapping from keys to lists of values", vary),
+        vary=(not vary or _varies(vary), "a mapping from keys to lists of values", vary),
         space=(space is None or isinstance(space, str | Path | Mapping), "a mapping or the path of a file", space),
         settings=(isinstance(settings, SearchSettings), "ramerge.SearchSettings", settings),
         options=(isinstance(options, Options), "ramerge.Options", options),
@@ -104,7 +104,12 @@ def search(
         if document.values.get("prompts"):
             require_extras({"search": run.libraries_of(settings.sampler)})
             found = prompted(
-                document, place, settings.calibration, stack, options, lambda event: listen(_gathering(event))
+                document,
+                place,
+                settings.calibration,
+                stack,
+                options,
+                lambda event: listen(SearchProgress(event.done, event.total, None, 0, is_gathering=True)),
             )
             document = found.recipe
         usual = usual_space(document, found) if not vary and space is None else space
@@ -120,8 +125,17 @@ def search(
             stack.close()  # a server or function that scores needs the memory
         is_grid = space is None or (score is None and chosen.is_listed)
         sums_first = found is None and usual is not space and not settings.objectives
-        branches = usual_branches(chosen, document) if sums_first else None
-        request = _request(chosen, "grid" if is_grid else "tpe", settings, options, branches)
+        request = SearchRequest(
+            space=chosen,
+            objectives=_objectives(settings.objectives),
+            trials=settings.trials,
+            sampler=settings.sampler or ("grid" if is_grid else "tpe"),
+            seed=settings.seed,
+            prune=settings.prune,
+            most_failures=settings.most_failures,
+            options=options,
+            branches=usual_branches(chosen, document) if sums_first else None,
+        )
         result = run.search(document, place, request, make_scorer, notes=notes, on_progress=listen)
     if settings.html and no_page() is None:
         write_file(place / "search.html", render(result, (place / "recipe.yaml").read_text(encoding="utf-8")))
@@ -134,35 +148,14 @@ def no_page() -> str | None:
     return f"no page search.html was written, because {lacking[0]}" if lacking else None
 
 
-def _gathering(event: Progress) -> SearchProgress:
-    return SearchProgress(event.done, event.total, None, 0, is_gathering=True)
-
-
-def _request(
-    space: Space, usual_sampler: str, settings: SearchSettings, options: Options, branches: Branches | None
-) -> SearchRequest:
-    return SearchRequest(
-        branches=branches,
-        space=space,
-        objectives=_objectives(settings.objectives),
-        trials=settings.trials,
-        sampler=settings.sampler or usual_sampler,
-        seed=settings.seed,
-        prune=settings.prune,
-        most_failures=settings.most_failures,
-        options=options,
-    )
-
-
 def _varies(vary: object) -> bool:
-    return not vary or (
-        isinstance(vary, Mapping)
-        and all(isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values())
+    return isinstance(vary, Mapping) and all(
+        isinstance(each, Iterable) and not isinstance(each, str | bytes | Mapping) for each in vary.values()
     )
 
 
 def _space(
-    recipe: Document, vary: Mapping[str, Sequence[Any]] | None, space: str | Path | Mapping[str, Any] | None
+    recipe: Document, vary: Mapping[str, Sequence[object]] | None, space: str | Path | Mapping[str, object] | None
 ) -> Space:
     if bool(vary) == (space is not None):
         raise RecipeError(
@@ -186,28 +179,23 @@ def _objectives(words: Sequence[str]) -> tuple[Objective, ...]:
 def objective_of(word: str) -> Objective:
     """An objective as `--objective` writes it."""
     if word.startswith(f"{WORST}:"):
-        return Objective(WORST, specialists=_specialists(word))
+        specialists = {}
+        for pair in word.removeprefix(f"{WORST}:").split(","):
+            name, _, number = pair.rpartition("=")
+            try:
+                specialists[name] = float(number)
+            except ValueError:
+                specialists[name] = math.nan
+        if "" in specialists or not all(0 < score < math.inf for score in specialists.values()):
+            raise EvaluationError(
+                f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's "
+                "specialist, a number above 0"
+            )
+        return Objective(WORST, specialists=specialists)
     name, _, way = word.rpartition("=") if word.endswith(("=min", "=max")) else (word, "", "max")
     if not name.strip("="):
         raise EvaluationError(f"--objective {word}: must be NAME, or NAME=min")
     return Objective(name, way == "min")
-
-
-def _specialists(word: str) -> dict[str, float]:
-    """The scores in `worst:NAME=SCORE,...`."""
-    found = {}
-    for pair in word.removeprefix(f"{WORST}:").split(","):
-        name, _, number = pair.rpartition("=")
-        try:
-            found[name] = float(number)
-        except ValueError:
-            found[name] = math.nan
-    if "" in found or not all(0 < score < math.inf for score in found.values()):
-        raise EvaluationError(
-            f"--objective {word}: must be {WORST}:NAME=SCORE,NAME=SCORE with the score of each figure's specialist, "
-            "a number above 0"
-        )
-    return found
 
 
 def agreement_scorer(found: Prompted) -> MakeScorer:
@@ -215,13 +203,10 @@ def agreement_scorer(found: Prompted) -> MakeScorer:
     return lambda _folder: AgreementScorer(found)
 
 
-def scorer_of(score: str | Callable[..., Any] | TaskScore, seconds: float) -> MakeScorer:
+def scorer_of(score: Score, seconds: float) -> MakeScorer:
     """Factory of the scorer of a search in its folder."""
     if isinstance(score, TaskScore):
-        tasks = score
-        return lambda folder: TaskScorer(tasks, folder)
+        return lambda folder: TaskScorer(score, folder)
     if isinstance(score, str):
-        spec = score
-        return lambda folder: FunctionScorer(spec, folder.log, seconds)
-    function = score
-    return lambda folder: CallableScorer(function, folder.log)
+        return lambda folder: FunctionScorer(score, folder.log, seconds)
+    return lambda folder: CallableScorer(score, folder.log)

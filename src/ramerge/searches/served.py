@@ -9,8 +9,8 @@ import hashlib
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.models import EvaluationTarget, ModelAccess
@@ -19,9 +19,6 @@ from ramerge.searches.arguments import check_arguments
 from ramerge.searches.folder import Folder
 from ramerge.searches.scores import Measure, ScoreFailedError, Scores, Split, of_items
 from ramerge.searches.serving import KeptServer, ModelServer
-
-if TYPE_CHECKING:  # it needs the extra `eval`
-    from ramerge.evaluation.samples import Model
 
 _NAME = "candidate"
 _MOST_FAILURES = 8  # one is enough for a point to fail
@@ -100,7 +97,11 @@ class TaskScorer:
         if empty := [task for task, found in ids.items() if not found]:
             raise EvaluationError(f"{', '.join(empty)}: has no sample that is for the {split}")
         count = max(1, (max(map(len, ids.values())) // _FEWEST).bit_length())
-        return [{task: found[_cut(len(found), rung, count)] for task, found in ids.items()} for rung in range(count)]
+        ends = [2**rung - 1 for rung in range(count + 1)]  # each rung has twice as many as the one before
+        return [
+            {task: found[len(found) * low // ends[-1] : len(found) * high // ends[-1]] for task, found in ids.items()}
+            for low, high in pairwise(ends)
+        ]
 
     def _scores(
         self, target: EvaluationTarget, access: ModelAccess, rung: Mapping[str, Sequence[str]], logs: Path
@@ -111,12 +112,17 @@ class TaskScorer:
             if ids:
                 evaluate(logs, [target], replace(self._request, tasks=[task], samples=ids, limit=None), access)
         [found] = read(logs)
-        _refuse_failed(found)
+        for name, samples in found.tasks.items():
+            if samples.failures:
+                raise ScoreFailedError(
+                    f"{'/'.join(name)}: {len(samples.failures):,} of {len(samples.keys):,} samples failed: "
+                    f"{next(iter(samples.failures.values()))}"
+                )
         return {
             "/".join(name): of_items(samples.metrics[samples.main]) for name, samples in sorted(found.tasks.items())
         }
 
-    def about(self) -> Mapping[str, Any]:
+    def about(self) -> Mapping[str, object]:
         """Tasks, settings and data."""
         files = {name: Path(path) for name, path in self._request.data.items()}
         return {
@@ -129,21 +135,6 @@ class TaskScorer:
 
     def close(self) -> None:
         self._server.close()
-
-
-def _cut(samples: int, rung: int, count: int) -> slice:
-    """The part of a rung: each has twice as many samples as the one before, together all."""
-    ends = [samples * (2**each - 1) // (2**count - 1) for each in (rung, rung + 1)]
-    return slice(*ends)
-
-
-def _refuse_failed(found: Model) -> None:
-    for name, samples in found.tasks.items():
-        if samples.failures:
-            raise ScoreFailedError(
-                f"{'/'.join(name)}: {len(samples.failures):,} of {len(samples.keys):,} samples failed: "
-                f"{next(iter(samples.failures.values()))}"
-            )
 
 
 def split_of(key: str) -> Split:

@@ -69,14 +69,25 @@ class ModelServer:
 @contextmanager
 def serving(server: ModelServer, model: str, name: str, log: Path) -> Iterator[str]:
     """The URL of a server for one model, which is stopped with all its processes when the block ends."""
-    port = _free_port()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
     command = server_command(server, model, name, port)
     with log.open("wb") as output:
         environment = _ENVIRONMENT.get(server.kind)
         process = start(command, stdin=subprocess.DEVNULL, output=output, environment=environment)
         try:
             url = f"http://127.0.0.1:{port}"
-            _wait(process, url, server, command, log)
+            until = time.monotonic() + server.timeout
+            while process.poll() is None:
+                raise_dropped()
+                if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
+                    break
+                if time.monotonic() > until:
+                    raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
+                time.sleep(0.25)
+            else:
+                raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
             yield f"{url}/v1"
         finally:
             stop(process)
@@ -128,19 +139,18 @@ class KeptServer:
         self._link.unlink(missing_ok=True)
         self._link.symlink_to(model.absolute(), target_is_directory=True)
         config = (model / "config.json").read_bytes()
-        if not (self._url and config == self._config and self._reload()):
+        steps = _RELOADS.get(self._server.kind)
+        root = self._url.removesuffix("/v1")
+        if not (
+            self._url
+            and config == self._config
+            and steps is not None
+            and all(_answers("POST", root + path, self._server.timeout, body(self.model)) for path, body in steps)
+        ):
             self.close()
             self._url = self._running.enter_context(serving(self._server, self.model, self.served_name, self._log))
         self._config = config
         return self._url
-
-    def _reload(self) -> bool:
-        """Whether the server took new weights; otherwise it has to be started again."""
-        steps = _RELOADS.get(self._server.kind)
-        root = self._url.removesuffix("/v1")
-        return steps is not None and all(
-            _answers("POST", root + path, self._server.timeout, body(self.model)) for path, body in steps
-        )
 
     def close(self) -> None:
         self._url = ""
@@ -158,24 +168,6 @@ def _answers(method: str, url: str, seconds: float, body: object = None) -> bool
     ):
         return answer.status_code == 200
     return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def _wait(process: subprocess.Popen[bytes], url: str, server: ModelServer, command: Sequence[str], log: Path) -> None:
-    until = time.monotonic() + server.timeout
-    while process.poll() is None:
-        raise_dropped()
-        if _answers("GET", f"{url}/health", _SECONDS_TO_SAY):
-            return
-        if time.monotonic() > until:
-            raise EndpointError(_failed(f"was not ready within {server.timeout:g} seconds", command, log))
-        time.sleep(0.25)
-    raise EndpointError(_failed(f"ended with exit code {process.returncode}", command, log))
 
 
 def _failed(what: str, command: Sequence[str], log: Path) -> str:

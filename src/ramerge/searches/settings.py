@@ -83,6 +83,10 @@ class SearchSettings:
     """How replies and statistics are gathered, where the recipe has prompts."""
 
     def __post_init__(self) -> None:
+        seconds, words = self.score_timeout, self.objectives
+        is_time = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 < seconds < math.inf
+        are_words = isinstance(words, Iterable) and not isinstance(words, str)
+        are_words = are_words and all(isinstance(each, str) for each in words)
         check_arguments(
             calibration=(
                 isinstance(self.calibration, CalibrationSettings),
@@ -92,23 +96,13 @@ class SearchSettings:
             trials=(self.trials is None or _is_whole(self.trials, 1), "a whole number above 0", self.trials),
             sampler=(self.sampler in (None, *SAMPLERS), f"one of {', '.join(SAMPLERS)}", self.sampler),
             seed=(_is_whole(self.seed, 0, 2**31), "a whole number from 0 to 2147483647", self.seed),
-            objectives=(_are_words(self.objectives), "a list of names", self.objectives),
+            objectives=(are_words, "a list of names", self.objectives),
             prune=(isinstance(self.prune, bool), _A_BOOL, self.prune),
             most_failures=(_is_whole(self.most_failures, 0), "a whole number, or 0 for no bound", self.most_failures),
-            score_timeout=(_is_time(self.score_timeout), "a number of seconds above 0", self.score_timeout),
+            score_timeout=(is_time, "a number of seconds above 0", seconds),
             html=(isinstance(self.html, bool), _A_BOOL, self.html),
         )
 
 
 def _is_whole(value: object, least: int, bound: float = math.inf) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value < bound
-
-
-def _is_time(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
-
-
-def _are_words(values: object) -> bool:
-    return (
-        isinstance(values, Iterable) and not isinstance(values, str) and all(isinstance(each, str) for each in values)
-    )

@@ -33,7 +33,7 @@ class Choices:
     def extremes(self) -> tuple[Any, ...]:
         return self.values
 
-    def as_dict(self) -> Any:
+    def as_dict(self) -> list[Any]:
         return list(self.values)
 
 
@@ -68,7 +68,7 @@ class ValueRange:
             return int(value)
         return min(max(float(f"{value:.{_DIGITS}g}"), self.low), self.high)
 
-    def as_dict(self) -> Any:
+    def as_dict(self) -> dict[str, object]:
         more = ({"step": self.step} if self.step is not None else {}) | ({"log": True} if self.log else {})
         return {"from": self.low, "to": self.high, **more}
 
@@ -124,7 +124,7 @@ class Space:
 
     methods: tuple[str, ...]
     axes: tuple[Axis, ...]
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, object] = field(default_factory=dict)
     order: tuple[Point, ...] = ()
 
     def draw(self, choose: Callable[[Axis], Any]) -> Point:
@@ -151,14 +151,14 @@ class Space:
         kept = [axis for axis in counting if axis.method is not None or axis.key not in own]
         return sorted(kept, key=lambda axis: bool(_conditions(method, axis.key)))
 
-    def _matters(self, axis: Axis, method: str, point: Mapping[str, Any]) -> bool:
+    def _matters(self, axis: Axis, method: str, point: Mapping[str, object]) -> bool:
         """Whether a value on the axis changes anything: some parameters count only with certain values of others."""
         return all(
             point.get(f"parameters.{name}", self.given.get(name, _default(method, name))) == value
             for name, value in _conditions(method, axis.key).items()
         )
 
-    def idle(self) -> Iterator[tuple[Axis, Mapping[str, Any]]]:
+    def idle(self) -> Iterator[tuple[Axis, Mapping[str, object]]]:
         """Axes that change nothing at any point, with the values of other parameters that they would need."""
         for axis in self.axes:
             methods = [method for method in self.methods if axis in self.axes_of(method)]
@@ -169,10 +169,10 @@ class Space:
         """Whether there is a point with the method where the axis matters."""
         domains = {other.key: other.domain for other in self.axes_of(method)}
 
-        def can_be(name: str, value: Any) -> bool:
+        def can_be(name: str, value: object) -> bool:
             domain = domains.get(f"parameters.{name}")
             if domain is None:
-                return bool(self.given.get(name, _default(method, name)) == value)
+                return self.given.get(name, _default(method, name)) == value
             listed = domain.listed()
             return listed is None or value in listed
 
@@ -210,17 +210,17 @@ class Space:
         """Axes that are ranges of numbers."""
         return [axis for axis in self.axes if isinstance(axis.domain, ValueRange)]
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         return {"methods": list(self.methods), "axes": {axis.name: axis.domain.as_dict() for axis in self.axes}}
 
 
-def _conditions(method: str, key: str) -> Mapping[str, Any]:
+def _conditions(method: str, key: str) -> Mapping[str, object]:
     """The values of other parameters with which a parameter counts."""
     name = parameter_of(key)
     return conditions(METHODS[method].parameters, name) if name is not None else {}
 
 
-def _default(method: str, name: str) -> Any:
+def _default(method: str, name: str) -> object:
     return METHODS[method].parameters.model_fields[name].default
 
 

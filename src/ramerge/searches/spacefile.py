@@ -29,14 +29,14 @@ _RANGE = ("from", "to", "step", "log")
 _ENDS = {"low", "high", "min", "max", "start", "stop", "end"}
 
 
-def vary_space(recipe: Document, vary: Mapping[str, Sequence[Any]]) -> Space:
+def vary_space(recipe: Document, vary: Mapping[str, Sequence[object]]) -> Space:
     """The grid of `--vary KEY=V,V,...`."""
     document = Document({str(key): _plain(list(values)) for key, values in vary.items()})
     document.flags = {(key,): f"--vary {key}" for key in document.values}
     return _Reader(recipe, document, "--vary").space()
 
 
-def mapped_space(recipe: Document, values: Mapping[str, Any]) -> Space:
+def mapped_space(recipe: Document, values: Mapping[str, object]) -> Space:
     """The space of a mapping, as a YAML file holds it."""
     return _Reader(recipe, Document(_plain(values)), "space").space()
 
@@ -58,7 +58,8 @@ class _Reader:
 
     def space(self) -> Space:
         methods, own = self._methods()
-        axes = [*own, *self._axes(self._document.values, (), None, skip="method")]
+        others = {key: inner for key, inner in self._document.values.items() if key != "method"}
+        axes = [*own, *self._axes(others, (), None)]
         self._check_keys(axes, methods)
         self._refuse()
         given = self._recipe.values.get("parameters")
@@ -93,25 +94,21 @@ class _Reader:
                 self._problems.append(self._document.unknown(key, "method", name, list(METHODS)))
         if not named or any(name in named[:index] for index, name in enumerate(named)):
             self._say(("method",), "must name methods, each of them once")
-        own = given if isinstance(given, dict) else {}
-        axes = [axis for name, inner in own.items() for axis in self._own(name, inner)]
+        axes: list[Axis] = []
+        for name, inner in given.items() if isinstance(given, dict) else ():
+            if isinstance(inner, dict):
+                axes += self._axes(inner, ("method", name), name)
+            elif inner is not None:
+                text = "must be a space of its own, such as {parameters: {r: [0, 0.1]}}, or nothing"
+                self._say(("method", name), text)
         return tuple(map(str, named)), axes
 
-    def _own(self, method: str, inner: Any) -> Iterator[Axis]:
-        if inner is None:
-            return
-        if isinstance(inner, dict):
-            yield from self._axes(inner, ("method", method), method)
-        else:
-            self._say(("method", method), "must be a space of its own, such as {parameters: {r: [0, 0.1]}}, or nothing")
-
-    def _axes(self, values: Mapping[str, Any], place: Key, method: str | None, skip: str = "") -> Iterator[Axis]:
+    def _axes(self, values: Mapping[str, object], place: Key, method: str | None) -> Iterator[Axis]:
         """The axes of a mapping, whatever the depth at which they stand."""
         for name, inner in values.items():
-            if name != skip:
-                yield from self._axis((*place, name), name, inner, method)
+            yield from self._axis((*place, name), name, inner, method)
 
-    def _axis(self, place: Key, key: str, inner: Any, method: str | None) -> Iterator[Axis]:
+    def _axis(self, place: Key, key: str, inner: object, method: str | None) -> Iterator[Axis]:
         if isinstance(inner, dict) and not _is_range(inner):
             for name, further in inner.items():
                 yield from self._axis((*place, name), f"{key}.{name}", further, method)
@@ -173,7 +170,7 @@ def _plain(value: Any) -> Any:
     return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
-def _choices(inner: Any) -> Choices:
+def _choices(inner: object) -> Choices:
     """Raises `ValueError` with what is wrong."""
     values = inner if isinstance(inner, list | tuple) else [inner]
     if not values:
@@ -184,13 +181,13 @@ def _choices(inner: Any) -> Choices:
     return Choices(tuple(values))
 
 
-def _is_range(inner: Mapping[str, Any]) -> bool:
+def _is_range(inner: Mapping[str, object]) -> bool:
     """Whether a range is meant, and not a mapping of keys that vary."""
     plain = not any(isinstance(value, dict | list) for value in inner.values())
     return bool(inner.keys() & {"from", "to"}) or (plain and bool(inner) and inner.keys() <= {*_ENDS, *_RANGE})
 
 
-def _range(inner: Mapping[str, Any], is_real: bool) -> ValueRange:
+def _range(inner: Mapping[str, object], is_real: bool) -> ValueRange:
     """Whole ends and no step mean whole numbers only, unless `is_real`. Raises `ValueError` with what is wrong."""
     if strangers := [name for name in inner if name not in _RANGE]:
         raise ValueError(f"{unknown('key of a range', strangers[0], _RANGE)}; such as {{from: 0, to: 0.5}}")
@@ -208,16 +205,16 @@ def _range(inner: Mapping[str, Any], is_real: bool) -> ValueRange:
     return ValueRange(float(low) if is_real and step is None else low, high, step, log)
 
 
-def _number(name: str, value: Any) -> float:
+def _number(name: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < float("inf"):
         raise ValueError(f"{name} must be a number, as in {{from: 0, to: 0.5}}")
     return value
 
 
-def _label(axes: Sequence[Axis]) -> Callable[[str, Any], str]:
+def _label(axes: Sequence[Axis]) -> Callable[[str, object], str]:
     places = {axis.key: axis.where for axis in axes}
 
-    def label(key: str, value: Any) -> str:
+    def label(key: str, value: object) -> str:
         return f"{places[key]}={value}" if key in places else f"{key} {value}"
 
     return label

@@ -20,7 +20,7 @@ import numpy as np
 from ramerge import EvaluationError
 from ramerge.sdk.text import shown
 from ramerge.searches.scores import Objective
-from ramerge.searches.space import Axis, Choices, Point, Space, ValueRange
+from ramerge.searches.space import Axis, Choices, Point, Space
 
 if TYPE_CHECKING:
     import optuna
@@ -59,7 +59,7 @@ class Asked:
 
     number: int
     point: Point
-    trial: Any
+    trial: optuna.Trial
 
 
 class Study:
@@ -85,15 +85,12 @@ class Study:
                     directions=["minimize" if each.lower else "maximize" for each in objectives],
                     load_if_exists=True,
                 )
-                self._end_interrupted()
+                # Trials of a process that was killed end. Their points come again, because finished trials decide them.
+                for trial in self._study.get_trials(deepcopy=False):
+                    if not trial.state.is_finished():
+                        self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
             except (KeyError, ValueError, json.JSONDecodeError, AssertionError) as error:
                 raise EvaluationError(f"{path}: is not the journal of a search ({shown(error)})") from error
-
-    def _end_interrupted(self) -> None:
-        """End trials of a process that was killed. Their points come again, because finished trials decide them."""
-        for trial in self._study.get_trials(deepcopy=False):
-            if not trial.state.is_finished():
-                self._study.tell(trial.number, state=self._optuna.trial.TrialState.FAIL)
 
     def trials(self) -> list[Trial]:
         """All finished trials, in the order in which they were requested."""
@@ -136,7 +133,12 @@ class Study:
                 before = tried.get(_key(asked.point))
                 if before is None:
                     return asked
-                self._repeat(asked, before)
+                # the sampler gets the result that is there: it is no trial of its own
+                asked.trial.set_user_attr(_SAME, before.number)
+                if before.values is None:
+                    self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
+                else:
+                    self._study.tell(asked.trial, list(before.values))
             return self._first_left(tried) if self._space.is_listed else self._drawn()
 
     def limit(self, points: Sequence[Point]) -> None:
@@ -144,7 +146,17 @@ class Study:
         self._space = replace(self._space, order=tuple(points))
 
     def _drawn(self) -> Asked:
-        self._study.sampler = self._made(_seed_of(self._seed, len(self._finished())))
+        samplers = self._optuna.samplers
+        seed = int(np.random.SeedSequence((self._seed, len(self._finished()))).generate_state(1)[0])
+        match self._sampler:
+            case "cmaes":
+                self._study.sampler = samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
+            case "nsga2":
+                self._study.sampler = samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
+            case _:
+                self._study.sampler = samplers.TPESampler(
+                    seed=seed, multivariate=True, group=True, warn_independent_sampling=False
+                )
         trial = self._study.ask()
         point = self._space.draw(lambda axis: _suggested(trial, axis))
         return self._asked(trial, point)
@@ -155,55 +167,40 @@ class Study:
         trial.set_user_attr(_POINT, point)
         return Asked(number, point, trial)
 
-    def _made(self, seed: int) -> optuna.samplers.BaseSampler:
-        samplers = self._optuna.samplers
-        if self._sampler == "cmaes":
-            return samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-        if self._sampler == "nsga2":
-            return samplers.NSGAIISampler(seed=seed, population_size=_POPULATION)
-        return samplers.TPESampler(seed=seed, multivariate=True, group=True, warn_independent_sampling=False)
-
-    def _repeat(self, asked: Asked, before: Trial) -> None:
-        """Give the sampler the cached result of a point. It is no trial of its own."""
-        asked.trial.set_user_attr(_SAME, before.number)
-        if before.values is None:
-            self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
-        else:
-            self._study.tell(asked.trial, list(before.values))
-
     def _first_left(self, tried: Mapping[str, Trial]) -> Asked | None:
-        for point in self._space.listed():
-            if _key(point) not in tried:
-                return self._fixed(point)
-        return None
-
-    def _fixed(self, point: Point) -> Asked:
-        """A trial of one point, whatever a sampler would draw."""
+        """A trial of the first point that has not been tried, whatever a sampler would draw."""
+        point = next((point for point in self._space.listed() if _key(point) not in tried), None)
+        if point is None:
+            return None
         samplers = self._optuna.samplers
         axes = [self._space.by_method, *self._space.axes_of(point["method"])]
-        stored = {axis.name: _stored(axis, point[axis.key]) for axis in axes if axis.key in point}
+        stored = {
+            axis.name: _label(point[axis.key]) if isinstance(axis.domain, Choices) else point[axis.key]
+            for axis in axes
+            if axis.key in point
+        }
         self._study.sampler = samplers.PartialFixedSampler(stored, samplers.RandomSampler(seed=0))
         trial = self._study.ask()
         self._space.draw(lambda axis: _suggested(trial, axis))
         return self._asked(trial, point)
 
-    def tell(self, asked: Asked, values: Sequence[float], fingerprint: Mapping[str, Any]) -> None:
+    def tell(self, asked: Asked, values: Sequence[float], fingerprint: Mapping[str, object]) -> None:
         """The objectives of a point."""
         self._note(asked, fingerprint)
         self._study.tell(asked.trial, list(values))
 
-    def prune(self, asked: Asked, value: float, items: int, fingerprint: Mapping[str, Any]) -> None:
+    def prune(self, asked: Asked, value: float, items: int, fingerprint: Mapping[str, object]) -> None:
         """A point that was given up, with its value so far."""
         self._note(asked, fingerprint)
         asked.trial.report(value, items)
         self._study.tell(asked.trial, state=self._optuna.trial.TrialState.PRUNED)
 
-    def fail(self, asked: Asked, failure: str, fingerprint: Mapping[str, Any]) -> None:
+    def fail(self, asked: Asked, failure: str, fingerprint: Mapping[str, object]) -> None:
         """A point without a score."""
         self._note(asked, {**fingerprint, _FAILURE: failure})
         self._study.tell(asked.trial, state=self._optuna.trial.TrialState.FAIL)
 
-    def _note(self, asked: Asked, fingerprint: Mapping[str, Any]) -> None:
+    def _note(self, asked: Asked, fingerprint: Mapping[str, object]) -> None:
         for key, value in fingerprint.items():
             asked.trial.set_user_attr(key, value)
 
@@ -218,36 +215,25 @@ def check_sampler(sampler: str, space: Space) -> list[str]:
     return []
 
 
-def _suggested(trial: Any, axis: Axis) -> Any:
+def _suggested(trial: optuna.Trial, axis: Axis) -> object:
     domain = axis.domain
     if isinstance(domain, Choices):
         labels = {_label(value): value for value in domain.values}
         return labels[trial.suggest_categorical(axis.name, list(labels))]
-    return domain.tidy(_number(trial, axis.name, domain))
-
-
-def _number(trial: Any, name: str, domain: ValueRange) -> float:
     if domain.is_whole:
-        value: float = trial.suggest_int(name, domain.low, domain.high, step=int(domain.step or 1), log=domain.log)
+        step = int(domain.step or 1)
+        value: float = trial.suggest_int(axis.name, int(domain.low), int(domain.high), step=step, log=domain.log)
     else:
-        value = trial.suggest_float(name, float(domain.low), float(domain.high), step=domain.step, log=domain.log)
-    return value
+        value = trial.suggest_float(axis.name, float(domain.low), float(domain.high), step=domain.step, log=domain.log)
+    return domain.tidy(value)
 
 
-def _label(value: Any) -> Any:
+def _label(value: object) -> str | int | float | None:
     return value if isinstance(value, str | int | float) or value is None else json.dumps(value)
 
 
-def _stored(axis: Axis, value: Any) -> Any:
-    return _label(value) if isinstance(axis.domain, Choices) else value
-
-
-def _key(point: Mapping[str, Any]) -> str:
+def _key(point: Mapping[str, object]) -> str:
     return json.dumps(point, sort_keys=True)
-
-
-def _seed_of(*numbers: int) -> int:
-    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
 
 
 def _mend(path: Path) -> None:

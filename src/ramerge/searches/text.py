@@ -8,8 +8,7 @@ from statistics import fmean
 from ramerge.sdk.commands import table
 from ramerge.sdk.text import shown
 from ramerge.searches.evidence import Estimate
-from ramerge.searches.results import BY_AGREEMENT, SearchResult, TriedPoint, counts
-from ramerge.searches.scores import Objective
+from ramerge.searches.results import BY_AGREEMENT, SearchResult, counts
 from ramerge.searches.space import label, spelled
 
 _MOST_ROWS = 20
@@ -23,7 +22,16 @@ def summary(result: SearchResult, out: Path) -> list[str]:
         (head, rows), (unit, best) = ranking_rows(result), findings(result)
         shown_rows = table(head, rows[:_MOST_CANDIDATES])
         return [unit, *shown_rows, best, *failures(result), f"{out}: checkpoint in best, recipe in recipe.yaml"]
-    return [*ranking(result), *findings(result), *failures(result), _where(result, out)]
+    found = counts(result.points)
+    tried = [_points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")]
+    tried += [f"{found['pruned']:,} given up early"] if found["pruned"] else []
+    tried += [f"{found['failed']:,} failed"] if found["failed"] else []
+    merging, scoring = result.seconds["merging"], result.seconds["scoring"]
+    where = (
+        f"{out}: {', '.join(tried)}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in best, "
+        "recipe in recipe.yaml"
+    )
+    return [*ranking(result), *findings(result), *failures(result), where]
 
 
 def _by_agreement(result: SearchResult) -> bool:
@@ -50,19 +58,6 @@ def _agreement_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
     return ["candidate", "mean", *names, "to the best (95 %)"], rows
 
 
-def _agreement_findings(result: SearchResult) -> list[str]:
-    """Legend of the figures, and what they say of the best."""
-    best = spelled(result.winner.point, short=True)
-    others = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'}"
-    unsure = f"; {others} cannot be told apart from it: more prompts (--prompt-count) tell more" if result.level else ""
-    right = ", ".join(f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items())
-    which = f"right replies ({right})" if right else "replies"
-    return [
-        f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
-        f"best: {best}{unsure}. This is agreement with the agents, not skill: score the best few on your own tasks",
-    ]
-
-
 def ranking(result: SearchResult) -> list[str]:
     """A table of the points, the best first."""
     head, rows = ranking_rows(result)
@@ -83,34 +78,49 @@ def ranking_rows(result: SearchResult) -> tuple[list[str], list[list[str]]]:
         *[title for each in result.objectives for title in (each.name, *(() if several else ("95 % interval",)))],
         "front" if several else "behind the best",
     ]
-    return head, [_row(result, point, keys) for point in points]
-
-
-def _row(result: SearchResult, point: TriedPoint, keys: list[str]) -> list[str]:
-    several = len(result.objectives) > 1
-    figures = []
-    for estimate in point.objectives:
-        figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
-    if several:
-        last = "yes" if point.number in result.front else ""
-    elif point.state == "pruned":
-        last = "given up"
-    else:
-        last = with_interval(point.behind[0]) if point.behind else "best"
-    return [str(point.number), *[shown(point.point.get(key, "–"), 40) for key in keys], *figures, last]
+    rows = []
+    for point in points:
+        figures = []
+        for estimate in point.objectives:
+            figures += [f"{estimate.value:.4f}", *([] if several else [interval(estimate)])]
+        if several:
+            last = "yes" if point.number in result.front else ""
+        elif point.state == "pruned":
+            last = "given up"
+        else:
+            last = with_interval(point.behind[0]) if point.behind else "best"
+        values = [shown(point.point.get(key, "–"), 40) for key in keys]
+        rows.append([str(point.number), *values, *figures, last])
+    return head, rows
 
 
 def findings(result: SearchResult) -> list[str]:
     """Result of the search, in sentences."""
-    if _by_agreement(result):
-        return _agreement_findings(result)
     best = result.winner
+    if _by_agreement(result):
+        many = f"{len(result.level)} other{'' if len(result.level) == 1 else 's'} cannot be told apart from it"
+        unsure = f"; {many}: more prompts (--prompt-count) tell more" if result.level else ""
+        right = ", ".join(
+            f"{name} {right} of {count}" for name, (right, count) in result.score.get("right", {}).items()
+        )
+        which = f"right replies ({right})" if right else "replies"
+        return [
+            f"agreement: negative log-likelihood per token of the agents' own {which}; lower is closer to the agents",
+            f"best: {spelled(best.point, short=True)}{unsure}. This is agreement with the agents, not skill: score the "
+            "best few on your own tasks",
+        ]
     lines = [f"best: point {best.number}: {spelled(best.point)}"]
     if result.agents:
         figures = ", ".join(f"{name} {value:.4f}" for name, value in result.agents.items())
         lines.append(f"agents, the best of each figure: mean {fmean(result.agents.values()):.4f} ({figures})")
     for place, objective in enumerate(result.objectives):
-        lines.append(_of_objective(result, place, objective))
+        text = f"{objective.name}: {with_interval(best.objectives[place])} on the items of the choice"
+        if result.test is not None and result.optimism is not None:
+            text += (
+                f", {with_interval(result.test[place])} on items kept apart; "
+                f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
+            )
+        lines.append(text)
     if result.level:
         lines.append(
             f"{_points(len(result.level))} cannot be distinguished from the best: the paired 95 % interval of the "
@@ -121,36 +131,11 @@ def findings(result: SearchResult) -> list[str]:
     return lines
 
 
-def _of_objective(result: SearchResult, place: int, objective: Objective) -> str:
-    validation = result.winner.objectives[place]
-    text = f"{objective.name}: {with_interval(validation)} on the items of the choice"
-    if result.test is None or result.optimism is None:
-        return text
-    return (
-        f"{text}, {with_interval(result.test[place])} on items kept apart; "
-        f"optimism of the choice {with_interval(result.optimism[place], sign=True)}"
-    )
-
-
 def failures(result: SearchResult) -> list[str]:
     """The first points that failed, and why."""
     failed = [point for point in result.points if point.state == "failed"]
     lines = [f"failed: point {point.number}: {shown(point.failure, 300)}" for point in failed[:_MOST_FAILURES]]
     return [*lines, *([f"and {len(failed) - _MOST_FAILURES:,} more failed"] if len(failed) > _MOST_FAILURES else [])]
-
-
-def _where(result: SearchResult, out: Path) -> str:
-    found = counts(result.points)
-    tried = _points(len(result.points)) + (f" of {result.points_of_space:,}" if result.points_of_space else "")
-    states = [
-        f"{number:,} {word}" for word, number in (("given up early", found["pruned"]), ("failed", found["failed"]))
-    ]
-    said = [state for state in states if not state.startswith("0 ")]
-    merging, scoring = result.seconds["merging"], result.seconds["scoring"]
-    return (
-        f"{out}: {', '.join([tried, *said])}; {merging:.1f} s of merging and {scoring:.1f} s of scoring; checkpoint in "
-        "best, recipe in recipe.yaml"
-    )
 
 
 def _points(count: int) -> str:

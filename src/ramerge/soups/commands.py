@@ -112,7 +112,7 @@ def soup(
     quiet: bool,
     as_json: bool,
     options: Options,
-    **flags: Any,
+    **flags: object,
 ) -> None:
     """Average checkpoints along a training run into one model at OUT, or predict a later checkpoint.
 

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from ramerge import EvaluationError, Options, PlanError, Progress, merge, plan
 from ramerge.sdk.progress import Listener
@@ -19,8 +18,11 @@ from ramerge.sdk.recipes import Document, check, portable
 from ramerge.sdk.text import dumped
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer, state_of
-from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, joined
+from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, Split, joined
 from ramerge.soups.run import RunCheckpoint, agents_of
+
+_NAMED = 3
+"""Members of a soup that are named; of more, how many there are."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +135,12 @@ class _Greedy:
             trials.append(replace(tried, kept=better))
             if better:
                 kept, best = [*kept, one], tried
-        return self._finish(kept, trials)
+        document = self._document(kept)
+        record = merge(document, self.folder.best, options=self._options)
+        result = GreedyResult(tuple(record.agents), tuple(trials), self.objective.name)
+        self.folder.write("recipe.yaml", portable(check(document), self.folder.root).to_yaml())
+        self.folder.write("soup.json", result.to_json())
+        return result
 
     def _gain(self, tried: Tried) -> float:
         assert tried.score is not None
@@ -150,21 +157,17 @@ class _Greedy:
                 with closing(self.scorer.parts(self.folder.candidate, "validation")) as parts:
                     scores = joined(parts)
                 self.folder.keep(number, scores)
-            self._check_alike(names, scores)
+            self._figures = self._figures or sorted(scores)
+            if self._figures != sorted(scores):  # means of other things cannot be compared
+                one, other = ", ".join(self._figures), ", ".join(sorted(scores))
+                raise EvaluationError(f"{names[-1]} was scored by {other}, and those before by {one}; score all alike")
             tried = Tried(names, self._value(scores, "validation"), self._value(scores, "test"), True)
         except ScoreFailedError as error:
             tried = Tried(names, None, None, False, str(error))
         self.listen(Progress("greedy soup", number + 1, 2 * len(self.taken) - 1, "soups"))
         return tried
 
-    def _check_alike(self, members: Sequence[str], scores: Scores) -> None:
-        """Refuse figures of other names than those before: means of other things cannot be compared."""
-        self._figures = self._figures or sorted(scores)
-        if self._figures != sorted(scores):
-            one, other = ", ".join(self._figures), ", ".join(sorted(scores))
-            raise EvaluationError(f"{members[-1]} was scored by {other}, and those before by {one}; score all alike")
-
-    def _value(self, scores: Scores, split: Any) -> float | None:
+    def _value(self, scores: Scores, split: Split) -> float | None:
         """The score on one half of the items; without items, all that is known is what it was judged by."""
         has_items = not self.scorer.splits and all(measure.items is not None for measure in scores.values())
         if not has_items:
@@ -180,14 +183,6 @@ class _Greedy:
         agents = agents_of(ordered, self.run, self.recipe.values.get("base"))
         return replace(self.recipe, values={**self.recipe.values, "method": "uniform", "agents": agents})
 
-    def _finish(self, kept: Sequence[RunCheckpoint], trials: Sequence[Tried]) -> GreedyResult:
-        document = self._document(kept)
-        record = merge(document, self.folder.best, options=self._options)
-        result = GreedyResult(tuple(record.agents), tuple(trials), self.objective.name)
-        self.folder.write("recipe.yaml", portable(check(document), self.folder.root).to_yaml())
-        self.folder.write("soup.json", result.to_json())
-        return result
-
 
 def failures_of(result: GreedyResult) -> list[str]:
     """Checkpoints that could not be scored, as warnings."""
@@ -202,28 +197,16 @@ def lines_of(result: GreedyResult, out: Path) -> list[str]:
     """The result for the terminal."""
     from ramerge.sdk.commands import table
 
-    rows = [
-        [_soup(tried.members), _number(tried.score), _number(tried.held_out), _outcome(tried)]
-        for tried in result.trials
-    ]
+    rows = []
+    for tried in result.trials:
+        *others, last = tried.members
+        name = f"{len(others)} kept + {last}" if len(others) >= _NAMED else " + ".join(tried.members)
+        outcome = "not kept" if not tried.kept else "kept" if others else ""
+        rows.append([name, _number(tried.score), _number(tried.held_out), tried.failure or outcome])
     return [
         *table(["soup", result.objective, "held out", ""], rows),
         f"{out / 'best'}: the uniform soup of {', '.join(result.members)}",
     ]
-
-
-def _soup(members: Sequence[str]) -> str:
-    *others, last = members
-    return " + ".join(members) if len(members) <= _NAMED else f"{len(others)} kept + {last}"
-
-
-_NAMED = 3
-
-
-def _outcome(tried: Tried) -> str:
-    if tried.failure:
-        return tried.failure
-    return "kept" if tried.kept and len(tried.members) > 1 else "" if tried.kept else "not kept"
 
 
 def _number(value: float | None) -> str:

@@ -45,24 +45,7 @@ def read_request(run: Sequence[str], flags: Mapping[str, Any]) -> SoupRequest:
         CheckpointError: the run cannot be read.
         EvaluationError: the logs with scores cannot be read.
     """
-    _check_flags(flags)
-    found = checkpoints_of(run)
-    taken = chosen(found, flags["last"], *_range(flags["steps"]))
-    known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
-    if flags["choose"] is not None:
-        if known is None:
-            raise RecipeError("--choose: chooses by scores; give the logs of `ramerge eval` with --scores LOGS")
-        names = scores.most_relevant(known, flags["choose"])
-        taken = [one for one in taken if one.name in names]
-    document = _document(flags, found, taken)
-    if known is not None and flags["strategy"] == "scored":
-        by_name = scores.means(known)
-        document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")
-    return SoupRequest(document, tuple(found), tuple(taken))
-
-
-def _check_flags(flags: Mapping[str, Any]) -> None:
-    """Refuse options that would have no effect, and what a strategy lacks."""
+    # options that would have no effect, and what a strategy lacks
     strategy = flags["strategy"]
     for name in ("score", "reward", "serve"):
         if strategy != GREEDY and flags.get(name) is not None:
@@ -71,34 +54,30 @@ def _check_flags(flags: Mapping[str, Any]) -> None:
         raise RecipeError("scored: weights checkpoints by scores; give the logs of `ramerge eval` with --scores LOGS")
     if strategy == "relex" and flags["base"] is None:
         raise RecipeError("relex: needs the model that the run began with; give it with --base MODEL")
-
-
-def _document(flags: Mapping[str, Any], found: Sequence[RunCheckpoint], taken: Sequence[RunCheckpoint]) -> Document:
+    found = checkpoints_of(run)
+    first, colon, last = (":" if flags["steps"] is None else flags["steps"]).partition(":")
+    if not colon or any(part and not part.isdecimal() for part in (first, last)):
+        raise RecipeError(f"--steps {flags['steps']}: must be A:B, such as 100:200, 100: or :200")
+    taken = chosen(found, flags["last"], int(first) if first else None, int(last) if last else None)
+    known = scores.scores_in(flags["scores"], taken) if flags["scores"] is not None else None
+    if flags["choose"] is not None:
+        if known is None:
+            raise RecipeError("--choose: chooses by scores; give the logs of `ramerge eval` with --scores LOGS")
+        names = scores.most_relevant(known, flags["choose"])
+        taken = [one for one in taken if one.name in names]
     base = from_here(flags["base"]) if flags["base"] is not None else None
-    method = "uniform" if flags["strategy"] == GREEDY else flags["strategy"]
+    method = "uniform" if strategy == GREEDY else strategy
     document = Document({"method": method, "agents": agents_of(taken, found, base)})
     for key in ("base", "dtype", "rounding", "shard_size"):
         if flags[key] is not None:
             document.set((key,), base if key == "base" else flags[key], f"--{key.replace('_', '-')}")
-    if parameters := _parameters(method, taken):
-        document.set(("parameters",), parameters, "the run")
+    if "steps" in METHODS[method].parameters.model_fields:
+        document.set(("parameters",), {"steps": {one.name: one.step for one in taken}}, "the run")
     for key, value in pairs("--set", flags["settings"], "KEY=VALUE, such as --set half_life=50"):
         home = () if key.startswith("allow.") else ("parameters",)
         path = (*home, *key.removeprefix("parameters.").split("."))
         document.set(path, parse_scalar(value), f"--set {key}={value}")
-    return document
-
-
-def _parameters(method: str, taken: Sequence[RunCheckpoint]) -> dict[str, Any]:
-    if "steps" not in METHODS[method].parameters.model_fields:
-        return {}
-    return {"steps": {one.name: one.step for one in taken}}
-
-
-def _range(text: str | None) -> tuple[int | None, int | None]:
-    if text is None:
-        return None, None
-    first, colon, last = text.partition(":")
-    if not colon or any(part and not part.isdecimal() for part in (first, last)):
-        raise RecipeError(f"--steps {text}: must be A:B, such as 100:200, 100: or :200")
-    return (int(first) if first else None), (int(last) if last else None)
+    if known is not None and strategy == "scored":
+        by_name = scores.means(known)
+        document.set(("parameters", "scores"), {one.name: by_name[one.name] for one in taken}, "--scores")
+    return SoupRequest(document, tuple(found), tuple(taken))

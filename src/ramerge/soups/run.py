@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from ramerge import CheckpointError, RecipeError
 from ramerge.sdk.errors import OutputWarning, reason
@@ -108,7 +107,7 @@ def chosen(
     return inside
 
 
-def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None) -> dict[str, Any]:
+def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base: str | None) -> dict[str, object]:
     """The checkpoints as agents of a recipe, by name. Those that are deltas on one another form a chain.
 
     Args:
@@ -129,28 +128,24 @@ def agents_of(taken: Sequence[RunCheckpoint], run: Sequence[RunCheckpoint], base
             f"the deltas do not form a chain: {lost[0]} and {lost[1]} are for different models that no other one "
             "gives; is one missing? Name those that belong together one after another"
         )
-    agents: dict[str, Any] = {}
+    agents: dict[str, object] = {}
     made: dict[str, str] = {}
     for one in taken:
-        agents[one.name] = _agent(one, deltas, made) if one.is_delta else one.model
+        agents[one.name] = one.model
+        if one.is_delta:
+            # with those that lie between it and the nearest checkpoint that is an agent already, or the base
+            chain = [one]
+            while (last := chain[-1]).below not in made:
+                # what gives the model that this one changes; of an earlier step, because a step may change nothing
+                before = [each for each in deltas if each.step < last.step and each.result == last.below]
+                if not before:
+                    break
+                chain.append(max(before, key=lambda each: each.step))
+            over = made.get(last.below)
+            agent: dict[str, object] = {"delta": [delta.model for delta in reversed(chain)]}
+            agents[one.name] = agent | ({"over": over} if over is not None else {})
         made[one.result] = one.name
     return agents
-
-
-def _agent(one: RunCheckpoint, run: Sequence[RunCheckpoint], made: Mapping[str, str]) -> dict[str, Any]:
-    """A delta, with those that lie between it and the nearest checkpoint that is an agent already, or the base."""
-    deltas = [one]
-    while deltas[-1].below not in made and (before := _before(deltas[-1], run)) is not None:
-        deltas.append(before)
-    over = made.get(deltas[-1].below)
-    agent: dict[str, Any] = {"delta": [delta.model for delta in reversed(deltas)]}
-    return agent | ({"over": over} if over is not None else {})
-
-
-def _before(one: RunCheckpoint, run: Sequence[RunCheckpoint]) -> RunCheckpoint | None:
-    """The delta that gives the model that this one changes; of an earlier step, because a step may change nothing."""
-    found = [each for each in run if each.step < one.step and each.result == one.below]
-    return max(found, key=lambda each: each.step, default=None)
 
 
 def _in_run(run: str) -> list[RunCheckpoint]:
@@ -162,7 +157,17 @@ def _in_run(run: str) -> list[RunCheckpoint]:
         raise RecipeError(f"{run}: folders of a bucket are not listed; name the checkpoints one after another")
     if not is_remote(run) and not is_hub_id(run):
         raise RecipeError(no_such_folder(folder))
-    return _branches(on_hub(run) or run, folder)
+    from huggingface_hub import HfApi
+
+    from ramerge.sdk.storage import hub
+
+    name = on_hub(run) or run
+    try:
+        branches = [branch.name for branch in HfApi().list_repo_refs(name).branches]
+    except hub.failures() as error:
+        raise CheckpointError(not_found(name, folder, error)) from None
+    steps = [(branch, _last_number(branch)) for branch in branches]
+    return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 
 
 def _inside(folder: Path) -> RunCheckpoint | None:
@@ -206,20 +211,6 @@ def _listed(words: Sequence[str]) -> list[RunCheckpoint]:
     if 0 < len(places) < len(words):
         raise RecipeError(f"{places[0]}: has no step in its name, as others have; rename it, such as to step-100")
     return found
-
-
-def _branches(name: str, folder: Path) -> list[RunCheckpoint]:
-    """Branches of a repository whose names end with a step."""
-    from huggingface_hub import HfApi
-
-    from ramerge.sdk.storage import hub
-
-    try:
-        names = [branch.name for branch in HfApi().list_repo_refs(name).branches]
-    except hub.failures() as error:
-        raise CheckpointError(not_found(name, folder, error)) from None
-    steps = [(branch, _last_number(branch)) for branch in names]
-    return [RunCheckpoint(step, f"{name}@{branch}") for branch, step in steps if step is not None]
 
 
 def _checkpoint(model: str, step: int) -> RunCheckpoint:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 from pydantic import Field, PlainValidator, SerializeAsAny, WithJsonSchema
 
@@ -14,7 +14,7 @@ from ramerge.sdk.methods import Agents, Parameters
 _NUMBER = re.compile(r"\d+")
 
 
-def _numbers(value: Any) -> dict[str, float] | None:
+def _numbers(value: object) -> dict[str, float] | None:
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -25,7 +25,7 @@ def _numbers(value: Any) -> dict[str, float] | None:
     return {str(name): float(number) for name, number in value.items()}
 
 
-def _apart(value: Any) -> dict[str, float] | None:
+def _apart(value: object) -> dict[str, float] | None:
     steps = _numbers(value)
     if steps is not None and len(set(steps.values())) < len(steps):
         raise ValueError("two agents have the same step; give each checkpoint once")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import gradio as gr
 
@@ -52,16 +52,16 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> ModelPicker:
     def choose(text: str, first: str | None, others: list[str]) -> str:
         return with_models(text or EMPTY, first, others or [], desk.roots)
 
-    def use_demo(text: str) -> tuple[Any, ...]:
+    def use_demo(text: str) -> tuple[object, ...]:
         first, others = str(AGENTS / "base"), {agent.name: str(AGENTS / agent.folder) for agent in DEMO_AGENTS}
         named = [f"{name}={model}" for name, model in others.items()]
         return first, list(others.values()), with_models(text or EMPTY, first, named, desk.roots)
 
-    def look() -> tuple[Any, Any]:
+    def look() -> tuple[object, object]:
         now = desk.roots.models()
         return gr.update(choices=now), gr.update(choices=now)
 
-    def describe(text: str, before: str) -> tuple[Any, ...]:
+    def describe(text: str, before: str) -> tuple[object, ...]:
         """Headers, if the models are others than before."""
         try:
             document = read_draft(text or EMPTY, desk.roots)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from collections.abc import Callable
+from typing import get_args
 
 import gradio as gr
 
@@ -46,11 +47,11 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
     planned = text_place("Plan")
     command = text_place("Command line")
 
-    def change_method(text: str, name: str) -> tuple[str, Any]:
+    def change_method(text: str, name: str) -> tuple[str, object]:
         changed = with_keys(text or EMPTY, {"method": name, "parameters": None, "preset": None}, desk.roots)
         return changed, _shown(changed, desk)
 
-    def follow(text: str) -> tuple[Any, ...]:
+    def follow(text: str) -> tuple[object, ...]:
         """The controls, after the text was edited."""
         try:
             document = read_draft(text or EMPTY, desk.roots)
@@ -92,7 +93,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code, models: ModelPicker) -> 
     page.load(plan, recipe, **about)
 
 
-def _set_key(desk: Desk, key: str, usual: str) -> Any:
+def _set_key(desk: Desk, key: str, usual: str) -> Callable[..., object]:
     """Control that sets a key of the recipe, of which the usual value is left out."""
     return told(lambda text, value: with_keys(text or EMPTY, {key: None if value == usual else value}, desk.roots))
 
@@ -101,12 +102,12 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
     """The controls of the method's parameters, made again when the method or the text was changed."""
 
     @gr.render(inputs=drawn, show_progress="hidden")  # type: ignore[untyped-decorator]
-    def parameters(shown: tuple[str, dict[str, Any], list[str]]) -> None:
+    def parameters(shown: tuple[str, dict[str, object], list[str]]) -> None:
         name, values, agents = shown
         controls = controls_of(METHODS[name], values, agents)
 
         @told
-        def changed(text: str, *given: Any) -> tuple[str, Any]:
+        def changed(text: str, *given: object) -> tuple[str, object]:
             chosen = {control.name: control.value(value) for control, value in zip(controls, given, strict=True)}
             now = with_parameters(text or EMPTY, {**values, **chosen}, desk.roots)
             others = meaningful(METHODS[name], {**values, **chosen}) != [control.name for control in controls]
@@ -120,7 +121,7 @@ def _parameters(desk: Desk, recipe: gr.Code, drawn: gr.State) -> None:
                 component.blur(changed, [recipe, *components], [recipe, drawn], **PRIVATE)
 
 
-def _shown(text: str, desk: Desk) -> tuple[str, dict[str, Any], list[str]]:
+def _shown(text: str, desk: Desk) -> tuple[str, dict[str, object], list[str]]:
     """Values that controls show of a recipe: method, parameters and names of agents."""
     document = read_draft(text, desk.roots)
     name, values = parameters_in(document)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import gradio as gr
 import numpy as np
@@ -40,15 +39,14 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     job = gr.State(None)
     outputs = [state, table, command, job]
 
-    def score_demo(text: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+    def score_demo(text: str, request: gr.Request) -> Iterator[tuple[object, ...]]:
         models = models_of(desk, text, request)
         words = [word for name, path in models.items() for word in ("--score", f"{name}={path}")]
         work = desk.queue.add(Job("Scores", ["demo", *words, "--json"], desk.roots.home))
         for _ in work.follow():
             yield views.progress(work), gr.skip(), views.command(work.words), work
         if work.state == DONE:
-            merges = list(finished(desk, request))
-            kept = scores_view(*_of_demo(json.loads(work.output), merges))
+            kept = scores_view(*_of_demo(json.loads(work.output), list(finished(desk, request))))
             yield views.progress(work), kept, views.command(work.words), None
 
     score.click(told(score_demo), recipe, outputs, concurrency_limit=None, **PRIVATE)
@@ -71,19 +69,17 @@ def _of_demo(
     rewards: Mapping[str, Mapping[str, Sequence[float]]], merges: Sequence[str]
 ) -> tuple[list[Model], GivenRoles]:
     """Scores on the demo's tasks. The specialist of a task is the agent that is best at it."""
-    models = [_scored(name, tasks) for name, tasks in rewards.items()]
+    models = []
+    for name, tasks in rewards.items():
+        found = {}
+        for task, values in tasks.items():
+            keys = tuple(f"{place:06}" for place in range(len(values)))
+            pairs = np.array([[value, 1.0] for value in values])
+            found[task, "exact"] = Samples(keys, {"exact": pairs}, asked=len(keys))
+        models.append(Model(name, None, None, found))
     agents = [name for name in rewards if name != "base" and name not in merges]
     best = {task.name: max(agents, key=lambda name: sum(rewards[name][task.name])) for task in TASKS}
     return models, GivenRoles("base" if "base" in rewards else None, best, merges)
-
-
-def _scored(name: str, tasks: Mapping[str, Sequence[float]]) -> Model:
-    found = {}
-    for task, values in tasks.items():
-        keys = tuple(f"{place:06}" for place in range(len(values)))
-        pairs = np.array([[value, 1.0] for value in values])
-        found[task, "exact"] = Samples(keys, {"exact": pairs}, asked=len(keys))
-    return Model(name, None, None, found)
 
 
 def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
@@ -94,7 +90,9 @@ def scores_view(models: Sequence[Model], given: GivenRoles) -> str:
     )
 
 
-def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox, outputs: Sequence[Any]) -> None:
+def _evaluation(
+    desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.Textbox, outputs: Sequence[object]
+) -> None:
     """Benchmarks, with `ramerge eval`, and what its logs say, with `ramerge table`."""
     with gr.Accordion("Score on benchmarks", open=False):
         with gr.Row():
@@ -115,7 +113,7 @@ def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.T
 
     def evaluate(
         text: str, asked: list[str], most: float, serve: str, url: str, who: list[str], folder: str, request: gr.Request
-    ) -> Iterator[tuple[Any, ...]]:
+    ) -> Iterator[tuple[object, ...]]:
         words = ["eval", desk.roots.output(folder), *(word for task in asked or [] for word in ("--task", task))]
         words += [word for each in models_of(desk, text, request).items() for word in ("--model", "=".join(each))]
         words += ["--limit", str(int(most))] if most else []
@@ -131,7 +129,7 @@ def _evaluation(desk: Desk, recipe: gr.Code, server: gr.Dropdown, endpoint: gr.T
         kept, words = _logs(desk, folder, who)
         return kept, views.command(words)
 
-    def follow(text: str, asked: list[str], before: list[str]) -> Any:
+    def follow(text: str, asked: list[str], before: list[str]) -> object:
         """Each task with each agent, as `--specialist` takes them; what was chosen before stays where it can."""
         agents = agents_in(text, desk.roots)
         names = [re.split("[/@]", task)[-1] for task in asked or []]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
+from pydantic import BaseModel
 
 from ramerge.sdk.commands import parse_scalar
 from ramerge.sdk.methods import Method, conditions, names_agent
@@ -25,23 +26,23 @@ class Control:
     """A control, and how the value that it gives becomes that of the parameter."""
 
     name: str
-    component: Any
-    value: Callable[[Any], Any]
+    component: gr.components.Component
+    value: Callable[[Any], object]
 
 
-def controls_of(method: Method, values: Mapping[str, Any], agents: Sequence[str]) -> list[Control]:
+def controls_of(method: Method, values: Mapping[str, object], agents: Sequence[str]) -> list[Control]:
     """A control for each parameter that means anything with these values."""
     schema = method.parameters.model_json_schema()["properties"]
     return [_control(method, name, schema[name], values[name], agents) for name in meaningful(method, values)]
 
 
-def meaningful(method: Method, values: Mapping[str, Any]) -> list[str]:
+def meaningful(method: Method, values: Mapping[str, object]) -> list[str]:
     """The parameters that change anything, given the values of the others."""
     fields = method.parameters.model_fields
     return [name for name in fields if conditions(method.parameters, name).items() <= values.items()]
 
 
-def _control(method: Method, name: str, field: Mapping[str, Any], value: Any, agents: Sequence[str]) -> Control:
+def _control(method: Method, name: str, field: Mapping[str, Any], value: object, agents: Sequence[str]) -> Control:
     about = {"label": name, "info": str(field.get("description", "")), "interactive": True}
     if names_agent(method.parameters, name):
         return Control(
@@ -53,12 +54,13 @@ def _control(method: Method, name: str, field: Mapping[str, Any], value: Any, ag
         return Control(name, gr.Checkbox(value=bool(value), **about), bool)
     if (field.get("type") in ("number", "integer") or "minimum" in field) and isinstance(value, int | float):
         return _number(name, field, value, about)
-    text = value if isinstance(value, str) else dumped(_plain(value), indent=None).strip()
+    plain = value.model_dump() if isinstance(value, BaseModel) else value
+    text = plain if isinstance(plain, str) else dumped(plain, indent=None).strip()
     about["info"] = f"{about['info']} ({field['range']})" if "range" in field else about["info"]
     return Control(name, gr.Textbox(value=text, max_lines=1, **about), parse_scalar)
 
 
-def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[str, Any]) -> Control:
+def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[str, object]) -> Control:
     whole = field.get("type") == "integer"
     kind = int if whole else float
     low = field.get("minimum", field.get("exclusiveMinimum"))
@@ -73,7 +75,3 @@ def _number(name: str, field: Mapping[str, Any], value: float, about: Mapping[st
         about = {**about, "info": f"{about['info']}; the recipe takes up to {last:g}"}
         last = reach
     return Control(name, gr.Slider(min(first, value), last, value=value, step=step, **about), kind)
-
-
-def _plain(value: Any) -> Any:
-    return value.model_dump() if hasattr(value, "model_dump") else value

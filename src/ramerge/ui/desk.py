@@ -108,11 +108,11 @@ def while_running(job: gr.State, stop: gr.Button) -> None:
     stop.click(lambda work: work and work.stop(), job, None, **PRIVATE)
 
 
-def told(action: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+def told(action: Callable[..., object]) -> Callable[..., Iterator[object]]:
     """An action of the page, which gives one result or several; its errors are shown as text."""
 
     @wraps(action)
-    def safe(*args: Any, **more: Any) -> Iterator[Any]:
+    def safe(*args: object, **more: object) -> Iterator[object]:
         try:
             result = action(*args, **more)
             if isgenerator(result):
@@ -131,7 +131,7 @@ def shown(error: RamergeError | OSError) -> gr.Error:
     return gr.Error("<br>".join(map(escape, problems[:8])), duration=None, print_exception=False)
 
 
-def html(label: str, value: str = "", **more: Any) -> gr.HTML:
+def html(label: str, value: str = "", **more: object) -> gr.HTML:
     """A place for what `views` makes."""
     return gr.HTML(value, label=label, apply_default_css=False, padding=True, **more)
 

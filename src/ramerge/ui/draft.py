@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ramerge import RamergeError, Recipe, RecipeError
 from ramerge.sdk.methods import METHODS, complete
@@ -52,15 +51,11 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
     except RecipeError:
         document = Document({"method": DEFAULT_METHOD}, folder=roots.home)
     values = {key: value for key, value in document.values.items() if key not in ("base", "agents")}
-    before = document.values.get("agents")
-    named = _named(agents, before if isinstance(before, Mapping) else {})
-    return as_yaml({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": named})
-
-
-def _named(agents: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Agents by name. One that had a name keeps it."""
+    written = document.values.get("agents")
+    before = written if isinstance(written, Mapping) else {}
+    # an agent that had a name keeps it
     names = {(value if isinstance(value, str) else json.dumps(value)): name for name, value in before.items()}
-    found: dict[str, Any] = {}
+    found: dict[str, object] = {}
     for text in agents:
         name, equals, model = text.partition("=")
         if text in names:
@@ -73,7 +68,7 @@ def _named(agents: Sequence[str], before: Mapping[str, Any]) -> dict[str, Any]:
         while unique in found:
             unique, number = f"{name}-{number}", number + 1
         found[unique] = value
-    return found
+    return as_yaml({"method": DEFAULT_METHOD, **values, **({"base": base} if base else {}), "agents": found})
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
@@ -94,7 +89,7 @@ def agents_in(text: str, roots: Roots) -> list[str]:
     return list(agents) if isinstance(agents, Mapping) else []
 
 
-def with_keys(text: str, keys: Mapping[str, Any], roots: Roots) -> str:
+def with_keys(text: str, keys: Mapping[str, object], roots: Roots) -> str:
     """The text with other values of keys, of which None removes one.
 
     Raises:
@@ -105,7 +100,7 @@ def with_keys(text: str, keys: Mapping[str, Any], roots: Roots) -> str:
     return as_yaml({key: value for key, value in values.items() if value not in (None, {})})
 
 
-def with_parameters(text: str, given: Mapping[str, Any], roots: Roots) -> str:
+def with_parameters(text: str, given: Mapping[str, object], roots: Roots) -> str:
     """The text with the values of controls: those that are not the method's defaults, in place of a preset.
 
     Raises:
@@ -118,7 +113,7 @@ def with_parameters(text: str, given: Mapping[str, Any], roots: Roots) -> str:
     return with_keys(text, {"parameters": kept, "preset": None}, roots)
 
 
-def parameters_in(document: Document) -> tuple[str, dict[str, Any]]:
+def parameters_in(document: Document) -> tuple[str, dict[str, object]]:
     """Method and all values of its parameters, defaults included; values that are wrong are shown as they are.
 
     Raises:

@@ -72,11 +72,11 @@ class PageGuard:
             await first(scope, receive, send)
         else:
             try:
-                body = await _whole(receive)
+                whole = await _whole(receive)
             except _TooLongError:
                 await _TOO_LONG(scope, receive, send)
                 return
-            await self._app(scope, _replayed(body, receive), self._with_headers(request, send))
+            await self._app(scope, whole, self._with_headers(request, send))
 
     def _refusal(self, request: Request) -> PlainTextResponse | None:
         """Answer to a request that is refused."""
@@ -86,7 +86,8 @@ class PageGuard:
             return _refused(403, "This page is not known under this name.")
         if any([urlsplit(origin).netloc] != hosts for origin in origins):
             return _refused(403, "Requests from other pages are refused.")
-        if self._token is not None and not self._brings_token(request) and not self._has_cookie(request):
+        known = self._token is None or _same(request.cookies.get(self._cookie, ""), self._token)
+        if not known and not self._brings_token(request):
             return _refused(403, "Open the address that ramerge ui has printed: it holds the token of this page.")
         if not _ALLOWED.fullmatch(path) or ".." in path:
             return _refused(404, "There is nothing here.")
@@ -98,9 +99,6 @@ class PageGuard:
             return False
         given = request.query_params.getlist("token")
         return len(given) == 1 and _same(given[0], self._token)
-
-    def _has_cookie(self, request: Request) -> bool:
-        return self._token is not None and _same(request.cookies.get(self._cookie, ""), self._token)
 
     def _with_headers(self, request: Request, send: Send) -> Send:
         async def sent(message: Message) -> None:
@@ -119,8 +117,8 @@ class PageGuard:
 class _TooLongError(Exception): ...
 
 
-async def _whole(receive: Receive) -> list[Message]:
-    """The messages of a request, which may come in parts and without a length, until it ends or is too long.
+async def _whole(receive: Receive) -> Receive:
+    """Receive a whole request, which may come in parts and without a length; gives it again, and then what comes.
 
     Raises:
         _TooLongError: it holds more than `MOST_BYTES`.
@@ -132,15 +130,9 @@ async def _whole(receive: Receive) -> list[Message]:
         size += len(messages[-1].get("body", b""))
         if size > MOST_BYTES:
             raise _TooLongError
-    return messages
-
-
-def _replayed(messages: list[Message], receive: Receive) -> Receive:
-    """Messages that have been received, and then those that come."""
-    left = list(messages)
 
     async def received() -> Message:
-        return left.pop(0) if left else await receive()
+        return messages.pop(0) if messages else await receive()
 
     return received
 

@@ -12,9 +12,10 @@ import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from ramerge.sdk.progress import FORM
 from ramerge.sdk.text import printable
@@ -99,7 +100,16 @@ class Job:
             with self._lock:
                 if self.state != WAITING:
                     return
-                process = self._process = self._started(output)
+                process = self._process = subprocess.Popen(
+                    [sys.executable, "-m", "ramerge", *self.words],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.PIPE,
+                    cwd=self.folder,
+                    env={**os.environ, FORM: "json", "PYTHONSAFEPATH": "1"},
+                    start_new_session=True,  # Ctrl-C is for the page, which stops what it runs
+                    preexec_fn=dies_with_parent(),
+                )
                 self.state = RUNNING
             assert process.stderr is not None
             with process.stderr as said:
@@ -112,23 +122,14 @@ class Job:
         self.state = DONE if code == 0 else STOPPED if stopped else FAILED
         self._changed.set()
 
-    def _started(self, output: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "ramerge", *self.words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.PIPE,
-            cwd=self.folder,
-            env={**os.environ, FORM: "json", "PYTHONSAFEPATH": "1"},
-            start_new_session=True,  # Ctrl-C is for the page, which stops what it runs
-            preexec_fn=dies_with_parent(),
-        )
-
     def _hear(self, line: bytes) -> None:
         """A line of standard error: an event, or something for people."""
         text = line.decode("utf-8", "replace").rstrip("\n")
-        event = _event(text)
-        if event is None:
+        event = None
+        if text.startswith('{"stage": '):
+            with suppress(ValueError):
+                event = json.loads(text)
+        if not isinstance(event, dict):
             self.lines = [*self.lines, printable(text)][-_MOST_LINES:]
         elif "part" in event:
             self.figures = event
@@ -141,16 +142,6 @@ class Job:
         self.stop()
         if self._process is not None:
             stop(self._process)
-
-
-def _event(text: str) -> dict[str, Any] | None:
-    if not text.startswith('{"stage": '):
-        return None
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return None
-    return found if isinstance(found, dict) else None
 
 
 class JobQueue:

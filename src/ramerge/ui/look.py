@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -62,7 +62,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
     tensors.click(told(_pick_tensor), found, histogram, **PRIVATE)
 
 
-def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool) -> Iterator[tuple[Any, ...]]:
+def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool) -> Iterator[tuple[object, ...]]:
     """Figures while they are counted, then all of them with what they mean."""
     checked = checked_draft(text, desk.roots)
     desk.planned(checked)
@@ -73,7 +73,7 @@ def _analyze(desk: Desk, text: str, agent: str | None, measure: str, cores: bool
     chosen = agent if agent in names else names[0]
     choices, live = gr.update(choices=names, value=chosen), None
     for _ in work.follow(1.0):
-        shown: list[Any] = [gr.skip()] * 3
+        shown: Sequence[object] = [gr.skip()] * 3
         if work.figures and work.figures is not live:
             live = work.figures
             shown = _figures(_so_far(live), [], chosen, measure)
@@ -104,14 +104,21 @@ def _pick_cell(event: gr.EventData) -> str:
     return f"layer {event._data['layer']} {event._data['role']}" if "layer" in event._data else ""
 
 
-def _pick_tensor(values: Values | None, event: gr.EventData) -> Any:
+def _pick_tensor(values: Values | None, event: gr.EventData) -> object:
     """The histogram of the tensor that was clicked on."""
-    return _histogram(values, event._data["pick"]) if values and "pick" in event._data else gr.skip()
+    if not values or "pick" not in event._data:
+        return gr.skip()
+    name = event._data["pick"]
+    for tensor in values["tensors"]:
+        if tensor["name"] == name:
+            drawn = charts.update_sizes({**values, "model": tensor})
+            return views.block(f"<h3>{views.safe(name)}</h3>", views.figure(drawn))
+    raise RecipeError(f"{name}: the analysis has no such tensor")
 
 
-def _so_far(live: Values) -> dict[str, Any]:
+def _so_far(live: Values) -> Values:
     """An event with figures as much of an analysis as what is shown of it needs."""
-    texts: dict[str, Any] = dict.fromkeys(("findings", "warnings", "notes"), ())
+    texts: dict[str, Sequence[str]] = dict.fromkeys(("findings", "warnings", "notes"), ())
     return {**live, "model": live["part"], "method": "ram", "rounding": {}, **texts}
 
 
@@ -129,22 +136,31 @@ def _heat(values: Values | None, agent: str | None, measure: str) -> str:
     return views.block(views.figure(charts.heat_map(values, names.index(agent), "heat", measure)))
 
 
-def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, Any]]:
+def _advice(analysis: Analysis, document: Document, desk: Desk) -> tuple[list[str], dict[str, object]]:
     """Advice on the first merge to try, as lines, and as keys of a recipe; nothing for a single agent."""
     if len(analysis.model.agents) < 2:
         return [], {}
     found = recommend(analysis)
     words = words_of(document, method=False, start=desk.roots.home)
-    keys = {"method": found.method, "parameters": found.parameters, "preset": None, "rounding": found.rounding}
-    return summary(found, words, document.values["agents"], evidence=True), keys
+    lines = summary(found, words, document.values["agents"], evidence=True)
+    return lines, {
+        "method": found.method,
+        "parameters": found.parameters,
+        "preset": None,
+        "rounding": found.rounding,
+    }
 
 
 def _tensors(values: Values | None, words: str) -> str:
     """A table of the tensors that fit a search, with a button for each."""
     if values is None:
         return ""
-    asked = words.lower().split()
-    fitting = [one for one in values["tensors"] if all(word in _searched(one) for word in asked)]
+    fitting = []
+    for one in values["tensors"]:
+        layer = "outside" if one["layer"] is None else one["layer"]
+        searched = f"layer {layer} {one['role']} {one['name']}".lower()
+        if all(word in searched for word in words.lower().split()):
+            fitting.append(one)
     names = [agent["name"] for agent in values["model"]["agents"]]
     rows = [
         (
@@ -158,16 +174,3 @@ def _tensors(values: Values | None, words: str) -> str:
     more = f"{len(fitting) - _MOST_TENSORS:,} more tensors: search for some" if len(fitting) > _MOST_TENSORS else ""
     head = ("tensor", "role", "shape", *(f"density {name}" for name in names))
     return views.block(views.table("Tensors", head, rows), views.listing([more] if more else []))
-
-
-def _searched(tensor: Values) -> str:
-    layer = "outside" if tensor["layer"] is None else str(tensor["layer"])
-    return f"layer {layer} {tensor['role']} {tensor['name']}".lower()
-
-
-def _histogram(values: Values, name: str) -> str:
-    for tensor in values["tensors"]:
-        if tensor["name"] == name:
-            drawn = charts.update_sizes({**values, "model": tensor})
-            return views.block(f"<h3>{views.safe(name)}</h3>", views.figure(drawn))
-    raise RecipeError(f"{name}: the analysis has no such tensor")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import gradio as gr
 
@@ -72,7 +71,7 @@ def build(desk: Desk, page: gr.Blocks, recipe: gr.Code) -> None:
         said = f"Merges {enumerated(list(checked.agents))} by {checked.method} into {name}."
         return views.block(f"<p>{views.safe(said)}</p>"), desk.command(words)
 
-    many: dict[str, Any] = {**PRIVATE, "concurrency_limit": None}
+    many: dict[str, object] = {**PRIVATE, "concurrency_limit": None}
     merge.click(told(runs.merge), inputs, outputs, **many)
     add.click(told(runs.add), inputs, outputs, **many)
     for button, action in ((start, runs.start), (stop, runs.stop), (resume, runs.resume), (clear, runs.clear)):
@@ -88,7 +87,7 @@ class _Runs:
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
 
-    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[Any, ...]:
+    def add(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> tuple[object, ...]:
         """Put a merge into the list, in place of one that had its name."""
         place = self._desk.place(request, name)
         if is_remote(place):
@@ -100,51 +99,62 @@ class _Runs:
         self._desk.keep(request, [*(each for each in jobs if each.title != job.title), job])
         return _shown(self._desk.jobs(request))
 
-    def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[Any]:
+    def merge(self, text: str, name: str, kind: str, overwrite: bool, request: gr.Request) -> Iterator[object]:
         """Merge now, or as soon as what runs has ended."""
         self.add(text, name, kind, overwrite, request)
         self._desk.queue.add(self._desk.jobs(request)[-1])
         yield from self.follow(request)
 
-    def start(self, request: gr.Request) -> Iterator[Any]:
+    def start(self, request: gr.Request) -> Iterator[object]:
         """Run what is in the list."""
         for job in self._desk.jobs(request):
             if job.state == WAITING and not job.queued:
                 self._desk.queue.add(job)
         yield from self.follow(request)
 
-    def follow(self, request: gr.Request) -> Iterator[Any]:
+    def follow(self, request: gr.Request) -> Iterator[object]:
         """Progress until every merge that runs has ended."""
         yield _shown(self._desk.jobs(request))
         while running := [job for job in self._desk.jobs(request) if job.queued and job.active]:
             for _ in running[0].follow():
                 yield _shown(self._desk.jobs(request))
 
-    def stop(self, request: gr.Request) -> tuple[Any, ...]:
+    def stop(self, request: gr.Request) -> tuple[object, ...]:
         """Do what Ctrl-C does."""
         for job in self._desk.jobs(request):
             if job.queued:
                 job.stop()
         return _shown(self._desk.jobs(request))
 
-    def resume(self, request: gr.Request) -> Iterator[Any]:
+    def resume(self, request: gr.Request) -> Iterator[object]:
         """Run the commands again that have ended early."""
         jobs = [job.again() if job.ended_early else job for job in self._desk.jobs(request)]
         self._desk.keep(request, jobs)
         yield from self.start(request)
 
-    def clear(self, request: gr.Request) -> tuple[Any, ...]:
+    def clear(self, request: gr.Request) -> tuple[object, ...]:
         """Forget what does not run. Outputs stay."""
         self._desk.keep(request, [job for job in self._desk.jobs(request) if job.queued and job.active])
         return _shown(self._desk.jobs(request))
 
 
-def _shown(jobs: list[Job]) -> tuple[Any, ...]:
+def _shown(jobs: list[Job]) -> tuple[object, ...]:
     """Progress, the list, the command of the merge that runs or has ended last, and the buttons of the list."""
     running = [job for job in jobs if job.queued and job.active]
     ended = [job for job in jobs if job.queued and not job.active]
     now = running[0] if running else ended[-1] if ended else None
-    rows = [(job.title, _method(job), DELTA if "--as-delta" in job.words else MODEL, _state(job)) for job in jobs]
+    rows = []
+    for job in jobs:
+        words = list(job.words)
+        method = words[words.index("--method") + 1] if "--method" in words else ""
+        settings = [word.removeprefix("parameters.") for word in words if word.startswith("parameters.")]
+        state = job.state
+        if job.state == WAITING:
+            state = "waits" if job.queued else "in the list"
+        elif job.active:
+            done, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
+            state = f"{job.progress.get('stage', 'starts')} {done / total:.0%}"
+        rows.append((job.title, ", ".join([method, *settings]), DELTA if "--as-delta" in words else MODEL, state))
     listed = views.block(views.table("Merges", ("output", "method", "as", "state"), rows)) if rows else ""
     latest = now or (jobs[-1] if jobs else None)
     useful = (
@@ -155,20 +165,6 @@ def _shown(jobs: list[Job]) -> tuple[Any, ...]:
     )
     command = views.command(latest.words) if latest else gr.skip()
     return views.progress(now), listed, command, *(gr.update(visible=each) for each in useful)
-
-
-def _method(job: Job) -> str:
-    words = list(job.words)
-    named = words[words.index("--method") + 1] if "--method" in words else ""
-    settings = [word.removeprefix("parameters.") for word in words if word.startswith("parameters.")]
-    return ", ".join([named, *settings])
-
-
-def _state(job: Job) -> str:
-    if job.state == WAITING:
-        return "waits" if job.queued else "in the list"
-    done, total = int(job.progress.get("done", 0)), max(int(job.progress.get("total", 0)), 1)
-    return f"{job.progress.get('stage', 'starts')} {done / total:.0%}" if job.active else job.state
 
 
 def finished(desk: Desk, request: gr.Request | None) -> dict[str, Path]:

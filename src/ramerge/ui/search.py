@@ -57,7 +57,7 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         except RamergeError as error:
             return views.block(views.listing(error.problems, "warnings")), ""
 
-    def search(*given: Any) -> Iterator[tuple[Any, ...]]:
+    def search(*given: Any) -> Iterator[tuple[object, ...]]:
         work = desk.queue.add(desk.job("Search", search_words(desk, *given)))
         for _ in work.follow():
             yield views.progress(work), "", work
@@ -73,12 +73,12 @@ def build(desk: Desk, recipe: gr.Code) -> None:
         keys = {key: values.get(key) for key in ("method", "parameters", "preset", "prompts")}
         return with_keys(text, keys, desk.roots)
 
-    def follow(text: str, lines: str) -> Any:
+    def follow(text: str, lines: str) -> object:
         """A line for each agent of the recipe, with what was typed for it."""
         names = agents_in(text, desk.roots)
         return _lines(names, _files(lines)) if names else gr.skip()
 
-    last: dict[str, Any] = {"trigger_mode": "always_last", **PRIVATE}
+    last: dict[str, object] = {"trigger_mode": "always_last", **PRIVATE}
     inputs, told_first = [recipe, prompts, count, longest, out], [problems, command]
     followed = recipe.change(follow, [recipe, prompts], prompts, **last)
     followed.then(preview, inputs, told_first, **PRIVATE)

@@ -16,7 +16,7 @@ os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
 import click
 import gradio as gr
 import uvicorn
-from fastapi import FastAPI, Request
+from fastapi import FastAPI
 from fastapi.responses import HTMLResponse, PlainTextResponse, Response
 
 from ramerge import OutputError, RamergeError
@@ -63,12 +63,10 @@ def application(desk: Desk, **guard: object) -> PageGuard:
         head=views.styles(),
     )
     page: FastAPI = mounted.routes[-1].app  # type: ignore[attr-defined]
-    page.add_exception_handler(KeyError, _unknown_name)  # such as of a function, by whoever else than the page asks
+    # such as of a function, by whoever else than the page asks
+    unknown = PlainTextResponse("There is no such function or session.\n", 404)
+    page.add_exception_handler(KeyError, lambda _request, _error: unknown)
     return PageGuard(mounted, **guard)  # type: ignore[arg-type]
-
-
-def _unknown_name(_request: Request, _error: Exception) -> Response:
-    return PlainTextResponse("There is no such function or session.\n", 404)
 
 
 def read_report(desk: Desk, out: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 from urllib.parse import quote
 
 import gradio as gr
@@ -38,13 +37,15 @@ def build(desk: Desk) -> None:
         texts = [desk.roots.read(str(each), _MOST_BYTES) for each in (path, path.with_name("README.md"))]
         return views.copyable("Recipe", texts[0]), views.copyable("Model card", texts[1])
 
-    def report(name: str, request: gr.Request) -> Iterator[tuple[Any, ...]]:
+    def report(name: str, request: gr.Request) -> Iterator[tuple[object, ...]]:
         place = desk.place(request, name)
         work = desk.queue.add(desk.job("Report", ["report", place]))
         for _ in work.follow():
             yield views.progress(work), gr.skip(), views.command(work.words)
         if work.state == DONE:
-            yield views.progress(work), _link(place), views.command(work.words)
+            words = f'href=".{REPORT}?out={quote(place)}" target="_blank" rel="noopener"'
+            shown = views.block(f"<p><a {words}>Open the report of {views.safe(place)}</a></p>")
+            yield views.progress(work), shown, views.command(work.words)
 
     look.click(told(show), out, [recipe, card], **PRIVATE)
     write.click(told(report), out, [state, link, command], concurrency_limit=None, **PRIVATE)
@@ -69,11 +70,11 @@ def _upload(desk: Desk, out: gr.Textbox) -> None:
         command = text_place("Command line")
     job = gr.State(None)
 
-    def prepare(name: str, target: str, everyone: bool, request: gr.Request) -> tuple[Any, ...]:
+    def prepare(name: str, target: str, everyone: bool, request: gr.Request) -> tuple[object, ...]:
         made = upload_job(desk, desk.place(request, name), target, public=everyone)
         return made, gr.update(visible=True), f"Upload {name} to {made.title}", views.command(made.words)
 
-    def send(made: Job) -> Iterator[tuple[Any, ...]]:
+    def send(made: Job) -> Iterator[tuple[object, ...]]:
         desk.queue.add(made)
         for _ in made.follow():
             yield views.progress(made), gr.update(visible=False)
@@ -96,8 +97,3 @@ def upload_job(desk: Desk, name: str, place: str, *, public: bool = False) -> Jo
     recipe, _ = open_finished(folder)
     kind = MODEL if recipe.parent == folder else DELTA
     return merge_job(desk, desk.roots.read(str(recipe), _MOST_BYTES), desk.roots.output(place), kind, public=public)
-
-
-def _link(name: str) -> str:
-    words = f'href=".{REPORT}?out={quote(name)}" target="_blank" rel="noopener"'
-    return views.block(f"<p><a {words}>Open the report of {views.safe(name)}</a></p>")

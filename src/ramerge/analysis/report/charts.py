@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import altair as alt
 
@@ -37,12 +36,9 @@ def page_figures(analysis: Values) -> list[Figure]:
 def paper_figures(analysis: Values) -> list[Figure]:
     """The same, with a heat map for each agent, because paper has no controls."""
     names = rows.agents_of(analysis)
-    heats = [heat_map(analysis, t, f"heat-{t + 1}-{_file_name(name)}") for t, name in enumerate(names)]
+    files = [re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent" for name in names]
+    heats = [heat_map(analysis, t, f"heat-{t + 1}-{file}") for t, file in enumerate(files)]
     return [shown for figure in page_figures(analysis) for shown in (heats if figure.name == "heat" else [figure])]
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_]+", "-", name)[:40].strip("-") or "agent"
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -82,9 +78,13 @@ def overlap_bars(analysis: Values) -> Figure:
         order=alt.Order("others:Q"),
         tooltip=_tips("agent:N", "label:N", "share:Q", "elements:Q"),
     )
+    # percentages in the middle of bars that are wide enough
+    words = bars.transform_calculate(words="datum.share * width < 28 ? '' : format(datum.share, '.0%')").mark_text()
+    ink = alt.condition("datum.others == 0", alt.value("white"), alt.value("black"))
+    middle = alt.X("share:Q", stack="zero", bandPosition=0.5)
     chart = alt.layer(
         bars.mark_bar().encode(color=_colors("label", labels, [BLUE, *_oranges(len(names) - 1)])),
-        _inside(bars),
+        words.encode(text="words:N", color=ink, x=middle),
     ).properties(height=32 * len(names))
     return Figure(
         name="overlap",
@@ -250,7 +250,9 @@ def _lambda(analysis: Values) -> Figure:
     )
 
 
-def _by_epsilon(analysis: Values, field: str, title: str, choose: Any = None) -> alt.LayerChart | alt.FacetChart:
+def _by_epsilon(
+    analysis: Values, field: str, title: str, choose: alt.Parameter | None = None
+) -> alt.LayerChart | alt.FacetChart:
     order = [rows.epsilon_label(epsilon) for epsilon in analysis["epsilons"]]
     lines = _on("rows") if choose is None else _on("rows").transform_filter("datum.rule == rule")
     lines = lines.encode(
@@ -401,15 +403,6 @@ def _percents() -> alt.Axis:
     return alt.Axis(format="%", tickCount=5)
 
 
-def _inside(bars: alt.Chart) -> alt.Chart:
-    """Percentages in the middle of stacked bars that are wide enough."""
-    ink = alt.condition("datum.others == 0", alt.value("white"), alt.value("black"))
-    middle = alt.X("share:Q", stack="zero", bandPosition=0.5)
-    words = bars.transform_calculate(words="datum.share * width < 28 ? '' : format(datum.share, '.0%')").mark_text()
-    inside: alt.Chart = words.encode(text="words:N", color=ink, x=middle)
-    return inside
-
-
 def _oranges(count: int) -> list[str]:
     """From pale to strong, all of them light enough for black text."""
     pale, strong = (0xFD, 0xE3, 0xC1), (0xDE, 0x7A, 0x12)
@@ -417,6 +410,6 @@ def _oranges(count: int) -> list[str]:
     return ["#" + "".join(f"{round(a + (b - a) * t):02X}" for a, b in zip(pale, strong, strict=True)) for t in steps]
 
 
-def _each(analysis: Values, figure: Any, form: str = ".1%") -> str:
+def _each(analysis: Values, figure: Callable[[Values], float | None], form: str = ".1%") -> str:
     values = [(agent["name"], figure(agent)) for agent in analysis["model"]["agents"]]
     return ", ".join(f"{name} {'infinite' if value is None else format(value, form)}" for name, value in values)

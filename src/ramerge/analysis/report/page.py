@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import itables
 from ruamel.yaml import YAML
@@ -28,6 +27,11 @@ _RECORD_APART = {"statistics", "notes", "warnings", "rules"}
 
 
 def page(analysis: Values, record: Values | None, recipe: str | None, advice: Sequence[str] = ()) -> str:
+    shown = {key: value for key, value in (record or {}).items() if key not in _RECORD_APART and value is not None}
+    if recipe is None:
+        stream = io.StringIO()
+        YAML().dump(analysis["recipe"], stream)
+        recipe = stream.getvalue()
     return scripted_page(
         environment(_HERE, _FILTERS),
         "page.html",
@@ -37,11 +41,13 @@ def page(analysis: Values, record: Values | None, recipe: str | None, advice: Se
         {"tables": _TABLES.read_text(encoding="utf-8")},
         visible({"tensors": rows.tensors(analysis), "agents": rows.agents_of(analysis)}),
         version=analysis["ramerge_version"],
-        record=_plain(record) if record else None,
+        record={key.replace("_", " "): FILTERS[_RECORD_FORMS.get(key, "plain")](value) for key, value in shown.items()}
+        if record
+        else None,
         notes=(record or {}).get("notes", []),
         warnings=(record or {}).get("warnings", []),
         statistics=(record or {}).get("statistics", {}).get("agents", []),
-        recipe=recipe if recipe is not None else _as_yaml(analysis["recipe"]),
+        recipe=recipe,
         **_found(analysis, advice),
     )
 
@@ -52,10 +58,16 @@ def findings(analysis: Values, advice: Sequence[str] = ()) -> str:
     return "".join(part.render(_found(analysis, advice), unfolded=True) for part in parts)
 
 
-def _found(analysis: Values, advice: Sequence[str]) -> dict[str, Any]:
+def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
     """Parts of the page that show what `findings` has, too."""
     agents = analysis["model"]["agents"]
     figures = [agent_figures(agent, analysis["method"], analysis["rounding"]) for agent in agents]
+    cores = []  # head and rows of the table of coefficients: the model, then roles
+    if (found := analysis.get("cores")) is not None:
+        cores = [["part", *found["model"]["coefficients"], rows.SUM]]
+        for part in (found["model"], *found["roles"]):
+            values = [*part["coefficients"].values(), part["factor"]]
+            cores.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
     return {
         "analysis": analysis,
         "agents": agents,
@@ -64,27 +76,5 @@ def _found(analysis: Values, advice: Sequence[str]) -> dict[str, Any]:
         "advice": [line.partition(": ")[::2] for line in advice],
         "pairs": rows.pairs(analysis),
         "precision": rows.precision(analysis),
-        "cores": _cores(analysis),
+        "cores": cores,
     }
-
-
-def _cores(analysis: Values) -> list[list[str]]:
-    """Head and rows of the table of coefficients: the model, then roles."""
-    if (cores := analysis.get("cores")) is None:
-        return []
-    lines = [["part", *cores["model"]["coefficients"], rows.SUM]]
-    for part in (cores["model"], *cores["roles"]):
-        values = [*part["coefficients"].values(), part["factor"]]
-        lines.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
-    return lines
-
-
-def _as_yaml(values: Mapping[str, Any]) -> str:
-    stream = io.StringIO()
-    YAML().dump(values, stream)
-    return stream.getvalue()
-
-
-def _plain(record: Values) -> dict[str, str]:
-    shown = {key: value for key, value in record.items() if key not in _RECORD_APART and value is not None}
-    return {key.replace("_", " "): FILTERS[_RECORD_FORMS.get(key, "plain")](value) for key, value in shown.items()}

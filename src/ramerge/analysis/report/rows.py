@@ -189,15 +189,16 @@ def cores(analysis: Values) -> list[Row]:
     ]
 
 
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    """A key that sorts layer 2 before layer 10."""
-    parts = re.split(r"([0-9]{1,9})", name)
-    return [(part.isdecimal(), int(part) if part.isdecimal() else 0, part) for part in parts]
-
-
 def tensors(analysis: Values) -> Row:
     """The table of tensors: columns as arrays, shares as the integers that they are made of, to stay small."""
-    table = sorted(analysis["tensors"], key=lambda tensor: _natural(tensor["name"]))
+    # layer 2 before layer 10
+    table = sorted(
+        analysis["tensors"],
+        key=lambda tensor: [
+            (part.isdecimal(), int(part) if part.isdecimal() else 0, part)
+            for part in re.split(r"([0-9]{1,9})", tensor["name"])
+        ],
+    )
     count = range(len(analysis["model"]["agents"]))
     return {
         **{key: [tensor[key] for tensor in table] for key in ("name", "layer", "elements", "shape")},

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from ramerge import Progress
 from ramerge.report.extra import require_extra
@@ -17,8 +16,8 @@ from ramerge.sdk.progress import Listener, silence
 
 
 def render(
-    analysis: Mapping[str, Any],
-    record: Mapping[str, Any] | None = None,
+    analysis: Mapping[str, object],
+    record: Mapping[str, object] | None = None,
     recipe: str | None = None,
     listen: Listener = silence,
     advice: Sequence[str] = (),
@@ -47,7 +46,7 @@ def render(
     return text
 
 
-def figure_files(analysis: Mapping[str, Any], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
+def figure_files(analysis: Mapping[str, object], folder: Path, listen: Listener = silence) -> list[tuple[Path, bytes]]:
     """Paths and contents: each figure as PNG and as SVG, one column of a paper wide.
 
     Raises:

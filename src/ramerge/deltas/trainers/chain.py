@@ -76,7 +76,7 @@ class TrainerLayout:
 
 def links(layout: TrainerLayout, folder: Path, base: Checkpoint, opening: Opening) -> list[Link]:
     """The deltas from a model to a version, in their order."""
-    home = _home(layout, folder)
+    home = (_numbered(layout, folder) or folder.absolute()).parent  # with all versions of a run
     siblings = layout.versions(home)
     first = layout.version_of(base.directory)
     found = [_read(layout, folder, opening)]
@@ -118,11 +118,6 @@ def _numbered(layout: TrainerLayout, folder: Path) -> Path | None:
     """The folder that is named after the version: this one, or the one around it."""
     absolute = folder.absolute()
     return next((place for place in (absolute, absolute.parent) if layout.number(place) is not None), None)
-
-
-def _home(layout: TrainerLayout, folder: Path) -> Path:
-    """The folder with all versions of a run."""
-    return (_numbered(layout, folder) or folder.absolute()).parent
 
 
 def counted(fingerprint: Mapping[str, object], key: str, place: Location, what: str = "") -> int:

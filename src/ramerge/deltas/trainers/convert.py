@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 
 import numpy as np
@@ -31,7 +31,10 @@ def convert(
 ) -> Index:
     """Write the delta from a model to what a chain makes of it. Its files are those of the model."""
     with DeltaWriter(staging, base.tensors) as writer:
-        results = map_in_threads(processors(), lambda: Encoder(compression), _encode, _pairs(base, links))
+        pairs = (
+            (one, old.tobytes(), new.tobytes()) for one, blocks in applied(base, links, BLOCK) for old, new in blocks
+        )
+        results = map_in_threads(processors(), lambda: Encoder(compression), _encode, pairs)
         for name in sorted(base.tensors):
             tensor = base.tensors[name]
             writer.changed(name, tensor.dtype, tensor.shape, islice(results, blocks_of(tensor.elements)))
@@ -40,12 +43,6 @@ def convert(
         write_files(base, base, writer, allow_outside_links=allow_outside_links)
         check_unchanged({**base.files, **{path: one for link in links for path, one in link.files.items()}})
         return writer.finish()
-
-
-def _pairs(base: Checkpoint, links: Sequence[Link]) -> Iterator[tuple[Tensor, bytes, bytes]]:
-    for tensor, blocks in applied(base, links, BLOCK):
-        for old, new in blocks:
-            yield tensor, old.tobytes(), new.tobytes()
 
 
 def _encode(encoder: Encoder, task: tuple[Tensor, bytes, bytes]) -> Encoded:

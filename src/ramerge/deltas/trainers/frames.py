@@ -104,9 +104,13 @@ class FrameStream:
 
     def take(self, count: int, dtype: str) -> NDArray[np.int64]:
         """The next numbers, as int64; `dtype` is that in which they are stored."""
-        raw = np.empty(count * np.dtype(dtype).itemsize, np.uint8)
-        self.fill(raw)
-        return raw.view(dtype).astype(np.int64)
+        return self.take_bytes(count * np.dtype(dtype).itemsize).view(dtype).astype(np.int64)
+
+    def take_bytes(self, nbytes: int) -> Bytes:
+        """The next bytes."""
+        out = np.empty(nbytes, np.uint8)
+        self.fill(out)
+        return out
 
     def forward(self, position: int) -> None:
         """Skip to a byte that has not been read."""

@@ -91,7 +91,16 @@ class _GrailDelta(Link):
 class _Pass(LinkPass):
     def __init__(self, link: _GrailDelta, files: Files) -> None:
         self._link = link
-        _check_manifest(link, files)
+        for name, required in link.manifest.items():  # the sha256 that the publisher noted
+            digest, path = hashlib.sha256(), link.folder / name
+            size = link.files[path].nbytes
+            piece = np.empty(min(_PIECE, size), np.uint8)
+            for begin in range(0, size, _PIECE):
+                part = piece[: size - begin]
+                files.fill(path, begin, part)
+                digest.update(part.data)
+            if digest.hexdigest() != required:
+                raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
         self._streams = [link.frame.stream(files) for _ in range(3)]
         self._change: Scatter | None = None
         self._describes_tensors = len(link.weights) == 64
@@ -127,20 +136,6 @@ class _Pass(LinkPass):
             )
 
 
-def _check_manifest(link: _GrailDelta, files: Files) -> None:
-    """Compare files with the sha256 that the publisher noted."""
-    for name, required in link.manifest.items():
-        digest, path = hashlib.sha256(), link.folder / name
-        size = link.files[path].nbytes
-        piece = np.empty(min(_PIECE, size), np.uint8)
-        for begin in range(0, size, _PIECE):
-            part = piece[: size - begin]
-            files.fill(path, begin, part)
-            digest.update(part.data)
-        if digest.hexdigest() != required:
-            raise CheckpointError(f"{path}: is damaged: it does not have the sha256 that {_METADATA} says; {AGAIN}")
-
-
 def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatter:
     rows, columns, values = streams
     most, width = math.prod(sparse.shape), itemsize(sparse.dtype)
@@ -155,9 +150,7 @@ def _scatter(frame: Frame, sparse: _Sparse, streams: list[FrameStream]) -> Scatt
             positions = places.take(count)
             check_ascending(frame, positions, last, most)
             last = int(positions[-1])
-            raw = np.empty(count * width, np.uint8)
-            values.fill(raw)
-            yield positions, raw
+            yield positions, values.take_bytes(count * width)
 
     return Scatter(entries(), width, lambda: None)
 
@@ -236,8 +229,7 @@ def _tensors(frame: Frame, files: Mapping[Location, Identity], version: int) -> 
         length = int(stream.take(1, "<u4")[0])
         if length > _LIMITS.size:
             raise frame.wrong(f"its header has {length:,} bytes, more than any")
-        text = np.empty(length, np.uint8)
-        stream.fill(text)
+        text = stream.take_bytes(length)
     try:
         header = parse(text.tobytes(), _LIMITS, constants=False)
         if not isinstance(header, dict) or header.get("version") != version:

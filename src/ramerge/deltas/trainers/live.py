@@ -40,25 +40,21 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
     sync = folder / _SYNC
     warnings: tuple[str, ...] = ()
     if sync.is_dir():
-        _check_sync(folder, sync)
+        if _is_locked(sync / "lock"):
+            raise CheckpointError(
+                f"{folder}: an engine writes deltas into it now ({sync / 'lock'}); wait, or give the deltas"
+            )
+        if not (sync / "state.json").is_file():
+            raise CheckpointError(
+                f"{folder}: an engine has begun to write into it and has not finished ({sync} has no state.json); its "
+                "tensors are of different versions. Give the deltas over their base"
+            )
         warnings = (
             f"{folder}: an engine writes deltas into this folder ({sync}), and nothing tells whether one was "
             "interrupted; to be sure, give the deltas over their base",
         )
     found = safetensors.open_folder(folder, opening)
     return replace(found, warnings=(*warnings, *found.warnings))
-
-
-def _check_sync(folder: Location, sync: Location) -> None:
-    if _is_locked(sync / "lock"):
-        raise CheckpointError(
-            f"{folder}: an engine writes deltas into it now ({sync / 'lock'}); wait, or give the deltas"
-        )
-    if not (sync / "state.json").is_file():
-        raise CheckpointError(
-            f"{folder}: an engine has begun to write into it and has not finished ({sync} has no state.json); its "
-            "tensors are of different versions. Give the deltas over their base"
-        )
 
 
 def _is_locked(path: Location) -> bool:

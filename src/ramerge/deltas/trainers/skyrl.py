@@ -11,7 +11,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ramerge import CheckpointError
 from ramerge.deltas.trainers import digests
@@ -65,7 +64,11 @@ def read(folder: Path, opening: Opening) -> Link:
         raise CheckpointError(f"{path}: tensors must be a list of records")
     if not isinstance(names, list) or len(names) > _MOST_FILES or len(set(map(str, names))) < len(names):
         raise CheckpointError(f"{path}: payload_files must be a list of different names")
-    wrong = [name for name in names if not isinstance(name, str) or not _is_file_name(name)]
+    wrong = [
+        name
+        for name in names
+        if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+\.safetensors", name) or is_too_long(name)
+    ]
     if wrong:
         raise CheckpointError(
             f"{path}: {quoted(name)} is no name of a safetensors file in this folder" for name in wrong
@@ -92,12 +95,8 @@ def read(folder: Path, opening: Opening) -> Link:
     return _SkyrlDelta(folder, version, before, files, payloads, kinds)
 
 
-def _is_file_name(name: str) -> bool:
-    return re.fullmatch(r"[\w.-]+\.safetensors", name) is not None and not is_too_long(name)
-
-
 def _record(
-    folder: Path, record: Mapping[str, Any], entries: Mapping[tuple[str, str], HeaderEntry]
+    folder: Path, record: Mapping[str, object], entries: Mapping[tuple[str, str], HeaderEntry]
 ) -> tuple[str, Payload, tuple[str, tuple[int, ...]]]:
     """A tensor's name, what is to be done to it, and its dtype and shape."""
     name, dtype, shape = (record.get(key) for key in ("name", "dtype", "shape"))
@@ -109,7 +108,7 @@ def _record(
     checksum = record.get("checksum", record.get("sha256"))
     if wrong := digests.problem(algorithm, _CHECKSUMS):
         raise ValueError(f"{quoted(name)} {wrong}")
-    if not digests.is_written(algorithm, checksum):
+    if not digests.is_written(str(algorithm), checksum):
         raise ValueError(f"{quoted(name)} has no checksum ({algorithm})")
     file, key = record.get("payload_file"), record.get("payload_key")
     entry = entries.get((file, key)) if isinstance(file, str) and isinstance(key, str) else None

@@ -140,8 +140,12 @@ def is_delta(folder: Location) -> bool:
 
 def read(folder: Path, opening: Opening) -> Link:
     """The delta or the whole model in a version's folder."""
-    if not is_delta(folder):
-        return _whole(folder, opening)
+    if not is_delta(folder):  # but a whole model, whose version is in its name only
+        number = LAYOUT.number(folder)
+        if number is None or safetensors.find(folder) is None:
+            raise CheckpointError(f"{folder}: is neither a delta nor a whole model")
+        contents = safetensors.open_folder(folder, opening)
+        return WholeTensors(folder, number, number, contents.files, contents.tensors)
     path = folder / _INDEX
     check_files(folder, [_INDEX], in_index=False, allow_outside_links=opening.allow_outside_links)
     files = identify([path])
@@ -171,15 +175,6 @@ def read(folder: Path, opening: Opening) -> Link:
     headers = {name: read_header(folder / name) for name in names}
     payloads = _payloads(folder, weight_map, headers, str(encoding), str(algorithm))
     return _SlimeDelta(folder, version, before, files, payloads)
-
-
-def _whole(folder: Path, opening: Opening) -> WholeTensors:
-    """A version that is a whole model. Its number is in its name only."""
-    number = LAYOUT.number(folder)
-    if number is None or safetensors.find(folder) is None:
-        raise CheckpointError(f"{folder}: is neither a delta nor a whole model")
-    contents = safetensors.open_folder(folder, opening)
-    return WholeTensors(folder, number, number, contents.files, contents.tensors)
 
 
 def _payloads(
@@ -232,11 +227,12 @@ def version_of(folder: Location) -> int | None:
     return counted(read_json(state), "version", state) if state.is_file() else None
 
 
-def _inside(folder: Location) -> str | None:
-    return "" if is_delta(folder) else None
-
-
 LAYOUT = TrainerLayout(
-    "slime", "deltas of slime or miles", re.compile(r"weight_v([0-9]{6,15})"), _inside, read, version_of
+    "slime",
+    "deltas of slime or miles",
+    re.compile(r"weight_v([0-9]{6,15})"),
+    lambda folder: "" if is_delta(folder) else None,
+    read,
+    version_of,
 )
 FORMAT = format_of(LAYOUT)

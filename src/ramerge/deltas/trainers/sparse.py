@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.deltas.trainers.frames import Frame, FrameStream
+from ramerge.deltas.trainers.frames import Frame
 from ramerge.deltas.trainers.link import Change
 from ramerge.sdk.tensors import Files
 
@@ -75,15 +75,9 @@ def overwritten(frame: Frame, files: Files, nbytes: int) -> Scatter:
             positions = places.take(min(PIECE, count - begin), "<u4")
             check_ascending(frame, positions, last, nbytes)
             last = int(positions[-1])
-            yield positions, _taken(values, positions.size)
+            yield positions, values.take_bytes(positions.size)
 
     return Scatter(entries(), 1, values.end)
-
-
-def _taken(stream: FrameStream, nbytes: int) -> Bytes:
-    taken = np.empty(nbytes, np.uint8)
-    stream.fill(taken)
-    return taken
 
 
 def check_ascending(frame: Frame, positions: NDArray[np.int64], last: int, most: int) -> None:

@@ -60,7 +60,13 @@ def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
         raise CheckpointError(
             f"{chain[-1].folder}: there is no home folder to unpack it to; set RAMERGE_CACHE to a folder for that"
         )
-    place = home / _key(base, chain, opening)
+    sidecars = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
+    digest = hashlib.sha256(f"{VERSION}".encode())
+    for group in ({**base.files, **identify(sidecars.values())}, *(link.files for link in chain)):
+        for path, identity in sorted(group.items(), key=lambda item: str(item[0])):
+            digest.update(repr((os.fsencode(str(path.resolve())), astuple(identity))).encode())
+        digest.update(b"\n")
+    place = home / digest.hexdigest()[:40]
     try:
         store.make(home)
         check_own(home)
@@ -88,17 +94,6 @@ def _shortened(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Seq
     contents = delta.open_folder(unpacked(base, chain[:done], opening), opening)
     last = chain[done - 1]
     return [WholeTensors(last.folder, last.version, last.before, contents.files, contents.tensors), *chain[done:]]
-
-
-def _key(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> str:
-    sidecars = delta.sidecar_files(base, allow_outside_links=opening.allow_outside_links)
-    files = {**base.files, **identify(sidecars.values())}
-    digest = hashlib.sha256(f"{VERSION}".encode())
-    for group in (files, *(link.files for link in chain)):
-        for path, identity in sorted(group.items(), key=lambda item: str(item[0])):
-            digest.update(repr((os.fsencode(str(path.resolve())), astuple(identity))).encode())
-        digest.update(b"\n")
-    return digest.hexdigest()[:40]
 
 
 def _fill(place: Path, base: Checkpoint, chain: Sequence[Link], opening: Opening) -> None:

@@ -131,7 +131,9 @@ class Execution:
             limit = "output"
         # a sandbox passes a signal on as a shell does
         code = process.returncode if process.returncode >= 0 else 128 - process.returncode
-        return Outcome(limit or _status(code, stderr), None if limit else code, "".join(stdout), stderr, files)
+        is_memory_error = code == 1 and stderr.rstrip().rpartition("\n")[2].startswith("MemoryError")
+        status: Status = limit or ("ok" if code == 0 else "memory" if is_memory_error else "error")
+        return Outcome(status, None if limit else code, "".join(stdout), stderr, files)
 
     def _start(self, resources: ExitStack, channel: int, user: int) -> subprocess.Popen[bytes]:
         command = self.program if isinstance(self.program, Command) else Command(())
@@ -182,7 +184,14 @@ class Execution:
                     ready = {key.fileobj for key, _ in selector.select(_TICK)}
                     if channel in ready:
                         selector.unregister(channel)
-                        self._hear(channel)
+                        # the one message: that the program starts now
+                        close_on_exec = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
+                        message, descriptors, _, _ = socket.recv_fds(channel, 1, 3, close_on_exec)
+                        if message and len(descriptors) != 3:
+                            raise EvaluationError("the sandbox did not start: too many files are open here")
+                        if message:
+                            self._inside = Inside(*descriptors)
+                            self._began = time.monotonic()
                     if ended in ready:
                         return None
                     if self.canceled.is_set():
@@ -194,15 +203,6 @@ class Execution:
                         return limit
         finally:
             os.close(ended)
-
-    def _hear(self, channel: socket.socket) -> None:
-        """Takes the one message: that the program starts now."""
-        message, descriptors, _, _ = socket.recv_fds(channel, 1, 3, getattr(socket, "MSG_CMSG_CLOEXEC", 0))
-        if message:
-            if len(descriptors) != 3:
-                raise EvaluationError("the sandbox did not start: too many files are open here")
-            self._inside = Inside(*descriptors)
-            self._began = time.monotonic()
 
     def _limit_met(self, began: float, printed: Sequence[Future[bytes]]) -> Status | None:
         if any(each.done() and len(each.result()) > self.limits.output_bytes for each in printed):
@@ -336,10 +336,3 @@ def _sealed(content: bytes) -> IO[bytes]:
 def _pipe() -> tuple[IO[bytes], IO[bytes]]:
     reader, writer = os.pipe()
     return os.fdopen(reader, "rb", buffering=0), os.fdopen(writer, "wb", buffering=0)
-
-
-def _status(code: int, stderr: str) -> Status:
-    if code == 0:
-        return "ok"
-    last = stderr.rstrip().rpartition("\n")[2]
-    return "memory" if code == 1 and last.startswith("MemoryError") else "error"

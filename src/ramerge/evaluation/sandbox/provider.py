@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import PurePosixPath
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 from inspect_ai.util import (
     ExecResult,
@@ -45,7 +45,7 @@ class BubblewrapSandbox(SandboxEnvironment):
         return await execution.converse(opened(), asking, answering, limits or self.limits)
 
     @classmethod
-    def config_deserialize(cls, config: dict[str, Any]) -> BaseModel:
+    def config_deserialize(cls, config: dict[str, object]) -> BaseModel:
         """The limits of a log."""
         return Limits(**config)
 

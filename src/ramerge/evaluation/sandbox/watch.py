@@ -66,14 +66,13 @@ class Inside:
         sockets = self._lines("1/net/sockstat").get(b"sockets:", [b"used", b"0"])[1]
         kernel = (disk.f_files - disk.f_ffree) * _INODE_BYTES + int(sockets) * _SOCKET_BYTES
         held = kernel + sum(map(self._held, processes))
-        return held if held <= enough else kernel + sum(map(self._proportional, processes))
+        if held <= enough:
+            return held
+        names = (b"Pss:", b"SwapPss:", b"Shared_Hugetlb:", b"Private_Hugetlb:")
+        return kernel + sum(self._kib(f"{one}/smaps_rollup", *names) or self._held(one) for one in processes)
 
     def _held(self, process: str) -> int:
         return self._kib(f"{process}/status", b"VmRSS:", b"VmSwap:", b"HugetlbPages:")
-
-    def _proportional(self, process: str) -> int:
-        names = (b"Pss:", b"SwapPss:", b"Shared_Hugetlb:", b"Private_Hugetlb:")
-        return self._kib(f"{process}/smaps_rollup", *names) or self._held(process)
 
     def _kib(self, path: str, *names: bytes) -> int:
         lines = self._lines(path)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import Any
 
 import pandas as pd
 
@@ -59,8 +58,20 @@ def build(
         row = {"row": model.name, "section": section, "role": role, "family": family or ""}
         rows.append((row, scores.cells(model, plan.columns, seed)))
     cells = _ranked(scores.frame(rows + (_quoted(plan) if reference else [])), plan.columns, who)
-    notes = [*_notes(ordered, plan, cells, who), *(_about_paper(plan.name) if reference else ())]
-    return Table(plan.title, "Model", plan.columns, _with_differences(cells) if plan.differences else cells, (*notes,))
+    notes = [*_notes(ordered, plan, cells, who)]
+    if reference:
+        notes += [
+            "The paper's models are of 3B and 7B parameters and ran on whole benchmarks; see its sections 5 and B.",
+            f"Rows marked (paper) are quoted from {layouts.source(plan.name)}; averages by domain are made from their "
+            "cells.",
+            *(f"On the paper's table: {text}" for text in layouts.printed(plan.name)["inconsistencies"]),
+        ]
+    if plan.differences:  # to the base of their family, of quoted ones to the quoted base
+        keys = ["family", "quoted", "place"]
+        bases = cells[cells.role == "base"].drop_duplicates(keys).set_index(keys).value.rename("of_base")
+        of_base = cells.join(bases, on=keys).of_base
+        cells = cells.assign(difference=(cells.value - of_base).where(cells.role != "base"))
+    return Table(plan.title, "Model", plan.columns, cells, tuple(notes))
 
 
 def selected(results: Sequence[Model], names: Sequence[str]) -> list[Model]:
@@ -120,14 +131,6 @@ def _ranked(cells: pd.DataFrame, columns: Sequence[TableColumn], who: Roles) -> 
     return cells.assign(rank=ranks.where(ranks <= 2).fillna(0).astype("int64"), beats=merged & (shown > to_beat))
 
 
-def _with_differences(cells: pd.DataFrame) -> pd.DataFrame:
-    """Cells with their difference to the base of their family, quoted ones to the quoted base."""
-    keys = ["family", "quoted", "place"]
-    bases = cells[cells.role == "base"].drop_duplicates(keys).set_index(keys).value.rename("of_base")
-    of_base = cells.join(bases, on=keys).of_base
-    return cells.assign(difference=(cells.value - of_base).where(cells.role != "base"))
-
-
 # --- sentences below a table ------------------------------------------------------------------------------------------
 
 
@@ -164,12 +167,6 @@ def refusals(plan: Layout) -> Iterator[str]:
         )
 
 
-def _about_paper(table: str) -> Iterator[str]:
-    yield "The paper's models are of 3B and 7B parameters and ran on whole benchmarks; see its sections 5 and B."
-    yield f"Rows marked (paper) are quoted from {layouts.source(table)}; averages by domain are made from their cells."
-    yield from (f"On the paper's table: {text}" for text in layouts.printed(table)["inconsistencies"])
-
-
 def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterator[str]:
     """Differences between runs: samples, failures, settings."""
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns if column.task))
@@ -200,15 +197,10 @@ def run_notes(models: Sequence[Model], columns: Sequence[TableColumn]) -> Iterat
             yield f"{what}: {', '.join(noted)}."
     for task in tasks:
         ran = {model.name: model.settings.get(task, {}) for model in models if task in model.tasks}
-        yield from _unequal("/".join(task), ran)
-
-
-def _unequal(task: str, settings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Settings of a task that are not the same for all models."""
-    for key in dict.fromkeys(key for recorded in settings.values() for key in recorded):
-        models: dict[str, list[str]] = {}
-        for name, recorded in settings.items():
-            models.setdefault(repr(recorded[key]) if key in recorded else "not recorded", []).append(name)
-        if len(models) > 1:
-            which = "; ".join(f"{value} for {', '.join(names)}" for value, names in models.items())
-            yield f"Different settings of {task}: {key} is {which}."
+        for key in dict.fromkeys(key for recorded in ran.values() for key in recorded):
+            having: dict[str, list[str]] = {}
+            for name, recorded in ran.items():
+                having.setdefault(repr(recorded[key]) if key in recorded else "not recorded", []).append(name)
+            if len(having) > 1:
+                which = "; ".join(f"{value} for {', '.join(names)}" for value, names in having.items())
+                yield f"Different settings of {'/'.join(task)}: {key} is {which}."

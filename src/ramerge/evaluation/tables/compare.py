@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,14 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     build.require_columns(plan, models)
     columns = [column for column in plan.columns if column.task]
     tasks = list(dict.fromkeys((column.suite, column.task) for column in columns))
-    _refuse_other_data(models, tasks)
+    # items of two data sets may have the same keys, and are no pairs
+    if problems := [
+        f"{'/'.join(task)}: {first} and {second} were asked from different data"
+        for task in tasks
+        if all(task in model.tasks for model in models)
+        and _files(models[0].settings.get(task, {})) != _files(models[1].settings.get(task, {}))
+    ]:
+        raise EvaluationError(problems)
     pair = scores.common(*models)
     drawn = scores.replicates(pair, columns, seed)
     rows = [({"row": column.title}, cells) for column in plan.columns if (cells := _cells(column, pair, drawn))]
@@ -52,20 +58,7 @@ def compare(results: Sequence[Model], first: str, second: str, layout: str = lay
     return Table(f"{first} and {second}: {plan.title}", "Benchmark", shown, scores.frame(rows), tuple(notes))
 
 
-def _refuse_other_data(models: Sequence[Model], tasks: Sequence[tuple[str, str]]) -> None:
-    """Items of two data sets may have the same keys, and are no pairs."""
-    names = " and ".join(model.name for model in models)
-    problems = [
-        f"{'/'.join(task)}: {names} were asked from different data"
-        for task in tasks
-        if all(task in model.tasks for model in models)
-        and _files(models[0].settings.get(task, {})) != _files(models[1].settings.get(task, {}))
-    ]
-    if problems:
-        raise EvaluationError(problems)
-
-
-def _files(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _files(settings: Mapping[str, object]) -> dict[str, object]:
     """Those that a task was given, but for a model's own."""
     return {
         key: value

@@ -85,7 +85,21 @@ def find(name: str, results: Sequence[Model]) -> Layout:
         EvaluationError: there is none of that name, or nothing was scored.
     """
     if name in (MAIN, ALL):
-        return _everything(name, results)
+        run: dict[tuple[str, str], list[str]] = {}
+        for model in results:
+            for each, samples in model.tasks.items():
+                run.setdefault(each, list(samples.metrics))
+        if not run:
+            raise EvaluationError("the results hold no scored sample")
+        every = name == ALL
+        columns = [
+            TableColumn((DOMAINS.get(suite, suite), task, metric if every else ""), suite, task, metric)
+            for suite, task in sorted(run, key=_order)
+            for metric in run[suite, task][: None if every else 1]
+        ]
+        if every:
+            return Layout(name, "All tasks, every metric", tuple(columns))
+        return Layout(name, "All tasks, main metrics", _with_averages(columns, REFUSALS))
     if name not in names():
         raise EvaluationError(f"there is no table {name!r}; there are {', '.join(names())}")
     table = printed(name)
@@ -121,24 +135,6 @@ def source(table: str) -> str:
 @cache
 def _paper() -> dict[str, Any]:
     return dict(json.loads(files("ramerge.evaluation").joinpath("paper.json").read_text(encoding="utf-8")))
-
-
-def _everything(name: str, results: Sequence[Model]) -> Layout:
-    run: dict[tuple[str, str], list[str]] = {}
-    for model in results:
-        for task, samples in model.tasks.items():
-            run.setdefault(task, list(samples.metrics))
-    if not run:
-        raise EvaluationError("the results hold no scored sample")
-    every = name == ALL
-    columns = [
-        TableColumn((DOMAINS.get(suite, suite), task, metric if every else ""), suite, task, metric)
-        for suite, task in sorted(run, key=_order)
-        for metric in run[suite, task][: None if every else 1]
-    ]
-    if every:
-        return Layout(name, "All tasks, every metric", tuple(columns))
-    return Layout(name, "All tasks, main metrics", _with_averages(columns, REFUSALS))
 
 
 def _order(name: tuple[str, str]) -> tuple[int, str, list[tuple[int, str]]]:

@@ -23,7 +23,7 @@ import numpy as np
 
 from ramerge import EvaluationError
 from ramerge.evaluation.intervals import Floats
-from ramerge.evaluation.samples import Model, Samples, TaskName
+from ramerge.evaluation.samples import Model, TaskName
 from ramerge.evaluation.tables import roles, scores
 from ramerge.evaluation.tables.layouts import AGREEMENT, RETENTION, TableColumn
 from ramerge.evaluation.tables.roles import GivenRoles, Roles
@@ -60,7 +60,10 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
     Raises:
         EvaluationError: no model is known to be a merge, or no task has a specialist.
     """
-    results = [replace(model, tasks=_skills(model)) for model in results]
+    results = [
+        replace(model, tasks={task: found for task, found in model.tasks.items() if task[0] != AGREEMENT})
+        for model in results
+    ]
     scored = dict.fromkeys(task for model in results for task in model.tasks)
     who = roles.find(results, given or GivenRoles(), list(dict.fromkeys(suite for suite, _ in scored)), scored)
     models = {model.name: model for model in results}
@@ -98,10 +101,6 @@ def retention(results: Sequence[Model], given: GivenRoles | None = None, *, seed
             task = min(kept, key=lambda task: kept[task].value)
             notes.append(f"Worst task of {name}: {'/'.join(task)} ({100 * kept[task].value:.1f} %).")
     return Table("What merges have kept", "Model", columns, scores.frame(rows), tuple(notes))
-
-
-def _skills(model: Model) -> dict[TaskName, Samples]:
-    return {task: samples for task, samples in model.tasks.items() if task[0] != AGREEMENT}
 
 
 def _retained(merge: Model, models: Mapping[str, Model], who: Roles, seed: int) -> dict[TaskName, RetainedScore]:

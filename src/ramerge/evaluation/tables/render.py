@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,7 +75,13 @@ def render(table: Table, form: str, *, intervals: bool = False, width: int | Non
         raise EvaluationError(f"there is no format {form!r}; there are {', '.join(FORMATS)}")
     style = _STYLES[form]
     if form == "html":
-        return _page(style.escape(table.title), table_html(table, intervals=intervals))
+        title, body = style.escape(table.title), table_html(table, intervals=intervals)
+        screen = '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        head = f'<meta charset="utf-8">{screen}<title>{title}</title>'
+        return (
+            f'<!doctype html>\n<html lang="en"><head>{head}<style>{page_styles()}</style></head><body>\n'
+            f"<header><h1>{title}</h1></header>\n<main>{body}</main>\n</body></html>\n"
+        )
     title, frame = style.escape(table.title), _frame(table, style, flat=form == "markdown", intervals=intervals)
     shown = intervals and bool(table.cells.low.notna().any())
     notes = style.legend(table.cells) + [style.escape(note) for note in (*table.notes, *[_INTERVALS] * shown)]
@@ -97,12 +103,15 @@ def table_html(table: Table, *, intervals: bool = False) -> str:
         if cells[0].section != section:
             section = cells[0].section
             rows.append(f'<tr><th scope="colgroup" colspan="{len(titles) + 1}">{style.escape(section)}</th></tr>')
-        worst = _worst(cells, table.columns)
-        texts = [style.cell(cell, table.columns[cell.place], intervals=intervals) for cell in cells]
-        figures = "".join(
-            f'<td data-label="{title}"{_classes(text, cell is worst)}>{text}</td>'
-            for title, text, cell in zip(titles, texts, cells, strict=True)
-        )
+        # the smallest of a row's retentions, if there is more than one
+        kept = [cell for cell in cells if table.columns[cell.place].titles[0] == RETENTION and not pd.isna(cell.value)]
+        worst = min(kept, key=lambda cell: float(cell.value)) if len(kept) > 1 else None
+        figures = ""
+        for title, cell in zip(titles, cells, strict=True):
+            text = style.cell(cell, table.columns[cell.place], intervals=intervals)
+            names = ["worst"] * (cell is worst) + ["long"] * (len(text) > 18)
+            classes = f' class="{" ".join(names)}"' if names else ""
+            figures += f'<td data-label="{title}"{classes}>{text}</td>'
         rows.append(f'<tr><th scope="row">{style.escape(cells[0].row)}</th>{figures}</tr>')
     told = [_INTERVALS] * (intervals and bool(table.cells.low.notna().any()))
     told += [_WORST] * any(column.titles[0] == RETENTION for column in table.columns)
@@ -112,26 +121,6 @@ def table_html(table: Table, *, intervals: bool = False) -> str:
         f'<div class="scroll" tabindex="0" role="region" aria-label="{style.escape(table.title)}"><table class="plain">'
         f"<thead><tr>{head}</tr></thead>\n<tbody>{''.join(rows)}</tbody></table></div>\n"
         f'<ul class="notes">\n{listed}</ul>'
-    )
-
-
-def _worst(cells: Sequence[Any], columns: Sequence[TableColumn]) -> Any:
-    """The smallest of a row's retentions, if there is more than one."""
-    found = [cell for cell in cells if columns[cell.place].titles[0] == RETENTION and not pd.isna(cell.value)]
-    return min(found, key=lambda cell: float(cell.value)) if len(found) > 1 else None
-
-
-def _classes(text: str, is_worst: bool) -> str:
-    names = ["worst"] * is_worst + ["long"] * (len(text) > 18)
-    return f' class="{" ".join(names)}"' if names else ""
-
-
-def _page(title: str, body: str) -> str:
-    screen = '<meta name="viewport" content="width=device-width, initial-scale=1">'
-    head = f'<meta charset="utf-8">{screen}<title>{title}</title>'
-    return (
-        f'<!doctype html>\n<html lang="en"><head>{head}<style>{page_styles()}</style></head><body>\n'
-        f"<header><h1>{title}</h1></header>\n<main>{body}</main>\n</body></html>\n"
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
@@ -115,15 +115,15 @@ def common(first: Model, second: Model) -> tuple[Model, Model]:
         for name, samples in first.tasks.items()
         if name in second.tasks
     }
-    left, right = (
-        replace(model, tasks={name: _only(model.tasks[name], keys) for name, keys in shared.items() if keys})
-        for model in (first, second)
-    )
-    return left, right
-
-
-def _only(samples: Samples, keys: Sequence[str]) -> Samples:
-    kept = np.isin(samples.keys, keys)
-    metrics = {name: pairs[kept] for name, pairs in samples.metrics.items()}
-    failures: Mapping[str, str] = {key: text for key, text in samples.failures.items() if key in keys}
-    return Samples(tuple(keys), metrics, failures, asked=len(keys))
+    found: list[Model] = []
+    for model in (first, second):
+        tasks = {}
+        for name, keys in shared.items():
+            if keys:
+                samples = model.tasks[name]
+                kept = np.isin(samples.keys, keys)
+                metrics = {metric: pairs[kept] for metric, pairs in samples.metrics.items()}
+                failures = {key: text for key, text in samples.failures.items() if key in keys}
+                tasks[name] = Samples(tuple(keys), metrics, failures, asked=len(keys))
+        found.append(replace(model, tasks=tasks))
+    return found[0], found[1]

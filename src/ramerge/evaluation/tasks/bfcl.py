@@ -95,7 +95,11 @@ def _copy() -> Iterator[None]:
         with TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             os.environ[_ROOT] = folder
-            sys.modules[_STUBBED] = _stub()
+            stub = sys.modules[_STUBBED] = ModuleType(_STUBBED)
+            vars(stub)["MODEL_CONFIG_MAPPING"] = {
+                PROMPTING: SimpleNamespace(underscore_to_dot=False),
+                NATIVE: SimpleNamespace(underscore_to_dot=True),
+            }
             yield
     finally:
         _out_of_sight()
@@ -108,12 +112,3 @@ def _copy() -> Iterator[None]:
 def _out_of_sight() -> dict[str, ModuleType]:
     names = [name for name in sys.modules if name.partition(".")[0] == "bfcl_eval"]
     return {name: sys.modules.pop(name) for name in names}
-
-
-def _stub() -> ModuleType:
-    module = ModuleType(_STUBBED)
-    vars(module)["MODEL_CONFIG_MAPPING"] = {
-        PROMPTING: SimpleNamespace(underscore_to_dot=False),
-        NATIVE: SimpleNamespace(underscore_to_dot=True),
-    }
-    return module

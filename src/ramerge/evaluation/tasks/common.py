@@ -50,7 +50,7 @@ def checked(make: Callable[..., Task]) -> Callable[..., Task]:
     validated = validate_call(make)
 
     @functools.wraps(make)
-    def wrapper(*args: Any, **kwargs: Any) -> Task:
+    def wrapper(*args: object, **kwargs: object) -> Task:
         try:
             return validated(*args, **kwargs)
         except ValidationError as error:
@@ -114,7 +114,7 @@ async def ask(
     number: int = 0,
     *,
     tools: Sequence[ToolInfo] = (),
-    **options: Any,
+    **options: object,
 ) -> ModelOutput:
     """One request to the model, counted in the sample's store where the answer is cut off at the limit of tokens.
 
@@ -188,7 +188,7 @@ def is_failed(state: TaskState) -> bool:
 
 
 def scored(
-    state: TaskState, ratios: Mapping[str, Ratio], parsed: Any = None, problem: str | None = None, **details: Any
+    state: TaskState, ratios: Mapping[str, Ratio], parsed: object = None, problem: str | None = None, **details: object
 ) -> Score:
     """A sample's score: shares to look at, and the ratios that metrics and tables are made of.
 

@@ -104,37 +104,31 @@ def math(
     """
     names = common.chosen(subsets, ("gsm8k", "math500"))
     _require("math", "lm_eval", "math_verify", "sympy", "antlr4")
-    examples = {} if fewshot is None else {"num_fewshot": fewshot}
+    examples: dict[str, object] = {} if fewshot is None else {"num_fewshot": fewshot}
     if gsm8k_train and not gsm8k:
         raise EvaluationError("ramerge/math: --data gsm8k_train=FILE needs --data gsm8k=FILE too")
 
     def load(name: str) -> _LoadedTask:
-        return _gsm8k(gsm8k, gsm8k_train, examples) if name == "gsm8k" else _math500(math500, examples)
+        documents, changes = None, dict(examples)
+        if name == "gsm8k":
+            if gsm8k:
+                files = (("test", gsm8k), ("train", gsm8k_train))
+                documents = {split: _gsm8k_documents(path) for split, path in files if path}
+                if not gsm8k_train and fewshot == 0:
+                    changes |= {"training_split": None, "fewshot_split": None}
+                elif not gsm8k_train:
+                    name = "gsm8k_cot"
+            return _load("gsm8k", name, gsm8k, documents, changes, "openai/gsm8k, question and answer")
+        if math500 is not None:
+            whole_prompts = "prompt" in read_records(math500, {})[0]
+            documents = {"test": _math500_documents(math500, "prompt" if whole_prompts else "problem")}
+            if whole_prompts:
+                changes = {"doc_to_text": "problem", "num_fewshot": 0} | changes
+        changes["process_results"] = _math_verify
+        about = "HuggingFaceH4/MATH-500, problem (or prompt) and answer"
+        return _load("minerva_math", "minerva_math500", math500, documents, changes, about, data="math500")
 
     return _task(common.for_each(names, load), seed, max_tokens=256)
-
-
-def _gsm8k(test: Path | None, train: Path | None, examples: Mapping[str, Any]) -> _LoadedTask:
-    documents, name, changes = None, "gsm8k", dict(examples)
-    if test:
-        documents = {split: _gsm8k_documents(path) for split, path in (("test", test), ("train", train)) if path}
-        if not train and examples.get("num_fewshot") == 0:
-            changes |= {"training_split": None, "fewshot_split": None}
-        elif not train:
-            name = "gsm8k_cot"
-    return _load("gsm8k", name, test, documents, changes, "openai/gsm8k, question and answer")
-
-
-def _math500(path: Path | None, examples: Mapping[str, Any]) -> _LoadedTask:
-    documents, changes = None, dict(examples)
-    if path is not None:
-        whole_prompts = "prompt" in read_records(path, {})[0]
-        documents = {"test": _math500_documents(path, "prompt" if whole_prompts else "problem")}
-        if whole_prompts:
-            changes = {"doc_to_text": "problem", "num_fewshot": 0} | changes
-    changes["process_results"] = _math_verify
-    about = "HuggingFaceH4/MATH-500, problem (or prompt) and answer"
-    return _load("minerva_math", "minerva_math500", path, documents, changes, about, data="math500")
 
 
 # --- documents -------------------------------------------------------------------------------------------------------
@@ -295,11 +289,11 @@ def _score(loaded: Mapping[str, _LoadedTask], state: TaskState) -> Score:
     first, metrics = next(iter(judged.values()))
     parsed = metrics.get("parsed", {way: each[:_MOST_SHOWN] for way, (each, _) in judged.items()})
     unread = metrics.get("problem") or ("holds no number" if first == _INVALID else None)
-    return common.scored(state, {name: _ratio(each) for name, each in found.items()}, parsed, unread, **details)
-
-
-def _ratio(figure: Any) -> common.Ratio:
-    return (float(sum(figure)), float(len(figure))) if isinstance(figure, list) else (float(figure), 1.0)
+    ratios = {
+        name: (float(sum(each)), float(len(each))) if isinstance(each, list) else (float(each), 1.0)
+        for name, each in found.items()
+    }
+    return common.scored(state, ratios, parsed, unread, **details)
 
 
 def _require(name: str, *modules: str) -> None:

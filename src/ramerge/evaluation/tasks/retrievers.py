@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.data import read_records, refuse
@@ -123,7 +123,7 @@ def read_documents(path: Path) -> list[RetrievedDocument]:
     return documents
 
 
-def _document(record: Mapping[str, Any]) -> RetrievedDocument:
+def _document(record: Mapping[str, object]) -> RetrievedDocument:
     """A record's document. Raises `ValueError` where it has neither layout."""
     contents = record.get("contents")
     if isinstance(contents, str):

@@ -62,7 +62,7 @@ def rewards(
 
 
 @scorer(name="ramerge/rewards", metrics=[common.shares()])
-def _reward(function: Callable[..., Any], seconds: float) -> Scorer:
+def _reward(function: Callable[..., object], seconds: float) -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         if common.is_failed(state):
             return common.scored(state, {"reward": (0.0, 1.0)}, problem=common.FAILED)
@@ -94,25 +94,21 @@ def _samples(path: Path) -> list[Sample]:
     samples, problems = [], []
     for number, record in enumerate(read_records(path, {}), 1):
         try:
-            samples.append(_sample(number, record))
+            if (prompt := record.get("prompt")) is None:
+                raise ValueError(f"lacks prompt; has {shown(', '.join(record)) or 'nothing'}")
+            model, extra = record.get("reward_model"), record.get("extra_info")
+            truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
+            if truth is None:
+                raise ValueError("lacks reward_model with ground_truth")
+            if not isinstance(extra, Mapping | None):
+                raise ValueError("extra_info: must be an object")
+            source = str(record.get("data_source") or "")
+            about = {"data_source": source, "ground_truth": truth, "extra_info": extra or {}}
+            samples.append(common.sample("prompts", str(number), prompt, str(truth), **about))
+        except ValidationError:
+            what = "must be a text, or a list of messages with role and content"
+            problems.append(f"{path}, record {number}: prompt: {what}")
         except ValueError as error:
             problems.append(f"{path}, record {number}: {error}")
     refuse(problems)
     return samples
-
-
-def _sample(number: int, record: Mapping[str, Any]) -> Sample:
-    """Raises `ValueError` where it is no record of verl's."""
-    if (prompt := record.get("prompt")) is None:
-        raise ValueError(f"lacks prompt; has {shown(', '.join(record)) or 'nothing'}")
-    model, extra = record.get("reward_model"), record.get("extra_info")
-    truth = model.get("ground_truth") if isinstance(model, Mapping) else record.get("ground_truth")
-    if truth is None:
-        raise ValueError("lacks reward_model with ground_truth")
-    if not isinstance(extra, Mapping | None):
-        raise ValueError("extra_info: must be an object")
-    about = {"data_source": str(record.get("data_source") or ""), "ground_truth": truth, "extra_info": extra or {}}
-    try:
-        return common.sample("prompts", str(number), prompt, str(truth), **about)
-    except ValidationError as error:
-        raise ValueError("prompt: must be a text, or a list of messages with role and content") from error

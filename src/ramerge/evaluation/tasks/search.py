@@ -33,7 +33,7 @@ from pydantic import Field
 
 from ramerge.evaluation.data import from_hub, read_records, refuse, refuse_duplicates
 from ramerge.evaluation.tasks import common
-from ramerge.evaluation.tasks.retrievers import RetrievedDocument, Retriever, opened
+from ramerge.evaluation.tasks.retrievers import Retriever, opened
 
 PROMPT = (
     "Answer the given question. "
@@ -122,7 +122,12 @@ def converse(
                 state.store.set("actions", actions)
                 state.messages, state.output = [*messages, output.message], output
                 return state
-            response = await _information(retriever, content, topk, max_information) if action == "search" else INVALID
+            response = INVALID
+            if action == "search":  # the reply is worded as in the original
+                found = await retriever.search(content[:_LONGEST_QUERY], topk) if content else ()
+                lines = (" ".join(f"{each.title} {each.text}".split()) for each in found)
+                documents = "\n".join(f"Doc {number}: {line}" for number, line in enumerate(lines, 1))
+                response = f"\n\n<information>{documents[:max_information] or NOTHING_FOUND}</information>\n\n"
             if continuation == "turn":
                 messages += [ChatMessageAssistant(content=turns[-1]), ChatMessageUser(content=response.strip())]
             else:
@@ -130,13 +135,6 @@ def converse(
                 messages = [messages[0], ChatMessageAssistant(content=written + turns[-1] + response)]
 
     return solve
-
-
-async def _information(retriever: Retriever, query: str, topk: int, most: int) -> str:
-    """Reply to the model's query, as the original words it."""
-    found = await retriever.search(query[:_LONGEST_QUERY], topk) if query else ()
-    documents = "\n".join(f"Doc {number}: {_line(document)}" for number, document in enumerate(found, 1))
-    return f"\n\n<information>{documents[:most] or NOTHING_FOUND}</information>\n\n"
 
 
 @scorer(name="ramerge/search", metrics=[common.shares()])
@@ -147,7 +145,7 @@ def _answers(match: str) -> Scorer:
             return common.scored(state, nothing, problem=common.FAILED)
         actions = state.store.get("actions")
         details = {"searches": actions.count("search"), "invalid_turns": actions.count(None)}
-        given = [each for turn in state.store.get("turns") for each in _tagged("answer", turn)]
+        given = [each for turn in state.store.get("turns") for each in _answers_in(turn)]
         if not given:
             return common.scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
         said = given[-1].strip()
@@ -202,14 +200,10 @@ def _action(turn: str) -> tuple[str | None, str]:
     return min(found)[1:] if found else (None, "")
 
 
-def _tagged(name: str, turn: str) -> list[str]:
-    """Text between the tags of a name, as `<name>(.*?)</name>` finds it, in linear time."""
-    closed = turn.split(f"</{name}>")[:-1]
-    return [part.split(f"<{name}>", 1)[1] for part in closed if f"<{name}>" in part]
-
-
-def _line(document: RetrievedDocument) -> str:
-    return " ".join(f"{document.title} {document.text}".split())
+def _answers_in(turn: str) -> list[str]:
+    """Text between tags, as `<answer>(.*?)</answer>` finds it, in linear time."""
+    closed = turn.split("</answer>")[:-1]
+    return [part.split("<answer>", 1)[1] for part in closed if "<answer>" in part]
 
 
 def _samples(subset: str, path: Path | None) -> list[Sample]:
@@ -221,32 +215,25 @@ def _samples(subset: str, path: Path | None) -> list[Sample]:
         )
         path = from_hub(_HUB, _HUB_FILES[subset], task=f"search/{subset}", instead=instead)
     records = read_records(path, {"question": str})
-    refuse(
-        f"{path}, record {number:,}: {problem}"
-        for number, record in enumerate(records, 1)
-        if (problem := _problem(record))
-    )
+    problems = []
+    for number, record in enumerate(records, 1):
+        golden = _golden(record)
+        if not record["question"].strip():
+            problems.append(f"{path}, record {number:,}: question is empty")
+        elif not golden or not all(isinstance(each, str) and each.strip() for each in golden):
+            what = "a text or a list of texts, none of them empty"
+            problems.append(f"{path}, record {number:,}: needs golden_answers or answer: {what}")
+    refuse(problems)
     keys = [str(record.get("id", record.get("_id", number))) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
-    return [_sample(subset, key, record) for key, record in zip(keys, records, strict=True)]
-
-
-def _sample(subset: str, key: str, record: Mapping[str, Any]) -> Sample:
-    question = record["question"].strip()
-    prompt = PROMPT.format(question=question if question.endswith("?") else f"{question}?")
-    return common.sample(subset, key, prompt, list(_golden(record)))
+    samples = []
+    for key, record in zip(keys, records, strict=True):
+        question = record["question"].strip()
+        prompt = PROMPT.format(question=question if question.endswith("?") else f"{question}?")
+        samples.append(common.sample(subset, key, prompt, list(_golden(record))))
+    return samples
 
 
 def _golden(record: Mapping[str, Any]) -> Sequence[Any]:
     found = record.get("golden_answers", record.get("answer"))
     return found if isinstance(found, list) else [found]
-
-
-def _problem(record: Mapping[str, Any]) -> str | None:
-    """Why a record is no question, or None."""
-    if not record["question"].strip():
-        return "question is empty"
-    found = _golden(record)
-    if not found or not all(isinstance(each, str) and each.strip() for each in found):
-        return "needs golden_answers or answer: a text or a list of texts, none of them empty"
-    return None

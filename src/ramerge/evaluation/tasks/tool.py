@@ -16,7 +16,7 @@ import copy
 import io
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import redirect_stdout
 from functools import partial
 from pathlib import Path
@@ -78,7 +78,14 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
     path = (folder or Path(package.config.PROMPT_PATH)) / f"{package.config.VERSION_PREFIX}_{subset}.json"
     records = read_records(path, {"id": str, "question": list, "function": list})
     refuse_duplicates(path, [record["id"] for record in records])
-    answers = {} if "relevance" in subset else _answers(path, records)
+    answers: dict[str, list[dict[str, object]]] = {}
+    if "relevance" not in subset:
+        possible = path.parent / "possible_answer" / path.name
+        known = read_records(possible, {"id": str, "ground_truth": list})
+        refuse_duplicates(possible, [each["id"] for each in known])
+        answers = {each["id"]: each["ground_truth"] for each in known}
+        if unanswered := [record["id"] for record in records if not answers.get(record["id"])]:
+            raise EvaluationError(f"{possible}: lacks possible answers to {', '.join(unanswered[:10])}")
     samples = []
     for record in records:
         made, problem = guarded(_sample, subset, record, answers.get(record["id"]), mode)
@@ -86,17 +93,6 @@ def _samples(subset: str, folder: Path | None, mode: Mode) -> list[Sample]:
             raise EvaluationError(f"{path}, {record['id']}: is not a question of BFCL ({problem})")
         samples.append(made)
     return samples
-
-
-def _answers(path: Path, records: Sequence[Mapping[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Possible answers by the question's id."""
-    answers_path = path.parent / "possible_answer" / path.name
-    answers = read_records(answers_path, {"id": str, "ground_truth": list})
-    refuse_duplicates(answers_path, [each["id"] for each in answers])
-    by_id = {each["id"]: each["ground_truth"] for each in answers}
-    if unanswered := [record["id"] for record in records if not by_id.get(record["id"])]:
-        raise EvaluationError(f"{answers_path}: lacks possible answers to {', '.join(unanswered[:10])}")
-    return by_id
 
 
 def _sample(subset: str, record: Mapping[str, Any], truth: list[dict[str, Any]] | None, mode: Mode) -> Sample:
@@ -127,18 +123,15 @@ def _calls(mode: Mode) -> Scorer:
         # parsing a model's output warns of its escapes, and the package prints what it cannot convert
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
-            judge = _score_calls if state.metadata["possible_answers"] is not None else _score_relevance
-            return judge(state, mode)
+            if state.metadata["possible_answers"] is not None:
+                return _score_calls(state, mode)
+            # right where a function is called, or where none is; the package reads these answers as Python
+            calls, problem = guarded(_decoded, state.output, "python", mode)
+            is_call = problem is None and not bfcl.load().utils.is_empty_output(calls)
+            is_right = is_call is not ("irrelevance" in state.metadata["subset"])
+            return _verdict(state, is_right, calls, None if is_right else problem)
 
     return score
-
-
-def _score_relevance(state: TaskState, mode: Mode) -> Score:
-    """Right where a function is called, or where none is. The package reads these answers as Python."""
-    calls, problem = guarded(_decoded, state.output, "python", mode)
-    is_call = problem is None and not bfcl.load().utils.is_empty_output(calls)
-    is_right = is_call is not ("irrelevance" in state.metadata["subset"])
-    return _verdict(state, is_right, calls, None if is_right else problem)
 
 
 def _score_calls(state: TaskState, mode: Mode) -> Score:
@@ -164,7 +157,7 @@ def _score_calls(state: TaskState, mode: Mode) -> Score:
     return _verdict(state, found["valid"], calls, **about)
 
 
-def _decoded(output: ModelOutput, language: str, mode: Mode) -> Any:
+def _decoded(output: ModelOutput, language: str, mode: Mode) -> object:
     """Calls as the package's decoder gives them; raises whatever it raises on what is none."""
     package = bfcl.load()
     if mode == "native":
@@ -179,7 +172,7 @@ def _decoded(output: ModelOutput, language: str, mode: Mode) -> Any:
     return package.handler.default_decode_ast_prompting(text, package.enums.ReturnFormat(language))
 
 
-def _verdict(state: TaskState, is_right: bool, calls: Any, problem: str | None = None, **about: Any) -> Score:
+def _verdict(state: TaskState, is_right: bool, calls: object, problem: str | None = None, **about: object) -> Score:
     """`calls` are shown as they are, or as the start of their text where they hold what JSON does not, or much."""
     text, unwritable = guarded(partial(json.dumps, allow_nan=False), calls)
     is_long = unwritable is not None or len(text or "") > _MOST_SHOWN
@@ -187,6 +180,6 @@ def _verdict(state: TaskState, is_right: bool, calls: Any, problem: str | None =
     return common.scored(state, {"accuracy": (float(is_right), 1.0)}, shown, problem, **about)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     shown, problem = guarded(repr, value)  # fails on integers beyond Python's limit of digits
     return (shown or f"cannot be shown ({problem})")[:_MOST_SHOWN]

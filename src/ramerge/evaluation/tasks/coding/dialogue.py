@@ -25,7 +25,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, NoReturn
 
@@ -156,8 +156,16 @@ class RemoteProgram:
         sent = {name: _encoded(each) for name, each in keywords.items()}
         result, after = self._ask("call", list(map(_encoded, arguments)), sent)
         for argument, changed in zip([*arguments, *keywords.values()], after, strict=True):
-            if changed is not None:
-                _become(argument, self._decoded(changed))
+            if changed is None:
+                continue
+            match argument, self._decoded(changed):  # the argument becomes what the program made of it
+                case list(), list(new):
+                    argument[:] = new
+                case (dict(), dict(new)) | (set(), set(new)):
+                    argument.clear()
+                    argument.update(new)
+                case _:
+                    raise Failed("the program's answer is malformed")
         return result
 
     def __getattr__(self, name: str) -> Any:
@@ -215,18 +223,6 @@ def _of_the_program(value: Any) -> Any:
     return ["object", object.__getattribute__(value, "_target")]
 
 
-def _become(argument: Any, changed: Any) -> None:
-    """Makes an argument what the program made of it."""
-    match argument, changed:
-        case list(), list():
-            argument[:] = changed
-        case (dict(), dict()) | (set(), set()):
-            argument.clear()
-            argument.update(changed)
-        case _:
-            raise Failed("the program's answer is malformed")
-
-
 def judge(given: str, assertions: str, function: str) -> NoReturn:
     """Ends this process: with 0 if all assertions hold, otherwise with 1 and the reason as its last line.
 
@@ -236,7 +232,13 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
         function: the program's function that they test, whatever else has that name.
     """
     try:
-        _test(given, assertions, function)
+        channel = Channel()
+        namespace: dict[str, Any] = {"__name__": "__main__"}
+        run(given, "given.py", namespace)
+        named = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
+        for name in named - namespace.keys() - vars(builtins).keys() | {function}:
+            namespace[name] = RemoteProgram(channel, name)
+        run(assertions, "assertions.py", namespace)
     except Failed as error:
         reason = str(error)
     except BaseException as error:  # whatever it is, the assertions have not come to their end
@@ -249,16 +251,6 @@ def judge(given: str, assertions: str, function: str) -> NoReturn:
     sys.stderr.write(f"\n{reason}\n")
     sys.stderr.flush()
     os._exit(1)
-
-
-def _test(given: str, assertions: str, function: str) -> None:
-    channel = Channel()
-    namespace: dict[str, Any] = {"__name__": "__main__"}
-    run(given, "given.py", namespace)
-    named = {node.id for node in ast.walk(ast.parse(assertions)) if isinstance(node, ast.Name)}
-    for name in named - namespace.keys() - vars(builtins).keys() | {function}:
-        namespace[name] = RemoteProgram(channel, name)
-    run(assertions, "assertions.py", namespace)
 
 
 # where the program runs
@@ -304,7 +296,14 @@ class _Answers:
         try:
             match what, about:
                 case "call", (arguments, keywords):
-                    return self._called(it, arguments, keywords)
+                    positional = list(map(self._decoded, arguments))
+                    named = {name: self._decoded(each) for name, each in keywords.items()}
+                    given = [*positional, *named.values()]
+                    before = list(map(self._encoded, given))
+                    result = self._encoded(it(*positional, **named))
+                    after = list(map(self._encoded, given))
+                    changed = [new if new != old else None for old, new in zip(before, after, strict=True)]
+                    return ["value", result, changed]
                 case "get", (name,):
                     return ["value", self._encoded(getattr(it, name)), []]
                 case "set", (name, value):
@@ -315,15 +314,6 @@ class _Answers:
         except Exception as error:  # whatever it is, the assertions may expect it
             kinds = (kind.__name__ for kind in type(error).__mro__ if _EXCEPTIONS.get(kind.__name__) is kind)
             return ["raised", next(kinds, "Exception")]
-
-    def _called(self, function: Any, arguments: Sequence[Any], keywords: Mapping[str, Any]) -> list[Any]:
-        positional = list(map(self._decoded, arguments))
-        named = {name: self._decoded(each) for name, each in keywords.items()}
-        given = [*positional, *named.values()]
-        before = list(map(self._encoded, given))
-        result = self._encoded(function(*positional, **named))
-        after = list(map(self._encoded, given))
-        return ["value", result, [new if new != old else None for old, new in zip(before, after, strict=True)]]
 
     def _decoded(self, message: Any) -> Any:
         return decode(message, self._find)

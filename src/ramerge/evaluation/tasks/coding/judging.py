@@ -93,17 +93,12 @@ class Judge:
 
     async def _passed(self, run: _Run, cases: set[Case]) -> set[Case]:
         """The cases, all of one run, that a program passes. Its output may be large and is not kept."""
-        if run.assertions:
-            return cases if await self._hold(run) else set()
-        outcome = await self.sandbox.run(run.text(), run.stdin, limits=self.limits)
-        self.outcomes[outcome.status] += 1
-        if outcome.status != "ok":
-            return set()
-        printed = outcome.stdout.split()  # only the words count, as in CURE
-        return {case for case in cases if case.expected.split() == printed}
-
-    async def _hold(self, run: _Run) -> bool:
-        """Whether the assertions hold, which another process says than the one that runs the program."""
+        if not run.assertions:
+            outcome = await self.sandbox.run(run.text(), run.stdin, limits=self.limits)
+            self.outcomes[outcome.status] += 1
+            printed = outcome.stdout.split()  # only the words count, as in CURE
+            return {case for case in cases if outcome.status == "ok" and case.expected.split() == printed}
+        # whether assertions hold, another process says than the one that runs the program
         given, function = self.problem.given, self.problem.function
         asking = f"{_DIALOGUE}\n\njudge({given!r}, {run.assertions!r}, {function!r})\n"
         answering = f"{_DIALOGUE}\n\nanswer({given!r}, {run.text()!r}, {function!r})\n"
@@ -113,7 +108,7 @@ class Judge:
         self.outcomes[status] += 1
         if status == "error":
             self.reasons[asked.stderr.rstrip().rpartition("\n")[2][:_LONGEST_REASON]] += 1
-        return status == "ok"
+        return cases if status == "ok" else set()
 
 
 class _OtherSandbox:

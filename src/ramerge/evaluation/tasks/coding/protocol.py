@@ -76,7 +76,10 @@ def program_messages(problem: Problem) -> list[ChatMessage]:
 
 def test_messages(problem: Problem, *, examples: bool) -> list[ChatMessage]:
     """The chat that asks for a test. `examples` shows the problem's public tests."""
-    shown = _examples(problem.examples) if examples else ""
+    shown = ""
+    if examples and problem.examples:
+        listed = "\n".join(f"input {case.stdin!r}, output {case.expected!r}" for case in problem.examples)
+        shown = f"\nThere are these test examples already:\n{listed}\n"
     return _chat(_TESTER, _WRITE_TEST.format(question=problem.question, examples=shown))
 
 
@@ -92,8 +95,20 @@ def read_test(answer: str) -> Case | None:
 
     Like CURE, it drops empty first lines and takes a written-out `\n` for a line break.
     """
-    stdin, expected = _after_last_input(answer), _after_last_output(answer)
-    if stdin is None or expected is None:
+    _, heading, rest = answer.rpartition(_OUTPUT)
+    end = answer.rfind(_OUTPUT)
+    start = answer.rfind(_INPUT, 0, max(end, 0))
+    if fenced := _FENCED_INPUT.findall(answer):
+        stdin = _unfenced(fenced[-1])
+    elif start >= 0:
+        stdin = answer[start + len(_INPUT) : end].strip()
+    else:
+        return None
+    if fenced := _FENCED_OUTPUT.findall(answer):
+        expected = _unfenced(fenced[-1])
+    elif heading:
+        expected = rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip()
+    else:
         return None
     case = Case(_tidied(stdin), _tidied(expected))
     return case if is_unicode(case.stdin + case.expected) else None
@@ -101,28 +116,6 @@ def read_test(answer: str) -> Case | None:
 
 def _chat(system: str, user: str) -> list[ChatMessage]:
     return [ChatMessageSystem(content=system), ChatMessageUser(content=user)]
-
-
-def _examples(cases: tuple[Case, ...]) -> str:
-    if not cases:
-        return ""
-    listed = "\n".join(f"input {case.stdin!r}, output {case.expected!r}" for case in cases)
-    return f"\nThere are these test examples already:\n{listed}\n"
-
-
-def _after_last_input(answer: str) -> str | None:
-    if fenced := _FENCED_INPUT.findall(answer):
-        return _unfenced(fenced[-1])
-    end = answer.rfind(_OUTPUT)
-    start = answer.rfind(_INPUT, 0, max(end, 0))
-    return answer[start + len(_INPUT) : end].strip() if start >= 0 else None
-
-
-def _after_last_output(answer: str) -> str | None:
-    if fenced := _FENCED_OUTPUT.findall(answer):
-        return _unfenced(fenced[-1])
-    _, heading, rest = answer.rpartition(_OUTPUT)
-    return rest.partition(_EXPLANATION)[0].partition(_INPUT)[0].strip() if heading else None
 
 
 def _unfenced(block: str) -> str:

@@ -20,7 +20,7 @@ from ramerge.evaluation.data import from_hub
 from ramerge.evaluation.sandbox.watch import Limits
 from ramerge.evaluation.tasks import common
 from ramerge.evaluation.tasks.coding import judging, problems, protocol, scores
-from ramerge.evaluation.tasks.coding.problems import MOST_SECONDS, Case, Problem
+from ramerge.evaluation.tasks.coding.problems import MOST_SECONDS, Problem
 from ramerge.sdk.machine import missing
 
 Number = Annotated[int, Field(le=1000)]
@@ -160,21 +160,17 @@ def run(problems: Problems, programs: int, tests: int, bon: tuple[int, int], tim
         passed = await judge.table(written, [*problem.cases, *cases])
         truth = [row[: len(problem.cases)] for row in passed]
         generated = [row[len(problem.cases) :] for row in passed]
+        failed = answers.count(None)
+        unread = written.count(None) + cases.count(None) - failed
+        missed = [f"{failed} of {len(answers)} requests failed"] if failed else []
+        missed += [f"{unread} of {len(answers)} answers hold no program or test"] if unread else []
         return common.scored(
             state,
             scores.figures(truth, generated, bon),
             {"passes_ground_truth": truth, "passes_generated": generated},
-            _unread(answers, written, cases),
+            "; ".join(missed) or None,
             runs=dict(judge.outcomes),
             **({"reasons": dict(judge.reasons)} if judge.reasons else {}),
         )
 
     return score
-
-
-def _unread(answers: Sequence[str | None], programs: Sequence[str | None], tests: Sequence[Case | None]) -> str | None:
-    failed = answers.count(None)
-    unread = programs.count(None) + tests.count(None) - failed
-    found = [f"{failed} of {len(answers)} requests failed"] if failed else []
-    found += [f"{unread} of {len(answers)} answers hold no program or test"] if unread else []
-    return "; ".join(found) or None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +68,13 @@ def load(name: str, path: Path | None, chosen: Path | None = None) -> Corpus:
     if not corpus.questions:
         raise EvaluationError(f"{path}: holds no question that can be answered")
     refuse_duplicates(path, [question.key for question in corpus.questions])
-    return corpus if chosen is None else _selected(corpus, chosen)
-
-
-def _selected(corpus: Corpus, path: Path) -> Corpus:
+    if chosen is None:
+        return corpus
     by_text = {question.text.strip(): question for question in corpus.questions}
-    wanted = [record["input"].strip() for record in read_records(path, {"input": str})]
-    refuse(f"{path}: {corpus.source} has no question {text!r}" for text in wanted if text not in by_text)
-    refuse_duplicates(path, wanted)
-    return Corpus(corpus.source, corpus.documents, [by_text[text] for text in wanted])
+    wanted = [record["input"].strip() for record in read_records(chosen, {"input": str})]
+    refuse(f"{chosen}: {corpus.source} has no question {text!r}" for text in wanted if text not in by_text)
+    refuse_duplicates(chosen, wanted)
+    return replace(corpus, questions=[by_text[text] for text in wanted])
 
 
 def _hotpotqa(path: Path) -> Corpus:
@@ -85,7 +83,13 @@ def _hotpotqa(path: Path) -> Corpus:
     for number, record in enumerate(read_records(path, {"question": str, "answer": str, "context": (list, dict)}), 1):
         key = str(record.get("_id") or record.get("id") or f"question {number}")
         try:
-            rows.append((key, record["question"], record["answer"], _paragraphs(record["context"])))
+            context = record["context"]
+            pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
+            found = [(title, sentences) for title, sentences in pairs]
+            if not all(isinstance(sentences, list) for _, sentences in found):
+                raise TypeError
+            paragraphs = [f"{title}\n{''.join(sentences)}" for title, sentences in found]
+            rows.append((key, record["question"], record["answer"], paragraphs))
         except (TypeError, ValueError, KeyError):
             problems.append(
                 f"{path}, record {number}: context must be a list of [title, sentences], or an object with as many "
@@ -99,15 +103,6 @@ def _hotpotqa(path: Path) -> Corpus:
         for key, question, answer, own in rows
     ]
     return Corpus(path, documents, questions)
-
-
-def _paragraphs(context: Any) -> list[str]:
-    """Documents of a record: a title, and the sentences below it. Raises where it has neither layout."""
-    pairs = zip(context["title"], context["sentences"], strict=True) if isinstance(context, dict) else context
-    found = [(title, sentences) for title, sentences in pairs]
-    if not all(isinstance(sentences, list) for _, sentences in found):
-        raise TypeError
-    return [f"{title}\n{''.join(sentences)}" for title, sentences in found]
 
 
 def _squad(path: Path) -> Corpus:

@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, cycle, islice, takewhile
+from itertools import accumulate, cycle, islice
 from pathlib import Path
 from types import MappingProxyType
 
@@ -165,23 +165,20 @@ class ContextMaker:
                 f"{subset}: needs {length:,} {unit}, and the distinct documents of {corpus.source} are {has:,}; give "
                 "the whole development set, or repeat documents with --task-set memory.repeat_documents=true"
             )
-        return [self._context(subset, corpus, question, length) for question in corpus.questions[:samples]]
-
-    def _context(self, subset: str, corpus: Corpus, question: ReadingQuestion, length: int) -> Context:
-        generator = random.Random(f"{self._seed} {subset} {question.key}")
-        order = _order(corpus, question, generator, length)
-        problem = question.text.strip()
-        if subset.startswith("squad"):
-            problem = protocol.SQUAD_PROBLEM.format(question=problem)
-            length = self._fitting(order, length - _ANSWER_TOKENS - self._tokens.count([problem])[0])
-        indices = list(islice(cycle(order), max(length, len(question.own))))
-        generator.shuffle(indices)
-        return Context(corpus, question, problem, indices)
-
-    def _fitting(self, order: Sequence[int], room: int) -> int:
-        """How many documents have no more tokens than there is room for."""
-        used = accumulate(self._costs[index] for index in cycle(order))
-        return sum(1 for _ in takewhile(lambda tokens: tokens <= room, used))
+        found = []
+        for question in corpus.questions[:samples]:
+            generator = random.Random(f"{self._seed} {subset} {question.key}")
+            order = _order(corpus, question, generator, length)
+            problem, count = question.text.strip(), length
+            if name == "squad":
+                problem = protocol.SQUAD_PROBLEM.format(question=problem)
+                room = length - _ANSWER_TOKENS - self._tokens.count([problem])[0]
+                used = accumulate(self._costs[index] for index in cycle(order))
+                count = next((place for place, tokens in enumerate(used) if tokens > room), 0)  # documents that fit
+            indices = list(islice(cycle(order), max(count, len(question.own))))
+            generator.shuffle(indices)
+            found.append(Context(corpus, question, problem, indices))
+        return found
 
 
 def _order(corpus: Corpus, question: ReadingQuestion, generator: random.Random, length: int) -> list[int]:
