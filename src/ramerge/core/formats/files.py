@@ -68,6 +68,11 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
     )
 
 
+def few(names: Sequence[str]) -> str:
+    """The first three of many names, quoted, and how many there are more."""
+    return ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+
+
 def tag_of(path: Location) -> str | None:
     """Latest step by a trainer's small file; None if there is no such file, or it says no plain name."""
     if not path.is_file():  # a pipe would never end
@@ -130,7 +135,7 @@ def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
     return weight_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Location, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+def weight_files(path: Location, weight_map: object, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
@@ -187,24 +192,22 @@ def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow
     Raises:
         CheckpointError: all such files are listed.
     """
-    files = list(names)
-    problems = [
-        f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
-    ]
+    paths, problems = [folder / name for name in names], list[str]()
+    for path in paths:
+        if path.is_file():
+            continue
+        if path.exists():
+            problems.append(f"{path}: is not a regular file")
+        elif path.is_symlink():
+            problems.append(f"{path}: is a broken link")
+        else:
+            problems.append(f"{path}: {'the index names this file, but it is missing' if in_index else 'is missing'}")
     if not allow_outside_links:
         problems += [
-            linked_out(folder / name) for name in (*files, "config.json") if access(folder / name).leads_outside(folder)
+            linked_out(path) for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)
         ]
     if problems:
         raise CheckpointError(problems)
-
-
-def _absence(path: Location, in_index: bool) -> str:
-    if path.exists():
-        return "is not a regular file"
-    if path.is_symlink():
-        return "is a broken link"
-    return "the index names this file, but it is missing" if in_index else "is missing"
 
 
 def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -83,7 +83,7 @@ SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
 _PACKAGES = ("torch.distributed", "pathlib")
 _CLASSES = ("torch.device", "torch.Tensor", "torch.nn.parameter.Parameter", "torch.serialization._get_layout")
 
-_Make = Callable[[Name, tuple[Any, ...]], Any]
+_Make = Callable[[Name, tuple[Any, ...]], object]
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def load(file: Window, modules: Collection[str] = ()) -> Any:
     data = archive.read("data.pkl", most=_MOST_PICKLE_BYTES)
     if data is None:
         raise broken(file.path, "the archive has no data.pkl")
-    return _value(file.path, data, partial(_storage, archive, {}), modules)
+    return _value(file.path, data, archive, modules)
 
 
 def load_file(path: Path, modules: Collection[str] = ()) -> Any:
@@ -134,12 +134,12 @@ def load_plain(path: Path, modules: Collection[str] = ()) -> Any:
     with window(path) as file:
         if file.end > _MOST_PICKLE_BYTES:
             raise CheckpointError(f"{path}: has {file.end:,} bytes, more than the {_MOST_PICKLE_BYTES:,} that are read")
-        return _value(path, file.read(0, file.end), _no_storage, modules)
+        return _value(path, file.read(0, file.end), None, modules)
 
 
-def _value(path: Path, data: bytes, refer: Callable[[Any], Any], modules: Collection[str]) -> Any:
+def _value(path: Path, data: bytes, archive: Archive | None, modules: Collection[str]) -> Any:
     try:
-        return Machine(data, partial(_find, modules), _make, refer).run()
+        return Machine(data, partial(_find, modules), _make, partial(_storage, archive, {})).run()
     except RefusedError as error:
         raise CheckpointError(f"{path}: refused: {error}; nothing of it was executed") from error
 
@@ -153,7 +153,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
     raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
 
 
-def _make(name: Name, args: tuple[Any, ...]) -> Any:
+def _make(name: Name, args: tuple[Any, ...]) -> object:
     if name.path in _MAKERS:
         return _MAKERS[name.path](name, args)
     if name.path in DTYPES or name.path in _STORAGES or name.path == _UNTYPED:
@@ -203,13 +203,13 @@ def _tensor(name: Name, args: tuple[Any, ...]) -> View:
     return View(storage, dtype, shape, strides, start)
 
 
-def _parameter(_name: Name, args: tuple[Any, ...]) -> Any:
+def _parameter(_name: Name, args: tuple[Any, ...]) -> object:
     if not args or type(args[0]) not in (View, Stub):
         raise RefusedError("its pickle makes a parameter from something that is not a tensor")
     return args[0]
 
 
-def _typed(_name: Name, args: tuple[Any, ...]) -> Any:
+def _typed(_name: Name, args: tuple[Any, ...]) -> object:
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
     made = _make(args[0], args[2])
@@ -238,14 +238,14 @@ _MAKERS: dict[str, _Make] = {
 }
 
 
-def numbers(values: Any, what: str) -> tuple[int, ...]:
+def numbers(values: object, what: str) -> tuple[int, ...]:
     """A tuple of few numbers that are not negative and fit 63 bits.
 
     Raises:
         RefusedError: it is something else.
     """
     if not (
-        type(values) in (tuple, list)
+        isinstance(values, tuple | list)
         and len(values) <= _MOST_DIMENSIONS
         and all(type(value) is int and 0 <= value <= _MOST for value in values)
     ):
@@ -253,8 +253,12 @@ def numbers(values: Any, what: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _storage(archive: Archive, known: dict[str, TorchStorage], reference: Any) -> tuple[TorchStorage, str | None]:
+def _storage(
+    archive: Archive | None, known: dict[str, TorchStorage], reference: object
+) -> tuple[TorchStorage, str | None]:
     """A storage for `('storage', class, key, location, elements)`, and its dtype. The location is a device."""
+    if archive is None:
+        raise RefusedError("its pickle refers to a storage, but there is none")
     if type(reference) is not tuple or len(reference) != 5 or reference[0] != "storage":
         raise RefusedError("its pickle refers to something that is not a storage")
     _, kind, key, _, elements = reference
@@ -272,7 +276,3 @@ def _storage(archive: Archive, known: dict[str, TorchStorage], reference: Any) -
             f"its pickle says that storage {quoted(key)} holds {count:,} elements, but it has {storage.nbytes:,} bytes"
         )
     return storage, dtype
-
-
-def _no_storage(_reference: Any) -> Any:
-    raise RefusedError("its pickle refers to a storage, but there is none")

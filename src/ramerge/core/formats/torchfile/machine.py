@@ -39,7 +39,7 @@ class Stub:
     args: tuple[Any, ...]
     state: Any = field(default=None)
 
-    def fill(self, state: Any) -> None:
+    def fill(self, state: object) -> None:
         """Set the state. Classes with `__slots__` write (None, values)."""
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
@@ -65,8 +65,8 @@ class Machine:
         self,
         data: bytes,
         find: Callable[[str, str], Name],
-        make: Callable[[Name, tuple[Any, ...]], Any],
-        refer: Callable[[Any], Any],
+        make: Callable[[Name, tuple[Any, ...]], object],
+        refer: Callable[[object], object],
     ) -> None:
         self.data = data
         self.stack: list[Any] = []
@@ -103,7 +103,7 @@ class Machine:
         del self.stack[mark:]
         return found
 
-    def contain(self, value: Any) -> None:
+    def contain(self, value: object) -> None:
         """Put a new container on the stack."""
         self.containers += 1
         if self.containers > _MOST_CONTAINERS:
@@ -129,11 +129,11 @@ def _ignore(machine: Machine, number: int) -> None:
     """Protocol and frames say nothing that is needed."""
 
 
-def _constant(value: Any) -> _Act:
+def _constant(value: object) -> _Act:
     return lambda machine, _: machine.stack.append(value)
 
 
-def _push(machine: Machine, value: Any) -> None:
+def _push(machine: Machine, value: object) -> None:
     machine.stack.append(value)
 
 
@@ -153,13 +153,7 @@ def _tuple_of(length: int) -> _Act:
     return make
 
 
-def _append(machine: Machine, _: None) -> None:
-    value = machine.stack.pop()
-    machine.top(list).append(value)
-
-
-def _appends(machine: Machine, _: None) -> None:
-    values = machine.marked()
+def _extend(machine: Machine, values: list[Any]) -> None:
     machine.top(list).extend(values)
 
 
@@ -176,15 +170,6 @@ def _set(machine: Machine, items: list[Any]) -> None:
         into[b"%d" % key if type(key) is int else key] = items[place + 1]
 
 
-def _set_item(machine: Machine, _: None) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    _set(machine, [key, value])
-
-
-def _set_items(machine: Machine, _: None) -> None:
-    _set(machine, machine.marked())
-
-
 def _put(machine: Machine, index: int) -> None:
     # pickle counts from 0 without a gap, so an index beyond the end is a lie that would take memory
     if index == len(machine.memo):
@@ -199,10 +184,6 @@ def _names(file: IO[bytes]) -> list[str]:
     if not all(line.endswith(b"\n") for line in lines):
         raise IndexError
     return [line[:-1].decode() for line in lines]
-
-
-def _global(machine: Machine, names: list[str]) -> None:
-    machine.stack.append(machine.find(*names))
 
 
 def _stack_global(machine: Machine, _: None) -> None:
@@ -254,16 +235,16 @@ _ACTS: dict[bytes, _Act] = {
     pickle.TUPLE1: _tuple_of(1),
     pickle.TUPLE2: _tuple_of(2),
     pickle.TUPLE3: _tuple_of(3),
-    pickle.APPEND: _append,
-    pickle.APPENDS: _appends,
-    pickle.SETITEM: _set_item,
-    pickle.SETITEMS: _set_items,
+    pickle.APPEND: lambda machine, _: _extend(machine, [machine.stack.pop()]),
+    pickle.APPENDS: lambda machine, _: _extend(machine, machine.marked()),
+    pickle.SETITEM: lambda machine, _: _set(machine, [machine.stack.pop(-2), machine.stack.pop()]),
+    pickle.SETITEMS: lambda machine, _: _set(machine, machine.marked()),
     pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.BINPUT: _put,
     pickle.LONG_BINPUT: _put,
     pickle.MEMOIZE: lambda machine, _: machine.memo.append(machine.stack[-1]),
-    pickle.GLOBAL: _global,
+    pickle.GLOBAL: lambda machine, names: machine.stack.append(machine.find(*names)),
     pickle.STACK_GLOBAL: _stack_global,
     pickle.REDUCE: _make,
     pickle.NEWOBJ: _make,
