@@ -122,21 +122,13 @@ def _places(
         if len(shape := tensors[name].shape) == 3:
             yield ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))
         return
-    for parts in _EACH[kind]:
-        if named(f"{stem}.0.{parts[0]}.weight") is not None:
-            yield from _of_each(stem, parts, named, tensors)
-            return
-
-
-def _of_each(
-    stem: str, parts: tuple[str, ...], named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> Iterator[ExpertPlace]:
+    first, *rest = next((parts for parts in _EACH[kind] if named(f"{stem}.0.{parts[0]}.weight") is not None), ("",))
     expert = 0
-    while (first := named(f"{stem}.{expert}.{parts[0]}.weight")) is not None:
+    while first and (name := named(f"{stem}.{expert}.{first}.weight")) is not None:
         row = 0
-        for name in (first, *(named(f"{stem}.{expert}.{part}.weight") for part in parts[1:])):
-            if name is None or len(tensors[name].shape) != 2:
+        for each in (name, *(named(f"{stem}.{expert}.{part}.weight") for part in rest)):
+            if each is None or len(tensors[each].shape) != 2:
                 return
-            yield ExpertPlace(name, expert, tensors[name].shape, row)
-            row += tensors[name].shape[0]
+            yield ExpertPlace(each, expert, tensors[each].shape, row)
+            row += tensors[each].shape[0]
         expert += 1

@@ -26,6 +26,8 @@ UNGATHERED = (
 
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
+MOST_NAMED = 3
+"""The names that a message lists of many."""
 _MOST_FILES = 10_000
 _REQUESTS = 16
 _MINUTES = 30
@@ -68,9 +70,10 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
     )
 
 
-def few(names: Sequence[str]) -> str:
-    """The first three of many names, quoted, and how many there are more."""
-    return ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
+def few(names: Sequence[str], count: int | None = None) -> str:
+    """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
+    more = (len(names) if count is None else count) - min(len(names), MOST_NAMED)
+    return ", ".join(map(quoted, names[:MOST_NAMED])) + (f" and {more:,} more" if more else "")
 
 
 def tag_of(path: Location) -> str | None:

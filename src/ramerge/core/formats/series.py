@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from itertools import islice
 from typing import TypeVar
 
-from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_index
+from ramerge.core.formats.files import MOST_NAMED, check_files, check_index, few, opened_each, read_config, read_index
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted
@@ -21,7 +21,6 @@ from ramerge.core.tensors.tensor import Tensor
 
 _OF = re.compile(r"(\d{1,9})-of-(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
-_MOST_NAMED = 3
 _MOST_TWICE = 100
 Held = TypeVar("Held")
 
@@ -91,7 +90,7 @@ def weight_files(folder: Location, naming: Naming) -> WeightFiles:
     left = [name for name in found if name not in names]
     numbered = [name for name in left if _OF.search(name)]
     others = [name for name in left if name not in numbered]
-    notes = (f"{folder}: {_some(others)}: not read: the model is in {_some(names)}",) if others else ()
+    notes = (f"{folder}: {few(others)}: not read: the model is in {few(names)}",) if others else ()
     return WeightFiles(names, listed, notes, tuple(_two_models(folder, naming, names, numbered)))
 
 
@@ -145,7 +144,7 @@ def _incomplete(
 ) -> Iterator[str]:
     """Say which files of numbered series are not among those that are read, or are numbered in another way."""
     for absent, count in gaps(names, counted_only=in_index):
-        some = _some(absent, count)
+        some = few(absent, count)
         if not in_index:
             yield (
                 f"{folder}: lacks {some}, as the numbers in the names of its files say, so the model is not complete; "
@@ -161,15 +160,19 @@ def _incomplete(
                 f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
                 "model is not complete; copy what is missing with its index, or save the model again"
             )
+    totals: dict[str, set[int]] = defaultdict(set)
     for name in names:
-        if (counted := _OF.search(name)) and int(counted[1]) > int(counted[2]):
-            yield f"{folder / name}: there is no file {int(counted[1])} of {int(counted[2])}; remove what is left over"
-    for stem, totals in _totals(names).items():
-        if len(totals) > 1:
-            several = " and ".join(map(str, sorted(totals)))
+        if (counted := _OF.search(name)) is None:
+            continue
+        number, total = int(counted[1]), int(counted[2])
+        totals[f"{name[: counted.start()]}*{name[counted.end() :]}"].add(total)
+        if number > total:
+            yield f"{folder / name}: there is no file {number} of {total}; remove what is left over"
+    for stem, several in totals.items():
+        if len(several) > 1:
             yield (
-                f"{folder}: the files {quoted(stem)} are numbered as parts of {several}; remove those that are left "
-                "from an earlier save"
+                f"{folder}: the files {quoted(stem)} are numbered as parts of {' and '.join(map(str, sorted(several)))}"
+                "; remove those that are left from an earlier save"
             )
 
 
@@ -189,7 +192,7 @@ def _two_models(folder: Location, naming: Naming, names: Sequence[str], left: Se
     if left:
         state = "not complete" if any(gaps(left)) else "complete by themselves"
         yield (
-            f"{folder}: {_some(names)} make up the model that is read; {_some(left)}, which are {state}, are not read; "
+            f"{folder}: {few(names)} make up the model that is read; {few(left)}, which are {state}, are not read; "
             "remove what is left from an earlier save"
         )
 
@@ -221,7 +224,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
         width = min(present.values())
         absent = (f"{before}{n:0{width}}{after}" for n in range(first, last + 1) if n not in present)
         if count > 0:
-            yield list(islice(absent, _MOST_NAMED)), count
+            yield list(islice(absent, MOST_NAMED)), count
 
 
 def numbered(files: Sequence[Held]) -> dict[str, Held]:
@@ -234,16 +237,3 @@ def numbered(files: Sequence[Held]) -> dict[str, Held]:
 def renumbered(files: Mapping[str, Held]) -> Mapping[str, Held]:
     """Files by name, numbered from the start if their numbers have gaps because some of them were left out."""
     return numbered(list(files.values())) if any(gaps(files, counted_only=True)) else files
-
-
-def _totals(names: Iterable[str]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = defaultdict(set)
-    for name in names:
-        if counted := _OF.search(name):
-            found[f"{name[: counted.start()]}*{name[counted.end() :]}"].add(int(counted[2]))
-    return found
-
-
-def _some(names: Sequence[str], count: int | None = None) -> str:
-    more = (len(names) if count is None else count) - min(len(names), _MOST_NAMED)
-    return ", ".join(map(quoted, names[:_MOST_NAMED])) + (f" and {more:,} more" if more else "")

@@ -170,7 +170,14 @@ class _Sorted:
                 files of its weights.
         """
         paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
-        paths = {name: paths[name] for name in sorted(paths, key=str) if not _is_foreign(name)}
+        foreign = {
+            name
+            for name in paths
+            if any(part.startswith(".") for part in name.parts)
+            or any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
+            or _fits(name.name, _NOT_COMPANIONS)
+        }
+        paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
         modules = _modules_of(directory)
         weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
         others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
@@ -212,12 +219,6 @@ class _Sorted:
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
-
-
-def _is_foreign(name: PurePosixPath) -> bool:
-    hidden = any(part.startswith(".") for part in name.parts)
-    inside = any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
-    return hidden or inside or _fits(name.name, _NOT_COMPANIONS)
 
 
 def _is_of_other_weights(name: PurePosixPath, weights: Iterable[PurePosixPath]) -> bool:
@@ -279,24 +280,20 @@ def companions_of(
         apart: whether input and output embeddings are two tensors although the configuration may tie them.
     """
     for name, source in files.items():
-        changed = name == "config.json" and _changed(read_json(source), dtype, dequantized, vocabulary, apart)
-        yield name, changed or source
-
-
-def _changed(
-    config: dict[str, Any], dtype: str | None, dequantized: bool, vocabulary: int | None, apart: bool
-) -> str | None:
-    """A configuration that states what the output has; None if it does so already."""
-    before = deepcopy(config)
-    if dequantized:
-        config = without_declaration(config)
-    if dtype is not None and not _set_dtype(config, full_name(dtype)):
-        config["torch_dtype"] = full_name(dtype)
-    if vocabulary is not None:
-        set_vocabulary(config, vocabulary)
-    if apart:
-        untie(config)
-    return dumped(config, constants=True) if config != before else None
+        if name != "config.json":
+            yield name, source
+            continue
+        stated = read_json(source)
+        config = deepcopy(stated)
+        if dequantized:
+            config = without_declaration(config)
+        if dtype is not None and not _set_dtype(config, full_name(dtype)):
+            config["torch_dtype"] = full_name(dtype)
+        if vocabulary is not None:
+            set_vocabulary(config, vocabulary)
+        if apart:
+            untie(config)
+        yield name, dumped(config, constants=True) if config != stated else source
 
 
 def _set_dtype(config: dict[str, Any], dtype: str) -> bool:

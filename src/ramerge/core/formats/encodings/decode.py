@@ -16,7 +16,6 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents, Quantized
-from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import map_text, text_configs
 
 KEYS = ("quantization_config", "compression_config")
@@ -64,10 +63,13 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
             do not fit; all problems are listed.
     """
-    if not ignore and (packed_by_mlx := _packed_by_mlx(contents.tensors)):
+    # words of 32 bits, with scales next to them
+    words = (name for name, tensor in contents.tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
+    of_mlx = (name for name in words if f"{name.removesuffix('weight')}scales" in contents.tensors)
+    if not ignore and (name := next(of_mlx, None)):
         command = f"mlx_lm.convert --hf-path {quote(str(directory))} --mlx-path OUT --dequantize"
         raise CheckpointError(
-            f"{directory}: is quantized by MLX ({quoted(packed_by_mlx)} and others), which cannot be merged; {ADVICE}, "
+            f"{directory}: is quantized by MLX ({quoted(name)} and others), which cannot be merged; {ADVICE}, "
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
     found = _declared(contents)
@@ -104,22 +106,17 @@ def _declared(contents: Contents) -> Mapping[str, Any] | None:
     return {"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else found
 
 
-def _packed_by_mlx(tensors: Mapping[str, Tensor]) -> str | None:
-    """A matrix in codes of MLX, if there is one: words of 32 bits, with scales next to them."""
-    words = (name for name, tensor in tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
-    return next((name for name in words if f"{name.removesuffix('weight')}scales" in tensors), None)
-
-
 def _check_rest(decoding: Decoding) -> None:
-    left = [name for name in decoding.stored if name not in decoding.tensors and name not in decoding.hidden]
+    """Note tensors that are there twice, or otherwise codes and scales that were not used."""
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.stored and tensor.name not in decoding.tensors:
             decoding.problem(decoding.stored[tensor.name], "is stored both quantized and as it is")
     if decoding.problems:
         return
-    for name in left:
-        if _SCALES.search(name) or _PACKED.search(name):
-            decoding.problem(decoding.stored[name], "belongs to no quantized tensor that is known")
+    for name, tensor in decoding.stored.items():
+        is_left = name not in decoding.tensors and name not in decoding.hidden
+        if is_left and (_SCALES.search(name) or _PACKED.search(name)):
+            decoding.problem(tensor, "belongs to no quantized tensor that is known")
 
 
 def _decoded(
