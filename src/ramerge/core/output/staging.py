@@ -105,7 +105,7 @@ class StagingDir:
         self._kept = frozenset(kept)
         self._files: dict[str, tuple[Identity, int]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         files = {name: ((_ELSEWHERE, identity[1]), size) for name, (identity, size) in self._files.items()}
         return {**self.__dict__, "_files": files}
 
@@ -450,8 +450,15 @@ class OutputDir:
 
     def _remove(self) -> None:
         """Remove what is no longer needed; the journal first, because it speaks of the others."""
-        for name in _LEFT:
-            _remove_tree(self.work / name)
+        for path in (self.work / name for name in _LEFT):
+            if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
+                path.unlink()
+            for _ in range(_TRIES):
+                shutil.rmtree(path, ignore_errors=True)
+                if _at(path) is None:
+                    break
+            else:
+                shutil.rmtree(path)
 
     def _leave(self) -> None:
         self._lock_file.unlink()
@@ -514,16 +521,6 @@ def _is_stray(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return stat.S_ISLNK(status.st_mode) or status.st_uid != path.parent.lstat().st_uid
-
-
-def _remove_tree(path: Path) -> None:
-    if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
-        path.unlink()
-    for _ in range(_TRIES):
-        shutil.rmtree(path, ignore_errors=True)
-        if _at(path) is None:
-            return
-    shutil.rmtree(path)
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -97,7 +97,7 @@ class Writer:
         self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
         self._flusher.start()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Writer, (self._staging,)
 
     def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:

@@ -50,7 +50,7 @@ class Bucket(Storage):
         self._access, self._kind = access, kind
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return _arrived, (self.address, dict(self.files()))
 
     def readable_errors(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:

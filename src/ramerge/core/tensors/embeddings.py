@@ -24,7 +24,7 @@ _HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed
 _WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
 
 
-def is_tied(config: Mapping[str, Any]) -> bool:
+def is_tied(config: Mapping[str, object]) -> bool:
     """Whether `config.json` says that input and output embeddings are one tensor."""
     return any(part.get("tie_word_embeddings") for part in text_configs(config))
 
@@ -33,14 +33,11 @@ def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
     """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
     stored = any(name.endswith(HEADS) for name in checkpoint.tensors)
     silent = not stored and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
-    if not is_tied(checkpoint.config) and not (silent and _has_head(checkpoint.config)):
+    names = checkpoint.config.get("architectures") if silent else None
+    has_head = isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
+    if not is_tied(checkpoint.config) and not has_head:
         return None
     return embedding_of(HEADS[0], None, checkpoint.tensors.values())
-
-
-def _has_head(config: Mapping[str, Any]) -> bool:
-    names = config.get("architectures")
-    return isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
 
 
 def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:

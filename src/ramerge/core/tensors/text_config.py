@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 Config = Mapping[str, Any]
@@ -49,12 +49,12 @@ def all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
         yield from all_parts(part, (*path, key))
 
 
-def path_to(config: Config, kind: Any) -> tuple[str, ...]:
+def path_to(config: Config, kind: object) -> tuple[str, ...]:
     """The keys that lead to the part of this `model_type`; none if the model itself is, or no part is."""
     return next((path for path, part in all_parts(config) if kind and part.get("model_type") == kind), ())
 
 
-def map_text(config: Config, change: Any) -> dict[str, Any]:
+def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, Any]:
     """A configuration in which `change` has made another mapping of it and of those of its text models."""
     changed = dict(change(config))
     return changed | {key: map_text(changed[key], change) for key in _TEXT if isinstance(changed.get(key), Mapping)}

@@ -143,7 +143,8 @@ class _Mean:
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
         steps = self._origin.steps(self._real)
-        slots = [self._slot() for _ in range(_together(steps))]
+        size = (self._high - self._low) * itemsize(self._format)
+        slots = [reader.arena.take(size) for _ in range(_together(steps))]
         self._fetch(first, slots[0])
         convert(self._format, slots[0], self._real, out, result.size)
         waiting, weights = [0], list[float]()
@@ -151,7 +152,12 @@ class _Mean:
             if is_change:
                 self._add(slots, waiting, weights, total)
                 waiting, weights = [waiting[-1]], []
-                self._add_chain(list(group), slots[waiting[0]], total)
+                chain = list(group)
+                start, factors = chain[0], [(step.term, step.factor) for step in chain]
+                with reader.arena.scratch():
+                    start.term.origin.add_changes(
+                        reader, start.before, factors, self._low, self._high, slots[waiting[0]], total
+                    )
                 continue
             for step in group:
                 if len(waiting) == len(slots):
@@ -163,15 +169,6 @@ class _Mean:
                 weights.append(step.factor)
         self._add(slots, waiting, weights, total)
         kernels.finish(total, result)
-
-    def _add_chain(self, steps: Sequence[_Step], held: Bytes, total: NDArray[Any]) -> None:
-        before, first, chain = steps[0].before, steps[0].term, [(step.term, step.factor) for step in steps]
-        with self._reader.arena.scratch():
-            first.origin.add_changes(self._reader, before, chain, self._low, self._high, held, total)
-
-    def _slot(self) -> Bytes:
-        """Room for the elements of a tensor."""
-        return self._reader.arena.take((self._high - self._low) * itemsize(self._format))
 
     def _fetch(self, term: Tensor, slot: Bytes) -> None:
         """Read a tensor's elements; in the mean's dtype if tensors have several."""
