@@ -15,7 +15,6 @@ import shlex
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.foundation import store
 from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir

@@ -28,7 +28,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, reason
 from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError

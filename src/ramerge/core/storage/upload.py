@@ -49,7 +49,7 @@ class UploadRun:
 
     log: Path
     name: str = ""
-    seen: Mapping[str, object] = field(default_factory=dict)
+    seen: Mapping[str, str | None] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)
     puts: set[tuple[str, str]] = field(default_factory=set)
     conditions: bool = True
@@ -61,7 +61,7 @@ class UploadRun:
                 with suppress(ValueError, LookupError, TypeError):
                     self._take(json.loads(line))
 
-    def begin(self, seen: Mapping[str, object], *, conditions: bool = True) -> None:
+    def begin(self, seen: Mapping[str, str | None], *, conditions: bool = True) -> None:
         """Begin another run."""
         self.log.unlink(missing_ok=True)
         self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen), "conditions": conditions})
