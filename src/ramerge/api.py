@@ -263,7 +263,10 @@ def plan(
         document = with_chosen_method(document, options, on_progress)
     if document.values.get("prompts"):  # what is wrong with anything else shows before agents are asked
         _points(document, vary)
-        _refuse_existing(out, options)
+        place = _target(out, options)
+        output = output_dir(place) if place is not None else None
+        if output and not output.sends and (problems := output.problems([], 0, overwrite=options.overwrite)):
+            raise PlanError(problems)
         document = with_side_inputs(document, options, on_progress)
     written_as = output_kind(kind)
     made = _made(_points(document, vary), out, written_as, options)
@@ -277,17 +280,8 @@ def _points(document: Document, vary: Mapping[str, Sequence[Any]] | None) -> Seq
         raise RecipeError([*error.problems, *missing_folders(document)]) from error
 
 
-def _refuse_existing(out: str | Path | None, options: Options) -> None:
-    """Refuse a local output that could not be written.
-
-    Raises:
-        PlanError: all problems are listed.
-    """
-    place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
-    if place is None or (output := output_dir(place)).sends:
-        return
-    if problems := output.problems([], 0, overwrite=options.overwrite):
-        raise PlanError(problems)
+def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
+    return output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -348,7 +342,7 @@ def _made(
     *,
     in_memory: bool = False,
 ) -> MergePlan:
-    place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
+    place = _target(out, options)
     made = make_plan(points, place, options, in_memory=in_memory, kind=kind)
     _LOG.debug("plan: %s, %d problems", made.method.name, len(made.findings.problems))
     for name, form in made.inputs.formats.items():

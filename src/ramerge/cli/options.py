@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -90,7 +90,13 @@ _PARTS = {"upload": Upload, "ray": Ray}
 
 def run_options(*names: str) -> Decorator:
     """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
-    chosen = dict(_rows(names))
+    own = {key: tuple(about) for key, *about in settings_of(Options)}
+    chosen: dict[str, tuple[Any, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
+    for name in names:
+        if name in own:
+            chosen[name] = own[name]
+        if name in _PARTS:
+            chosen |= {f"{name}.{key}": tuple(about) for key, *about in settings_of(_PARTS[name])}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
@@ -101,16 +107,6 @@ def run_options(*names: str) -> Decorator:
         return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
 
     return decorate
-
-
-def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
-    """Keys such as `threads` or `upload.staging_dir`, with default and setting."""
-    own = {name: about for name, *about in settings_of(Options)}
-    for name in names:
-        if name in own:
-            yield name, tuple(own[name])
-        if name in _PARTS:
-            yield from ((f"{name}.{key}", tuple(about)) for key, *about in settings_of(_PARTS[name]))
 
 
 def setting_option(key: str, default: Any, setting: Setting) -> Decorator:

@@ -75,24 +75,19 @@ class _Figures:
 
         if _is_open(event):
             return f"{event.done:,} done"
-        is_bytes, rate = event.unit == "bytes", self._rate(event)
+        is_bytes, now = event.unit == "bytes", time.monotonic()
         amount = f"{event.done:,} of {event.total:,} {event.unit}"
-        speed = ""
-        if rate is not None:
-            speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
         if is_bytes:
             amount = f"{decimal(event.done)} of {decimal(event.total)}"
-            speed = f"{decimal(int(rate))}/s" if rate is not None else ""
-        left = _time((event.total - event.done) / rate) if rate is not None and event.done < event.total else ""
+        began, before = self._began.setdefault(event.stage, (now, event.done)) if event.done else (now, 0)
+        if now - began < _LEAST_SECONDS or event.done <= before:
+            return ", ".join(filter(None, [amount, event.note]))
+        rate = (event.done - before) / (now - began)
+        speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
+        if is_bytes:
+            speed = f"{decimal(int(rate))}/s"
+        left = _time((event.total - event.done) / rate) if event.done < event.total else ""
         return ", ".join(filter(None, [amount, speed, event.note, left]))
-
-    def _rate(self, event: Progress) -> float | None:
-        """The amount per second; None while it is too early to tell."""
-        if not event.done:
-            return None
-        now = time.monotonic()
-        began, before = self._began.setdefault(event.stage, (now, event.done))
-        return (event.done - before) / (now - began) if now - began >= _LEAST_SECONDS and event.done > before else None
 
 
 def _time(seconds: float) -> str:

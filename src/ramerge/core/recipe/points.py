@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.methods.base import Method, Parameters, Statistic
+from ramerge.core.methods.base import Method, Statistic
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, all_parameters, complete
 from ramerge.core.recipe.checks import check
@@ -53,7 +54,11 @@ class Point:
     @property
     def for_adapters(self) -> Point:
         """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
-        return replace(self, parameters=tuple(_suited(one, self.method.for_adapters) for one in self.parameters))
+        suited = (
+            one.model_copy(update={k: v for k, v in self.method.for_adapters.items() if k not in one.model_fields_set})
+            for one in self.parameters
+        )
+        return replace(self, parameters=tuple(suited))
 
     def statistics(self, rule: int) -> tuple[Statistic, ...]:
         """The statistics that must be counted before the tensors of a rule can be merged."""
@@ -67,11 +72,6 @@ class Point:
 def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...]:
     """The means that the tensors of a rule become, each once; empty if the method is no mean."""
     return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
-
-
-def _suited(parameters: Parameters, defaults: Mapping[str, object]) -> Parameters:
-    own = {name: value for name, value in defaults.items() if name not in parameters.model_fields_set}
-    return parameters.model_copy(update=own)
 
 
 def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = None) -> tuple[Point, ...]:
@@ -125,9 +125,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
         for key in vary
         if key.startswith(f"{whole}.")
     ]
-    count = 1
-    for values in vary.values():
-        count *= max(len(values), 1)
+    count = prod(max(len(values), 1) for values in vary.values())
     if count > MOST_POINTS:
         problems.append(f"--vary: asks for {count:,} points; at most {MOST_POINTS:,} are possible; give fewer values")
     if problems:
