@@ -215,7 +215,7 @@ def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
-    vary: Mapping[str, Sequence[Any]],
+    vary: Mapping[str, Sequence[object]],
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> SweepPlan: ...
@@ -223,7 +223,7 @@ def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
-    vary: Mapping[str, Sequence[Any]] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None,
     kind: str | OutputKind = CHECKPOINT,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
@@ -273,7 +273,7 @@ def plan(
     return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
 
 
-def _points(document: Document, vary: Mapping[str, Sequence[Any]] | None) -> Sequence[Point]:
+def _points(document: Document, vary: Mapping[str, Sequence[object]] | None) -> Sequence[Point]:
     try:
         return make_points(document, vary)
     except RecipeError as error:
@@ -459,7 +459,7 @@ def sweep(
     recipe: AnyRecipe,
     out: str | Path,
     *,
-    vary: Mapping[str, Sequence[Any]],
+    vary: Mapping[str, Sequence[object]],
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:

@@ -105,7 +105,7 @@ class About:
         notes: where it is from.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     metadata_folder: Location
     files: Mapping[Location, Identity]
     notes: tuple[str, ...] = ()

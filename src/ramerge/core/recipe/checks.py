@@ -38,7 +38,7 @@ def check(document: Document) -> Recipe:
     return recipe
 
 
-def as_yaml(values: Mapping[str, Any]) -> str:
+def as_yaml(values: Mapping[str, object]) -> str:
     """YAML: a checked recipe's own form where the values are one, else the values as they are."""
     try:
         return check(Document(dict(values))).to_yaml()
@@ -81,7 +81,7 @@ def _method_problems(document: Document) -> list[str]:
 
 
 def _parameter_problems(
-    document: Document, method: Method, given: Mapping[str, Any], key: Key, only: Mapping[str, Any] | None = None
+    document: Document, method: Method, given: Mapping[str, object], key: Key, only: Mapping[str, object] | None = None
 ) -> list[str]:
     """Problems of the parameters at `key`. With `only`, other parameters are not reported."""
     fields = method.parameters.model_fields
@@ -120,7 +120,7 @@ def _parameter_problems(
     return problems
 
 
-def _soup_problems(document: Document, agents: Mapping[str, Any]) -> list[str]:
+def _soup_problems(document: Document, agents: Mapping[str, object]) -> list[str]:
     """Problems of agents that are soups, each of which is a recipe of its own on the same base."""
     problems = []
     for name, agent in agents.items():
@@ -191,7 +191,7 @@ def models_of(document: Document) -> Recipe:
     return portable(check(replace(document, values={**values, "method": "uniform"})), None)
 
 
-def _side_problems(document: Document, agents: Mapping[str, Any], method: Method) -> list[str]:
+def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
     """Side inputs that agents lack, and those that the method does not take."""
     problems = []
     prompts = document.values.get("prompts")

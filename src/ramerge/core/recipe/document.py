@@ -112,7 +112,7 @@ class Document:
         mapping[key[-1]] = value
         self.flags[key] = flag
 
-    def with_values(self, values: Mapping[str, Any], flag: str = "") -> Document:
+    def with_values(self, values: Mapping[str, object], flag: str = "") -> Document:
         """A copy with other values; `flag` is what messages put before `KEY=VALUE`.
 
         Args:

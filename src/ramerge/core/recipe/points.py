@@ -35,7 +35,7 @@ class Point:
     """
 
     name: str
-    varied: Mapping[str, Any]
+    varied: Mapping[str, object]
     recipe: Recipe
     method: Method
     parameters: tuple[Any, ...]
@@ -74,7 +74,7 @@ def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...
     return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
 
 
-def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = None) -> tuple[Point, ...]:
+def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None = None) -> tuple[Point, ...]:
     """The points of a recipe, each of them checked.
 
     Args:
@@ -100,14 +100,14 @@ def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = N
     return tuple(points)
 
 
-def _point(name: str, varied: Mapping[str, Any], recipe: Recipe) -> Point:
+def _point(name: str, varied: Mapping[str, object], recipe: Recipe) -> Point:
     method = METHODS[recipe.method]
     given = complete(method, recipe.preset, recipe.parameters)
     rules = [method.parameters(**{**given, **(rule.parameters or {})}) for rule in recipe.rules]
     return Point(name, varied, recipe, method, (method.parameters(**given), *rules))
 
 
-def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
+def _check_varied(vary: Mapping[str, Sequence[object]]) -> None:
     problems = []
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):
@@ -132,7 +132,7 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
         raise RecipeError(problems)
 
 
-def folders_of(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
+def folders_of(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
     names = [
         re.sub(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import quoted
@@ -12,7 +12,7 @@ from ramerge.core.recipe.dialects import Look, blind, dialect_of
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe
 
-AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
+AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
 def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-Config = Mapping[str, Any]
+Config = Mapping[str, object]
 
 # Keys under which larger models have the configuration of their text model; a thinker has one in turn.
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -19,11 +19,11 @@ _OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_lay
 
 def text_configs(config: Config) -> list[Config]:
     """The configuration, and those of the text model inside of it, the innermost last."""
-    found = [config]
-    while (
-        inner := next((found[-1][key] for key in _TEXT if isinstance(found[-1].get(key), Mapping)), None)
-    ) is not None:
+    found: list[Config] = []
+    inner: Config | None = config
+    while inner is not None:
         found.append(inner)
+        inner = next((part for key in _TEXT if isinstance(part := inner.get(key), Mapping)), None)
     return found
 
 
@@ -57,4 +57,4 @@ def path_to(config: Config, kind: object) -> tuple[str, ...]:
 def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, Any]:
     """A configuration in which `change` has made another mapping of it and of those of its text models."""
     changed = dict(change(config))
-    return changed | {key: map_text(changed[key], change) for key in _TEXT if isinstance(changed.get(key), Mapping)}
+    return changed | {key: map_text(part, change) for key in _TEXT if isinstance(part := changed.get(key), Mapping)}

@@ -34,19 +34,19 @@ _OF_ACTIVATIONS = re.compile(
 )
 
 
-def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def declared(config: Mapping[str, object]) -> Mapping[str, object] | None:
     """Quantization in a configuration, or in that of its text model; None if it says nothing."""
     stated = (part.get(key) for part in text_configs(config) for key in KEYS)
     return next((found for found in stated if isinstance(found, Mapping)), None)
 
 
-def method_of(quantization: Mapping[str, Any]) -> str:
+def method_of(quantization: Mapping[str, object]) -> str:
     """The name of a declared quantization, such as `gptq` or `fp8`."""
     method = brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
     return "modelopt" if method.startswith("modelopt_") else method
 
 
-def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_declaration(config: Mapping[str, object]) -> dict[str, Any]:
     """A configuration that does not declare a quantization."""
     return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
 
@@ -96,7 +96,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     return _decoded(contents, decoding, encoding, found)
 
 
-def _declared(contents: Contents) -> Mapping[str, Any] | None:
+def _declared(contents: Contents) -> Mapping[str, object] | None:
     """The statement about quantization of a folder. Older exports of ModelOpt have a file of its own for it."""
     found = declared(contents.config)
     if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
@@ -120,7 +120,7 @@ def _check_rest(decoding: Decoding) -> None:
 
 
 def _decoded(
-    contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, Any]
+    contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, object]
 ) -> tuple[Contents, Quantized]:
     extras = {
         name: tensor
@@ -151,7 +151,7 @@ def _decoded(
     return made, Quantized(title, names_of_decoded, decoding.dtype, extras, contents.shards)
 
 
-def stated_dtype(config: Mapping[str, Any]) -> str | None:
+def stated_dtype(config: Mapping[str, object]) -> str | None:
     """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
     for part in text_configs(config):
         for key in ("dtype", "torch_dtype"):
