@@ -711,14 +711,25 @@ class _Agent:
         rows = max(place.row + place.shape[0] for place in places) if places[0].expert is not None else out
         scaling = self._scaling(name, rank)
         for place in places:
-            turned = False
-            if place.expert is None:
-                turned = self._turned(projection, place, out, width)
-            elif place.shape[1] != width or rows != out:
+            fits = place.orientations(out, width) if place.expert is None else {False}
+            if not fits:
+                raise ValueError(
+                    f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} "
+                    "for each expert; is it an adapter of another model?"
+                )
+            if len(fits) > 1:
+                fits = self._shown_by_base(projection.stem) or fits
+            if len(fits) > 1:
+                raise ValueError(
+                    f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
+                    "which factor is on which side; merge the adapter into its base with its trainer's tools"
+                )
+            if place.expert is not None and (place.shape[1] != width or rows != out):
                 raise ValueError(
                     f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
                     f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
                 )
+            (turned,) = fits
             self._check_wide(place.name)
             kind = "changes" if place.half is None else f"changes the {projection.kind} of"
             self._note(kind, place.name, stack.module)
@@ -728,22 +739,6 @@ class _Agent:
             self._put(
                 place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
             )
-
-    def _turned(self, projection: Projection, place: ExpertPlace, out: int, width: int) -> bool:
-        """Whether the base has the projection turned. Raises ValueError if it does not fit, or nothing tells."""
-        fits = place.orientations(out, width)
-        if not fits:
-            raise ValueError(
-                f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} for "
-                "each expert; is it an adapter of another model?"
-            )
-        fits = fits if len(fits) == 1 else self._shown_by_base(projection.stem) or fits
-        if len(fits) > 1:
-            raise ValueError(
-                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
-                "which factor is on which side; merge the adapter into its base with its trainer's tools"
-            )
-        return fits.pop()
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""

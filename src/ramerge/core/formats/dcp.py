@@ -301,7 +301,12 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Sha
         if any(_is_cut(pieces[name], most) for name in within[part]):
             lost = f"shard-{rank:05}-model-{part:05}-of-{totals[-1]:05}.safetensors"
             found.problems.append(f"{folder / lost}: is missing, so the model is not complete")
-    found.assemble((unwrapped(name), has[0].tensor.dtype, _reached(has), has) for name, has in pieces.items())
+    whole = []
+    for name, has in pieces.items():
+        ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in has]
+        shape = tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
+        whole.append((unwrapped(name), has[0].tensor.dtype, shape, has))
+    found.assemble(whole)
     return found
 
 
@@ -334,11 +339,6 @@ def _with_last_ranks(folder: Path, found: Contents) -> Contents:
         "files of the last ones are there"
     )
     return replace(found, warnings=(*found.warnings, warning))
-
-
-def _reached(pieces: Sequence[PlacedPiece]) -> tuple[int, ...]:
-    ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in pieces]
-    return tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
 
 
 def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:

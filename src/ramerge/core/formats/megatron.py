@@ -81,10 +81,6 @@ _Split = Callable[[Tensor, Sizes], list[Tensor]]
 """Megatron's tensor to those of the model. Raises ValueError if it does not have the shape that sizes say."""
 
 
-def _whole(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
-    return [tensor]
-
-
 def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
     """Gate and up."""
     half, rest = divmod(tensor.shape[0] if tensor.shape else 1, 2)
@@ -130,7 +126,7 @@ class _Row:
     """
 
     parts: tuple[str, ...]
-    split: _Split = _whole
+    split: _Split = lambda tensor, _: [tensor]
 
 
 _LAYER = "model.layers.{layer}."

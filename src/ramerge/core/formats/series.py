@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import islice
@@ -78,11 +79,11 @@ def weight_files(folder: Location, naming: Naming) -> WeightFiles:
         CheckpointError: names say that there are more files than are there, or than the index names; or the index is
             wrong. All problems are listed.
     """
-    found, listed = naming.found(folder), None
+    found, listed, suffix = naming.found(folder), None, naming.several.rpartition("*")[2]
     if (folder / naming.one_file).exists():
         names = [naming.one_file]
     elif (folder / naming.index).exists():
-        names, listed = read_index(folder / naming.index, naming.several.rpartition("*")[2])
+        names, listed = read_index(folder / naming.index, suffix)
     else:
         names = found
     if problems := list(_incomplete(folder, naming, names, found, in_index=listed is not None)):
@@ -91,7 +92,24 @@ def weight_files(folder: Location, naming: Naming) -> WeightFiles:
     numbered = [name for name in left if _OF.search(name)]
     others = [name for name in left if name not in numbered]
     notes = (f"{folder}: {few(others)}: not read: the model is in {few(names)}",) if others else ()
-    return WeightFiles(names, listed, notes, tuple(_two_models(folder, naming, names, numbered)))
+    # files that are not read and look like a model, which programs may read in place of the others
+    warnings: tuple[str, ...] = ()
+    if numbered:
+        state = "not complete" if any(gaps(numbered)) else "complete by themselves"
+        warnings = (
+            f"{folder}: {few(names)} make up the model that is read; {few(numbered)}, which are {state}, are not read; "
+            "remove what is left from an earlier save",
+        )
+    if names == [naming.one_file] and (folder / naming.index).exists():
+        indexed: list[str] = []
+        with suppress(CheckpointError):
+            indexed, _ = read_index(folder / naming.index, suffix)
+        if indexed != names:
+            warnings = (
+                f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
+                "which names other files, as vLLM reads them; remove what is left from an earlier save",
+            )
+    return WeightFiles(names, listed, notes, warnings)
 
 
 def open_files(
@@ -174,27 +192,6 @@ def _incomplete(
                 f"{folder}: the files {quoted(stem)} are numbered as parts of {' and '.join(map(str, sorted(several)))}"
                 "; remove those that are left from an earlier save"
             )
-
-
-def _two_models(folder: Location, naming: Naming, names: Sequence[str], left: Sequence[str]) -> Iterator[str]:
-    """A warning about files that are not read and look like a model, which programs may read in place of the others."""
-    if names == [naming.one_file] and (folder / naming.index).exists():
-        try:
-            listed, _ = read_index(folder / naming.index, naming.several.rpartition("*")[2])
-        except CheckpointError:
-            listed = []
-        if listed != names:
-            yield (
-                f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
-                "which names other files, as vLLM reads them; remove what is left from an earlier save"
-            )
-            return
-    if left:
-        state = "not complete" if any(gaps(left)) else "complete by themselves"
-        yield (
-            f"{folder}: {few(names)} make up the model that is read; {few(left)}, which are {state}, are not read; "
-            "remove what is left from an earlier save"
-        )
 
 
 def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[list[str], int]]:

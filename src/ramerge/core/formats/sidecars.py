@@ -194,27 +194,24 @@ class _Sorted:
                     found.left.append(f"{apart}/")
             elif name in weights - own or _is_of_other_weights(name, weights):
                 found.left.append(name.as_posix())
+            elif path.is_symlink() and not path.exists():
+                problems.append(f"{path}: is a broken link; download the file again, or remove the link")
+            elif not path.is_file():
+                if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
+                    problems.append(f"{path}: is not a regular file; put the file in its place, or remove it")
+            elif not access(path).is_readable():
+                problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
             else:
                 with collected(problems):
-                    found._sort(name, path, is_needed=name.parts[0] in modules)
+                    if not _is_pointer(path):
+                        found.kept[name.as_posix()] = path
+                    elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(str(name)):
+                        problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
+                    else:
+                        found.left.append(name.as_posix())
         if problems:
             raise CheckpointError(problems)
         return found
-
-    def _sort(self, name: PurePosixPath, path: Location, *, is_needed: bool) -> None:
-        if path.is_symlink() and not path.exists():
-            raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")
-        if not path.is_file():
-            if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
-                raise CheckpointError(f"{path}: is not a regular file; put the file in its place, or remove it")
-        elif not access(path).is_readable():
-            raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
-        elif not _is_pointer(path):
-            self.kept[name.as_posix()] = path
-        elif is_needed or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(name.as_posix()):
-            raise CheckpointError(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
-        else:
-            self.left.append(name.as_posix())
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:

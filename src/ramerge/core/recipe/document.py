@@ -207,7 +207,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
     except MarkedYAMLError as error:
         lines = text.splitlines()
-        raise RecipeError(_at_line(source, *(_unspaced(error, lines) or _explained(error)), lines)) from error
+        raise RecipeError(_at_line(source, *_explained(error, lines), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
@@ -241,8 +241,13 @@ _YAML_ERRORS = (
 )
 
 
-def _explained(error: MarkedYAMLError) -> tuple[int, str]:
+def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
     """The line of an error in YAML, and what is wrong with it."""
+    for mark in (error.context_mark, error.problem_mark):
+        # a colon without a space makes text of a key with its value: seen there, or only at what follows it
+        for number in (mark.line, mark.line - 1) if mark else ():
+            if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
+                return number + 1, "not valid YAML: a space is missing after the colon"
     said = f"{error.context} {error.problem}"
     text, from_beginning = next(
         ((text, begins) for words, text, begins in _YAML_ERRORS if words in said),
@@ -250,16 +255,6 @@ def _explained(error: MarkedYAMLError) -> tuple[int, str]:
     )
     mark = (error.context_mark if from_beginning else None) or error.problem_mark
     return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
-
-
-def _unspaced(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str] | None:
-    """The line whose colon lacks a space, which makes text of a key with its value; None if that is not the error."""
-    for mark in (error.context_mark, error.problem_mark):
-        # the library sees it at the text, or only at what follows it
-        for number in (mark.line, mark.line - 1) if mark else ():
-            if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
-                return number + 1, "not valid YAML: a space is missing after the colon"
-    return None
 
 
 def _check_length(path: str, data: bytes) -> None:

@@ -167,10 +167,6 @@ def _ordered(_name: Name, args: tuple[Any, ...]) -> dict[Any, Any]:
     return {}
 
 
-def _size(_name: Name, args: tuple[Any, ...]) -> tuple[int, ...]:
-    return numbers(args[0] if len(args) == 1 else None, "a size")
-
-
 def _attribute(_name: Name, args: tuple[Any, ...]) -> Name:
     """The one attribute that torch's pickles ask for: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
@@ -227,7 +223,7 @@ def _wrapper(_name: Name, args: tuple[Any, ...]) -> Stub:
 
 _MAKERS: dict[str, _Make] = {
     "collections.OrderedDict": _ordered,
-    "torch.Size": _size,
+    "torch.Size": lambda _, args: numbers(args[0] if len(args) == 1 else None, "a size"),
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
