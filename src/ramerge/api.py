@@ -335,12 +335,7 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
 
 
 def _made(
-    points: Sequence[Point],
-    out: str | Path | None,
-    kind: OutputKind,
-    options: Options,
-    *,
-    in_memory: bool = False,
+    points: Sequence[Point], out: str | Path | None, kind: OutputKind, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
     place = _target(out, options)
     made = make_plan(points, place, options, in_memory=in_memory, kind=kind)
@@ -354,10 +349,7 @@ def _made(
 
 
 def _carried_out(
-    made: MergePlan,
-    options: Options,
-    listen: Listener,
-    on_tensor: Callable[[MergedTensor], None] | None = None,
+    made: MergePlan, options: Options, listen: Listener, on_tensor: Callable[[MergedTensor], None] | None = None
 ) -> tuple[Record, ...]:
     if made.findings.problems:
         tidy(made.output.target)

@@ -20,6 +20,7 @@ from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, relative
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.embeddings import set_vocabulary, untie
+from ramerge.core.tensors.header import LFS_POINTER
 from ramerge.core.tensors.paths import linked_out
 
 # Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
@@ -73,7 +74,6 @@ _OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "co
 _MODULES = "modules.json"
 _MODULE_LIMITS = JsonLimits(size=1_000_000, signs=50_000, depth=8)
 
-_LFS_POINTER = b"version https://git-lfs"
 _LARGEST_POINTER = 1024
 
 # Folders of other models and of a trainer's state inside of a model's folder.
@@ -242,10 +242,10 @@ def _modules_of(directory: Location) -> set[str]:
 
 def _is_pointer(path: Location) -> bool:
     """Whether a file is what Git has in place of a large one. Only small files are read."""
-    if not len(_LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
+    if not len(LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
         return False
     with readable(path), path.open("rb") as file:
-        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
+        return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
 def _is_tokenizer(name: str) -> bool:

@@ -30,11 +30,7 @@ def tensor_of(name: str, view: View) -> Tensor:
         CheckpointError: its elements lie neither in row-major order nor transposed.
     """
     shape, strides = view.shape, view.strides
-    origin = Stored(
-        view.storage.path,
-        view.storage.offset + view.start * itemsize(view.dtype),
-        view.nbytes,
-    )
+    origin = Stored(view.storage.path, view.storage.offset + view.start * itemsize(view.dtype), view.nbytes)
     if _is_row_major(shape, strides):
         return Tensor(name, view.dtype, shape, origin)
     turned, steps = _swapped(shape), _swapped(strides)

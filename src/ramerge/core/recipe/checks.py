@@ -5,20 +5,18 @@ Problems are collected, so that a user sees all of them at once, each with its l
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import nearest
 from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_method
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, complete
-from ramerge.core.recipe.document import Document, Key
+from ramerge.core.recipe.document import Document, Key, to_yaml
 from ramerge.core.recipe.model import Recipe, read_structure
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 from ramerge.core.recipe.paths import portable
@@ -43,11 +41,7 @@ def as_yaml(values: Mapping[str, object]) -> str:
     try:
         return check(Document(dict(values))).to_yaml()
     except RecipeError:
-        stream = io.StringIO()
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.dump(dict(values), stream)
-        return stream.getvalue()
+        return to_yaml(values)
 
 
 def _method_problems(document: Document) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -218,6 +219,14 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     except RecursionError as error:
         raise RecipeError(f"{source}: nested too deeply for a recipe") from error
     return document
+
+
+def to_yaml(values: Mapping[str, object]) -> str:
+    """Values as YAML, one key a line."""
+    stream, yaml = io.StringIO(), YAML()
+    yaml.default_flow_style = False
+    yaml.dump(dict(values), stream)
+    return stream.getvalue()
 
 
 def _at_line(source: str | None, number: int, message: str, text: Sequence[str]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from ruamel.yaml import YAML
 
 from ramerge.core.foundation.dtypes import full_dtype
 from ramerge.core.foundation.errors import RecipeError
@@ -27,7 +25,7 @@ from ramerge.core.foundation.limits import parse_size
 from ramerge.core.foundation.text import quoted, unknown
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.document import Document, to_yaml
 from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, change_method
@@ -428,11 +426,7 @@ class Recipe(_Strict):
         # the method is always written, because its default may change
         values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
         values["agents"] = {name: agent.plain for name, agent in self.agents.items()}
-        stream = io.StringIO()
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.dump(values, stream)
-        return stream.getvalue()
+        return to_yaml(values)
 
 
 def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:

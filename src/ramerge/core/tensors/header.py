@@ -25,9 +25,11 @@ from ramerge.core.foundation.jsontext import JsonLimits, Pairs, parse
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 
+LFS_POINTER = b"version https://git-lfs"
+"""The beginning of what Git has in place of a large file."""
+
 # A file with 130,000 tensors whose names have a hundred characters needs less. The safetensors library accepts headers
 # of 100 MB, for which Python would need gigabytes.
-_LFS_POINTER = b"version https://git-lfs"
 MAX_HEADER_BYTES = 32_000_000
 _LIMITS = JsonLimits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
@@ -70,7 +72,7 @@ def read_header(path: Location) -> Header:
         prefix = file.read(8)
         if len(prefix) < 8:
             raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
-        if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
+        if prefix == LFS_POINTER[:8] and file.read(len(LFS_POINTER) - 8) == LFS_POINTER[8:]:
             raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
         length = int.from_bytes(prefix, "little")
         if length > MAX_HEADER_BYTES:

@@ -19,6 +19,7 @@ from pathlib import Path
 from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable, reason
 from ramerge.core.foundation.systems import NO_WAIT, PRIVATE, read_at
 from ramerge.core.foundation.text import quoted
+from ramerge.core.tensors.header import LFS_POINTER
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -30,7 +31,6 @@ _NUMBERS64 = 1  # the kind of the extra field that holds numbers of 64 bits
 _IN_64_BITS = 0xFFFFFFFF
 _ENCRYPTED = 0x2041
 _SIZES_FOLLOW = 8
-_LFS_POINTER = b"version https://git-lfs"
 _LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 # 160,000 tensors need as much
 _MOST_DIRECTORY_BYTES = 16_000_000
@@ -240,8 +240,8 @@ def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
 
 
 def _no_archive(file: Window) -> CheckpointError:
-    head = file.read(file.begin, min(len(_LFS_POINTER), file.end - file.begin))
-    if head == _LFS_POINTER:
+    head = file.read(file.begin, min(len(LFS_POINTER), file.end - file.begin))
+    if head == LFS_POINTER:
         return CheckpointError(f"{file.path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
     if head.startswith(_LEGACY):
         return CheckpointError(
