@@ -121,7 +121,9 @@ class Described:
         """
         properties, chunks = value.get("properties"), value.get("chunks")
         state = properties.state if isinstance(properties, Stub) else None
-        found = state[0] if isinstance(state, tuple) and state else properties.get("dtype") if state else None
+        found = properties.get("dtype") if isinstance(properties, Stub) else None
+        if isinstance(state, tuple) and state:
+            found = state[0]
         if not isinstance(found, Name) or found.path not in DTYPES:
             raise RefusedError(f"tensor {quoted(key)} has no dtype that is known")
         if not isinstance(chunks, list) or not all(isinstance(chunk, Stub) for chunk in chunks):

@@ -16,7 +16,7 @@ from itertools import chain, product
 from math import prod
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ramerge.core.formats.files import about_model, check_files, tag_of
 from ramerge.core.formats.format import Format, Opening, local
@@ -248,8 +248,9 @@ class _State:
             held = {name: view for name, view in _named(module).items() if isinstance(view, View)}
             if stage == 3:  # parameters have no elements here
                 frozen = _shapes(state.get("frozen_param_shapes"))
-                fragments = _named(state.get("frozen_param_fragments"))
-                if not all(isinstance(view, View) for view in fragments.values()):
+                parts = _named(state.get("frozen_param_fragments"))
+                fragments = {name: view for name, view in parts.items() if isinstance(view, View)}
+                if len(fragments) < len(parts):
                     raise RefusedError("a frozen parameter is not a tensor")
                 whole = {name: view for name, view in held.items() if name in (buffers or ())}
                 return _State(path, shapes, frozen, fragments, whole, shared)
@@ -262,14 +263,14 @@ class _State:
         return _State(path, shapes, whole=whole, shared=shared)
 
 
-def _dictionary(path: Path) -> dict[str, Any]:
+def _dictionary(path: Path) -> dict[str, object]:
     state = load_file(path, modules=("deepspeed",))
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
         raise CheckpointError(f"{path}: must hold a dictionary, as DeepSpeed saves it")
     return state
 
 
-def _named(found: object) -> dict[str, Any]:
+def _named(found: object) -> dict[str, object]:
     found = {} if found is None else found
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise RefusedError("it does not name its parameters")

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
@@ -36,7 +35,7 @@ _ROLES = ("actor", "policy")
 _LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 
 
-def read_json(path: Location) -> dict[str, Any]:
+def read_json(path: Location) -> dict[str, object]:
     """A JSON object from a file.
 
     Raises:
@@ -49,7 +48,7 @@ def read_json(path: Location) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
 
 
-def read_config(folder: Location) -> dict[str, Any]:
+def read_config(folder: Location) -> dict[str, object]:
     """The folder's `config.json`; empty if there is none.
 
     Raises:

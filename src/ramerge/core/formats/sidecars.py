@@ -8,7 +8,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
-from typing import Any
 
 from ramerge.core.formats.encodings.decode import KEYS, without_declaration
 from ramerge.core.formats.files import read_json
@@ -182,6 +181,13 @@ class _Sorted:
         weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
         others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
         own = {name for name in weights if name.parts[0] in modules}
+        # what belongs to weights that are there, and that are not the model's as it is read
+        present = [name.name for name in weights if len(name.parts) == 1]
+        of_others = [
+            name
+            for name, pattern in _OF_OTHER_WEIGHTS.items()
+            if {fnmatch(each, pattern) for each in present} == {False, True}
+        ]
         problems = [
             f"{directory}: lacks {quoted(absent[0])}, so the module {PurePosixPath(absent[0]).parent} is not complete; "
             "download it again"
@@ -192,7 +198,7 @@ class _Sorted:
             if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
                 if f"{apart}/" not in found.left:
                     found.left.append(f"{apart}/")
-            elif name in weights - own or _is_of_other_weights(name, weights):
+            elif name in weights - own or name.as_posix() in of_others:
                 found.left.append(name.as_posix())
             elif path.is_symlink() and not path.exists():
                 problems.append(f"{path}: is a broken link; download the file again, or remove the link")
@@ -216,14 +222,6 @@ class _Sorted:
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
-
-
-def _is_of_other_weights(name: PurePosixPath, weights: Iterable[PurePosixPath]) -> bool:
-    """Whether a file belongs to weights that are there, and that are not the model's as it is read."""
-    if (pattern := _OF_OTHER_WEIGHTS.get(name.as_posix())) is None:
-        return False
-    theirs = [fnmatch(each.name, pattern) for each in weights if len(each.parts) == 1]
-    return any(theirs) and not all(theirs)
 
 
 def _modules_of(directory: Location) -> set[str]:
@@ -293,7 +291,7 @@ def companions_of(
         yield name, dumped(config, constants=True) if config != stated else source
 
 
-def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
+def _set_dtype(config: dict[str, object], dtype: str) -> bool:
     stated = False
     for key, value in config.items():
         if key in _DTYPE_KEYS and isinstance(value, str):

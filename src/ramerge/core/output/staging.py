@@ -321,8 +321,13 @@ class OutputDir:
             ) from error
 
     def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
-        """Whether what an earlier run left can be continued."""
-        return not any(_is_stray(self.work / name) for name in _LEFT) and policy.fits(self.work, built, self._arrived)
+        """Whether what an earlier run left can be continued: not what is a link, or belongs to another user."""
+        for path in (self.work / name for name in _LEFT):
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if stat.S_ISLNK(status.st_mode) or status.st_uid != self.work.lstat().st_uid:
+                    return False
+        return policy.fits(self.work, built, self._arrived)
 
     def _open_staging(self, kept: Collection[str]) -> StagingDir:
         return StagingDir(self._new, kept)
@@ -512,15 +517,6 @@ def _at(path: Path) -> Identity | None:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _is_stray(path: Path) -> bool:
-    """Whether something that is to be continued is a link, or belongs to another user than the folder it is in."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISLNK(status.st_mode) or status.st_uid != path.parent.lstat().st_uid
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -79,7 +79,11 @@ class Document:
             flag = self.flags[place]
             named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
             return f"{flag}: {message.removeprefix(named)}"
-        name = brief(one_line(_name_of(self.origins.get(place, key))), 200)
+        name = ".".join(map(str, said := self.origins.get(place, key)))
+        if len(said) > 1 and said[0] in _NUMBERED and said[1].isdecimal():
+            rest = [".".join(said[2:])] if said[2:] else []
+            name = ": ".join([f"{_NUMBERED[said[0]]} {int(said[1]) + 1}", *rest])
+        name = brief(one_line(name), 200)
         label = f"{name}: {message}" if name else message
         if place in self.lines:
             return _at_line(self.source, self.lines[place], label, self.text)
@@ -132,13 +136,6 @@ class Document:
 
 # Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
 _NUMBERED = {"rules": "rule", "rename": "rename"}
-
-
-def _name_of(key: Key) -> str:
-    if len(key) > 1 and key[0] in _NUMBERED and key[1].isdecimal():
-        entry = f"{_NUMBERED[key[0]]} {int(key[1]) + 1}"
-        return ": ".join([entry, *([".".join(key[2:])] if key[2:] else [])])
-    return ".".join(map(str, key))
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
@@ -196,8 +193,16 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     Raises:
         RecipeError: it is not YAML, or holds no mapping.
     """
+    # such texts would take long to parse; signs inside of strings and comments count too
+    if len(data) > _MAX_BYTES:
+        raise RecipeError(f"{source}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
+    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
+        raise RecipeError(
+            f"{source}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read"
+        )
+    if nesting(data) > _MAX_DEPTH:
+        raise RecipeError(f"{source}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
     try:
-        _check_length(source, data)
         text = data.decode("utf-8")
         tree = YAML(typ="rt").load(text)
     except UnicodeDecodeError as error:
@@ -264,16 +269,6 @@ def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
     )
     mark = (error.context_mark if from_beginning else None) or error.problem_mark
     return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
-
-
-def _check_length(path: str, data: bytes) -> None:
-    """Refuse a text that would take long to parse. Signs inside of strings and comments count too."""
-    if len(data) > _MAX_BYTES:
-        raise RecipeError(f"{path}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
-    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
-        raise RecipeError(f"{path}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read")
-    if nesting(data) > _MAX_DEPTH:
-        raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
 
 
 def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:

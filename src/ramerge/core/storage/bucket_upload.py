@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
@@ -38,6 +38,9 @@ from ramerge.core.storage.upload import (
     shards_named,
 )
 
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+
 # A store takes 10,000 parts of an object, of at least 5 MiB each.
 _PART = 8 << 20
 _MOST_PARTS = 9_000
@@ -54,7 +57,7 @@ class _Found(NamedTuple):
 
     tag: str | None = None
     data: bytes | None = None
-    condition: Any = "create"
+    condition: PutMode = "create"
 
 
 class BucketUpload:
@@ -339,9 +342,9 @@ class BucketUpload:
             except FileNotFoundError:
                 return _Found()
         condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-        return _Found(_tag_of(client.version_of(meta)), data, condition)
+        return _Found(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
 
-    def _put(self, key: str, data: bytes, mode: Any) -> bool:
+    def _put(self, key: str, data: bytes, mode: PutMode) -> bool:
         """Put a small file. False if the condition does not hold."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 

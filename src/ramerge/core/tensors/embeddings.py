@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.tensor import Tensor
@@ -61,7 +60,7 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, tensors=tensors, shards={}, quantized=quantized, config=config, untied=True)
 
 
-def untie(config: dict[str, Any]) -> None:
+def untie(config: dict[str, object]) -> None:
     """Let a configuration say that input and output embeddings are two tensors, also for its text model."""
     config |= map_text(config, lambda part: {**part, "tie_word_embeddings": False})
 
@@ -74,6 +73,6 @@ def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Ten
     return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
 
 
-def set_vocabulary(config: dict[str, Any], rows: int) -> None:
+def set_vocabulary(config: dict[str, object], rows: int) -> None:
     """Set the number of tokens that a configuration states, also of its text model."""
     config |= map_text(config, lambda part: {**part, "vocab_size": rows} if "vocab_size" in part else part)

@@ -129,7 +129,7 @@ class Files:
         self._opening = threading.Lock()
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _arrived, (self._identities,)
+        return Files, (self._identities,), {"_unseen": set(self._identities)}
 
     def __enter__(self) -> Files:
         return self
@@ -240,12 +240,6 @@ def _cut(extent: _Extent | None) -> Iterator[_Extent]:
     if extent is not None:
         for begin in range(extent.begin, extent.end, _AHEAD):
             yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))
-
-
-def _arrived(identities: Mapping[Location, Identity]) -> Files:
-    files = Files(identities)
-    files._unseen = set(identities)  # noqa: SLF001  # unpickles it
-    return files
 
 
 class Reader:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
 
 Config = Mapping[str, object]
 
@@ -54,7 +53,7 @@ def path_to(config: Config, kind: object) -> tuple[str, ...]:
     return next((path for path, part in all_parts(config) if kind and part.get("model_type") == kind), ())
 
 
-def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, Any]:
+def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, object]:
     """A configuration in which `change` has made another mapping of it and of those of its text models."""
     changed = dict(change(config))
     return changed | {key: map_text(part, change) for key in _TEXT if isinstance(part := changed.get(key), Mapping)}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from shlex import quote
-from typing import Any
 
 from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding
 from ramerge.core.formats.encodings.registry import ENCODINGS
@@ -46,7 +45,7 @@ def method_of(quantization: Mapping[str, object]) -> str:
     return "modelopt" if method.startswith("modelopt_") else method
 
 
-def without_declaration(config: Mapping[str, object]) -> dict[str, Any]:
+def without_declaration(config: Mapping[str, object]) -> dict[str, object]:
     """A configuration that does not declare a quantization."""
     return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
 

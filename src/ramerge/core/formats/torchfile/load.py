@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.formats.torchfile.archive import Archive, Window, broken, window
 from ramerge.core.formats.torchfile.machine import Machine, Name, RefusedError, Stub
@@ -83,7 +82,7 @@ SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
 _PACKAGES = ("torch.distributed", "pathlib")
 _CLASSES = ("torch.device", "torch.Tensor", "torch.nn.parameter.Parameter", "torch.serialization._get_layout")
 
-_Make = Callable[[Name, tuple[Any, ...]], object]
+_Make = Callable[[Name, tuple[object, ...]], object]
 
 
 @contextmanager
@@ -101,7 +100,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def load(file: Window, modules: Collection[str] = ()) -> Any:
+def load(file: Window, modules: Collection[str] = ()) -> object:
     """The value in an archive of torch.save.
 
     Args:
@@ -123,13 +122,13 @@ def load(file: Window, modules: Collection[str] = ()) -> Any:
     return _value(file.path, data, archive, modules)
 
 
-def load_file(path: Path, modules: Collection[str] = ()) -> Any:
+def load_file(path: Path, modules: Collection[str] = ()) -> object:
     """The value in a file of torch.save; see `load`."""
     with window(path) as file:
         return load(file, modules)
 
 
-def load_plain(path: Path, modules: Collection[str] = ()) -> Any:
+def load_plain(path: Path, modules: Collection[str] = ()) -> object:
     """The value in a file that is one pickle and holds no tensors; see `load`."""
     with window(path) as file:
         if file.end > _MOST_PICKLE_BYTES:
@@ -137,7 +136,7 @@ def load_plain(path: Path, modules: Collection[str] = ()) -> Any:
         return _value(path, file.read(0, file.end), None, modules)
 
 
-def _value(path: Path, data: bytes, archive: Archive | None, modules: Collection[str]) -> Any:
+def _value(path: Path, data: bytes, archive: Archive | None, modules: Collection[str]) -> object:
     try:
         return Machine(data, partial(_find, modules), _make, partial(_storage, archive, {})).run()
     except RefusedError as error:
@@ -153,7 +152,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
     raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
 
 
-def _make(name: Name, args: tuple[Any, ...]) -> object:
+def _make(name: Name, args: tuple[object, ...]) -> object:
     if name.path in _MAKERS:
         return _MAKERS[name.path](name, args)
     if name.path in DTYPES or name.path in _STORAGES or name.path == _UNTYPED:
@@ -161,20 +160,20 @@ def _make(name: Name, args: tuple[Any, ...]) -> object:
     return Stub(name.path, args)
 
 
-def _ordered(_name: Name, args: tuple[Any, ...]) -> dict[Any, Any]:
+def _ordered(_name: Name, args: tuple[object, ...]) -> dict[object, object]:
     if args:
         raise RefusedError("its pickle makes a dictionary from arguments, which torch does not do")
     return {}
 
 
-def _attribute(_name: Name, args: tuple[Any, ...]) -> Name:
+def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
     """The one attribute that torch's pickles ask for: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
         raise RefusedError("its pickle asks for an attribute of an object; it may be an attack")
     return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
 
 
-def _tensor(name: Name, args: tuple[Any, ...]) -> View:
+def _tensor(name: Name, args: tuple[object, ...]) -> View:
     """`_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`; v3 has the dtype before `more`.
 
     `more` says that elements are negated or conjugated when they are read.
@@ -199,13 +198,13 @@ def _tensor(name: Name, args: tuple[Any, ...]) -> View:
     return View(storage, dtype, shape, strides, start)
 
 
-def _parameter(_name: Name, args: tuple[Any, ...]) -> object:
+def _parameter(_name: Name, args: tuple[object, ...]) -> object:
     if not args or type(args[0]) not in (View, Stub):
         raise RefusedError("its pickle makes a parameter from something that is not a tensor")
     return args[0]
 
 
-def _typed(_name: Name, args: tuple[Any, ...]) -> object:
+def _typed(_name: Name, args: tuple[object, ...]) -> object:
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
     made = _make(args[0], args[2])
@@ -214,7 +213,7 @@ def _typed(_name: Name, args: tuple[Any, ...]) -> object:
     return made
 
 
-def _wrapper(_name: Name, args: tuple[Any, ...]) -> Stub:
+def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
     """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, without its state yet."""
     if not args or type(args[0]) is not Name:
         raise RefusedError("its pickle makes a tensor of something that is not a class")

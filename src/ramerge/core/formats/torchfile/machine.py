@@ -12,10 +12,11 @@ import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from ramerge.core.foundation.text import quoted
 
+_Kind = TypeVar("_Kind")
 # Half a million tensors of DTensor's kind need as many.
 _MOST_CONTAINERS = 3_000_000
 
@@ -36,16 +37,16 @@ class Stub:
     """Stand-in for an object of a class: the arguments that it was made with, and its state. It does nothing."""
 
     path: str
-    args: tuple[Any, ...]
-    state: Any = field(default=None)
+    args: tuple[object, ...]
+    state: object = field(default=None)
 
     def fill(self, state: object) -> None:
         """Set the state. Classes with `__slots__` write (None, values)."""
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
-    def get(self, *names: str) -> Any:
+    def get(self, *names: str) -> object:
         """An attribute of the state; with further names one of the stub that it is. None if there is none."""
-        found: Any = self
+        found: object = self
         for name in names:
             found = found.state.get(name) if isinstance(found, Stub) and isinstance(found.state, dict) else None
         return found
@@ -65,17 +66,17 @@ class Machine:
         self,
         data: bytes,
         find: Callable[[str, str], Name],
-        make: Callable[[Name, tuple[Any, ...]], object],
+        make: Callable[[Name, tuple[object, ...]], object],
         refer: Callable[[object], object],
     ) -> None:
         self.data = data
-        self.stack: list[Any] = []
+        self.stack: list[object] = []
         self.marks: list[int] = []
-        self.memo: list[Any] = []
+        self.memo: list[object] = []
         self.containers = 0
         self.find, self.make, self.refer = find, make, refer
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """The value.
 
         Raises:
@@ -96,7 +97,7 @@ class Machine:
         except (LookupError, ValueError):
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
 
-    def marked(self) -> list[Any]:
+    def marked(self) -> list[object]:
         """Take off the stack what lies above the last mark."""
         mark = self.marks.pop()
         found = self.stack[mark:]
@@ -112,10 +113,10 @@ class Machine:
             )
         self.stack.append(value)
 
-    def top(self, kind: type) -> Any:
+    def top(self, kind: type[_Kind]) -> _Kind:
         """The value on the stack, which must be of a type."""
         value = self.stack[-1]
-        if type(value) is not kind:
+        if not isinstance(value, kind):
             raise RefusedError(f"its pickle is damaged: a {type(value).__name__} is filled as a {kind.__name__}")
         return value
 
@@ -153,11 +154,11 @@ def _tuple_of(length: int) -> _Act:
     return make
 
 
-def _extend(machine: Machine, values: list[Any]) -> None:
+def _extend(machine: Machine, values: list[object]) -> None:
     machine.top(list).extend(values)
 
 
-def _set(machine: Machine, items: list[Any]) -> None:
+def _set(machine: Machine, items: list[object]) -> None:
     into = machine.top(dict)
     if len(items) % 2:
         raise IndexError
