@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -101,8 +101,18 @@ def run_options(*names: str) -> Decorator:
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def collected(*args: Any, **flags: Any) -> None:
-            given = {key: flags.pop(key.replace(".", "_")) for key in chosen}
-            function(*args, options=_read_options(given), **flags)
+            given: dict[str, Any] = {}
+            parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+            for key in chosen:
+                value = flags.pop(key.replace(".", "_"))
+                name, _, field = key.partition(".")
+                if field and value not in (None, (), False):
+                    parts[name][field] = read_ray_init(value) if field == "init" else value
+                elif not field and value is not None:
+                    given[key] = value
+            asks_for_ray = given.pop("ray", False) or parts["ray"]
+            ray = Ray(**parts["ray"]) if asks_for_ray else None
+            function(*args, options=Options(**given, upload=Upload(**parts["upload"]), ray=ray), **flags)
 
         return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
 
@@ -120,22 +130,6 @@ def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
     if not setting.repeats:
         more |= {"default": default, "show_default": default is not None}
     return option(setting.group, *words, **more)
-
-
-def _read_options(given: Mapping[str, Any]) -> Options:
-    """The options that a command line gives, by key.
-
-    Raises:
-        RecipeError: `--ray-init` is not of its form.
-    """
-    own = {key: value for key, value in given.items() if "." not in key and key != "ray" and value is not None}
-    parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
-    for key, value in given.items():
-        name, _, field = key.partition(".")
-        if field and value not in (None, (), False):
-            parts[name][field] = read_ray_init(value) if field == "init" else value
-    asks_for_ray = bool(given.get("ray") or parts["ray"])
-    return Options(**own, upload=Upload(**parts["upload"]), ray=Ray(**parts["ray"]) if asks_for_ray else None)
 
 
 def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:

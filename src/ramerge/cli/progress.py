@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 
 from ramerge.core.foundation.progress import Listener, Progress, silence
@@ -30,26 +30,20 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
 
     At each event a stop that was dropped is raised (`signals.raise_dropped`).
     """
-    with _shown(quiet=quiet) as show:
+    with ExitStack() as stack:
+        show: Listener = _Lines()
+        if os.environ.get(FORM) == "json":
+            show = _JsonLines()
+        elif quiet or sys.stderr is None:
+            show = silence
+        elif sys.stderr.isatty():
+            show = stack.enter_context(_bars())
 
         def listen(event: Progress) -> None:
             raise_dropped()
             show(event)
 
         yield listen
-
-
-@contextmanager
-def _shown(*, quiet: bool) -> Iterator[Listener]:
-    if os.environ.get(FORM) == "json":
-        yield _JsonLines()
-    elif quiet or sys.stderr is None:
-        yield silence
-    elif sys.stderr.isatty():
-        with _bars() as listen:
-            yield listen
-    else:
-        yield _Lines()
 
 
 def _is_open(event: Progress) -> bool:

@@ -55,25 +55,14 @@ class Naming:
         return any((folder / name).exists() for name in (self.one_file, self.index)) or bool(self.found(folder))
 
 
-@dataclass(frozen=True)
-class WeightFiles:
-    """The files of a model.
-
-    Attributes:
-        names: of the files.
-        listed: the index's map of tensors to files; None without an index.
-        notes: which files are not read.
-        warnings: which files look like another model.
-    """
-
-    names: list[str]
-    listed: Mapping[str, str] | None
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def weight_files(folder: Location, naming: Naming) -> WeightFiles:
+def weight_files(
+    folder: Location, naming: Naming
+) -> tuple[list[str], Mapping[str, str] | None, tuple[str, ...], tuple[str, ...]]:
     """Choose the files of a model, as transformers does, and check that they are complete.
+
+    Returns:
+        Their names; the index's map of tensors to files, or None without an index; notes about files that are not read;
+        warnings about files that look like another model.
 
     Raises:
         CheckpointError: names say that there are more files than are there, or than the index names; or the index is
@@ -109,7 +98,7 @@ def weight_files(folder: Location, naming: Naming) -> WeightFiles:
                 f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
                 "which names other files, as vLLM reads them; remove what is left from an earlier save",
             )
-    return WeightFiles(names, listed, notes, warnings)
+    return names, listed, notes, warnings
 
 
 def open_files(
@@ -126,8 +115,7 @@ def open_files(
     Raises:
         CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
     """
-    chosen = weight_files(folder, naming)
-    files, listed = chosen.names, chosen.listed
+    files, listed, notes, warnings = weight_files(folder, naming)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
     check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
     identities |= identify(folder / name for name in files)
@@ -154,7 +142,7 @@ def open_files(
         config = read_config(folder)
     if problems:
         raise CheckpointError(problems)
-    return Contents(tensors, identities, config, folder, shards, chosen.notes, chosen.warnings)
+    return Contents(tensors, identities, config, folder, shards, notes, warnings)
 
 
 def _incomplete(
