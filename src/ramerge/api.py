@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors import chosen_executor
@@ -98,7 +98,7 @@ class _Planned:
         """The plan as text: inputs, output, reads, memory, notes."""
         return "\n".join(explain(self.details))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The plan as plain values."""
         return values_of(self.details)
 

@@ -91,7 +91,7 @@ _PARTS = {"upload": Upload, "ray": Ray}
 def run_options(*names: str) -> Decorator:
     """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
     own = {key: tuple(about) for key, *about in settings_of(Options)}
-    chosen: dict[str, tuple[Any, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
+    chosen: dict[str, tuple[object, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
     for name in names:
         if name in own:
             chosen[name] = own[name]
@@ -119,10 +119,10 @@ def run_options(*names: str) -> Decorator:
     return decorate
 
 
-def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
+def setting_option(key: str, default: object, setting: Setting) -> Decorator:
     """The option of a field, by its name."""
     words = (setting.flag, key.replace(".", "_"))
-    more: dict[str, Any] = {"help": setting.help}
+    more: dict[str, object] = {"help": setting.help}
     if setting.metavar is None:
         return option(setting.group, *words, is_flag=True, default=bool(default), **more)
     kind = click.Choice(setting.choices) if setting.choices else setting.kind
@@ -132,7 +132,7 @@ def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
     return option(setting.group, *words, **more)
 
 
-def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
+def read_ray_init(texts: Iterable[str]) -> dict[str, object]:
     """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
 
     Raises:
@@ -140,7 +140,7 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
     """
     from ramerge.cli.words import pairs, parse_scalar
 
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
     for key, text in pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
         *parents, name = (
@@ -148,9 +148,10 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
         )
         mapping = made
         for parent in parents:
-            mapping = mapping.setdefault(parent, {})
-            if not isinstance(mapping, dict):
+            inner = mapping.setdefault(parent, {})
+            if not isinstance(inner, dict):
                 raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
+            mapping = inner
         mapping[name] = text if key.startswith(in_variables) else parse_scalar(text)
     return made
 
@@ -168,7 +169,7 @@ class _Path(click.Path):
     def __init__(self, kind: type[Path] | type[str] = Path) -> None:
         super().__init__(path_type=kind)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return (
             super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
         )
@@ -313,7 +314,7 @@ def kind_options() -> list[click.Parameter]:
     """For each kind of output but a checkpoint the flag `--as-NAME`, and the options of its settings."""
     from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
-    def bare(**_: Any) -> None:
+    def bare(**_: object) -> None:
         """Collects parameters."""
 
     for name, kind in OUTPUT_KINDS.usable().items():

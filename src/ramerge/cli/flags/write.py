@@ -60,7 +60,7 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
     return words
 
 
-def _model(agent: Any, folder: Path, start: Path | None) -> Any:
+def _model(agent: Any, folder: Path, start: Path | None) -> object:
     """An agent as one text, with a plus between deltas; as a mapping if it is a soup, or a delta over another agent."""
     if isinstance(agent, Mapping) and agent.get("soup"):
         members = {name: _model(one, folder, start) for name, one in agent["soup"]["agents"].items()}
@@ -85,10 +85,11 @@ def _shortened(path: Path, start: Path | None) -> str:
     return f"./{inner}" if inner.startswith("-") else inner
 
 
-def _as_yaml(value: Any) -> str:
+def _as_yaml(value: object) -> str:
     """The text of which `--set` makes the value."""
-    plain = isinstance(value, str) and parse_scalar(value) == value
-    return value if plain else dumped(value, indent=None).strip()
+    if isinstance(value, str) and parse_scalar(value) == value:
+        return value
+    return dumped(value, indent=None).strip()
 
 
 def limit_words(options: Options) -> list[str]:

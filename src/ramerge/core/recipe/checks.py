@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pydantic import ValidationError
 
@@ -137,7 +136,7 @@ def _agent_problems(document: Document) -> list[str]:
     if not isinstance(agents, dict):
         return []
     problems = []
-    meant: list[tuple[Key, Any]] = [(("companions",), chosen if chosen != "base" else None)]
+    meant: list[tuple[Key, object]] = [(("companions",), chosen if chosen != "base" else None)]
     for list_key, key in (("rules", "take"), ("rename", "agent")):
         entries = values.get(list_key)
         for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):

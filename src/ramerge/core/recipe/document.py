@@ -98,7 +98,7 @@ class Document:
         """The message that the value at `key` is the unknown `name`, with the nearest known name."""
         return self.where(key, unknown(what, str(name), known) + hint)
 
-    def set(self, key: Key, value: Any, flag: str) -> None:
+    def set(self, key: Key, value: object, flag: str) -> None:
         """Set the value at `key`, for the flag `flag`.
 
         Raises:
@@ -271,7 +271,7 @@ def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
     return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
 
 
-def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:
+def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) -> Any:
     """The plain values of ruamel's tree. Notes the line of every key in `document`."""
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
@@ -290,7 +290,7 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
     return _scalar(node, key, document)
 
 
-def _scalar(node: Any, key: Key, document: Document) -> Any:
+def _scalar(node: Any, key: Key, document: Document) -> object:
     kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
     if kind is None and node is not None:
         raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))

@@ -116,7 +116,7 @@ class Agent(_Strict):
         return {key: folder for key, folder in folders.items() if folder is not None}
 
     @property
-    def plain(self) -> str | dict[str, Any]:
+    def plain(self) -> str | dict[str, object]:
         """The values of a recipe."""
         if self.model is not None and not self.sides:
             return self.model
