@@ -80,16 +80,10 @@ class _Figures:
         speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
         if is_bytes:
             speed = f"{decimal(int(rate))}/s"
-        left = _time((event.total - event.done) / rate) if event.done < event.total else ""
+        seconds = (event.total - event.done) / rate
+        size, unit = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
+        left = f"{seconds / size:.0f} {unit} left" if seconds > 0 else ""
         return ", ".join(filter(None, [amount, speed, event.note, left]))
-
-
-def _time(seconds: float) -> str:
-    """`40 s left`, in a suitable unit."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} left"
-    return f"{seconds:.0f} s left"
 
 
 class _Lines:

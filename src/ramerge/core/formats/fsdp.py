@@ -57,9 +57,17 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     found.problems += _other_steps(folder, len(files))
     gathered: dict[str, _Gathered] = {}
     with uncollected():
-        for rank, name in enumerate(files):
+        for rank, path in enumerate(folder / name for name in files):
             with collected(found.problems):
-                _gather(folder / name, rank, gathered)
+                state = load_file(path)
+                if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+                    raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
+                for name, value in state.items():
+                    try:
+                        part = part_of(value)
+                        gathered.setdefault(unwrapped(name), _Gathered(part)).add(part, rank)
+                    except RefusedError as error:
+                        found.problems.append(f"{path}: tensor {quoted(name)}: {error}")
         if not found.problems:
             if any(map(_LORA.search, gathered)):
                 advice = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
@@ -170,21 +178,6 @@ class _Gathered:
 
     def pieces(self, name: str) -> list[PlacedPiece]:
         return [PlacedPiece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in self.boxes.items()]
-
-
-def _gather(path: Path, rank: int, gathered: dict[str, _Gathered]) -> None:
-    state = load_file(path)
-    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
-    problems = []
-    for name, value in state.items():
-        try:
-            part = part_of(value)
-            gathered.setdefault(unwrapped(name), _Gathered(part)).add(part, rank)
-        except RefusedError as error:
-            problems.append(f"{path}: tensor {quoted(name)}: {error}")
-    if problems:
-        raise CheckpointError(problems)
 
 
 FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, local(open_folder), priority=50)

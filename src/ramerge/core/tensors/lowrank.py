@@ -199,7 +199,22 @@ class LowRank(Origin):
             self._sum(reader, tensor, start, stop, values)
             scale_columns(values, start, factors)
         else:
-            self._scaled_rows(reader, tensor, start, stop, values)
+            columns = _matrix(tensor)[1]
+            top, bottom = start // columns, -(-stop // columns)
+            magnitudes = _take(reader, bottom - top)
+            _load(reader, self.magnitude, top, bottom, magnitudes)
+            first, last = -(-start // columns), stop // columns  # the rows that are whole
+            if first < last:
+                inside = values[first * columns - start : last * columns - start]
+                self._sum(reader, tensor, first * columns, last * columns, inside)
+                scale_rows(inside, columns, magnitudes[first - top : last - top])
+            for row in {top, bottom - 1} - set(range(first, last)):  # computed whole for their norms
+                with reader.arena.scratch():
+                    whole = _take(reader, columns)
+                    self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
+                    scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
+                    low, high = max(start, row * columns), min(stop, (row + 1) * columns)
+                    values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
     def _sum(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
         _load(reader, self.base, start, stop, values)
@@ -278,26 +293,6 @@ class LowRank(Origin):
                             self.scaling,
                             sums,
                         )
-
-    def _scaled_rows(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
-        """As `_sum`, with the magnitude of each row. Rows that the block cuts are computed whole for their norms."""
-        assert self.magnitude is not None
-        columns = _matrix(tensor)[1]
-        top, bottom = start // columns, -(-stop // columns)
-        magnitudes = _take(reader, bottom - top)
-        _load(reader, self.magnitude, top, bottom, magnitudes)
-        first, last = -(-start // columns), stop // columns  # the rows that are whole
-        if first < last:
-            inside = values[first * columns - start : last * columns - start]
-            self._sum(reader, tensor, first * columns, last * columns, inside)
-            scale_rows(inside, columns, magnitudes[first - top : last - top])
-        for row in {top, bottom - 1} - set(range(first, last)):
-            with reader.arena.scratch():
-                whole = _take(reader, columns)
-                self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
-                scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
-                low, high = max(start, row * columns), min(stop, (row + 1) * columns)
-                values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
     def _column_factors(self, reader: Reader, tensor: Tensor) -> Reals:
         """Factors of the columns. Every element of a column counts, so it is computed once and kept."""

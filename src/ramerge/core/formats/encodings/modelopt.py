@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block, row, whole
 from ramerge.core.foundation.text import quoted
 
 # Weights that are divided by the scales of their inputs, or that are integers.
@@ -30,6 +30,9 @@ def decode(decoding: Decoding) -> None:
         why = f"({quoted(smoothed)} and others)" if smoothed else "(integers, or weights smoothed by their inputs)"
         decoding.problems.append(f"config.json: quant_algo {quoted(algorithm)} {why} cannot be merged")
         return
+    # modules that the recipe leaves out
+    listed = [part for key in ("ignore", "exclude_modules") if isinstance(part := decoding.config.get(key), list)]
+    excluded = [pattern for part in listed for pattern in part if isinstance(pattern, str) and len(pattern) < 200]
     for name, tensor in decoding.stored.items():
         scales = f"{name}_scale" if name.endswith("weight") else f"{name}_weight_scale"
         shape = tensor.shape
@@ -46,17 +49,9 @@ def decode(decoding: Decoding) -> None:
                 decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 32)])
             else:
                 decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 16)], factor=f"{scales}_2")
-        elif tensor.is_float and _is_excluded(name, decoding.config):
+        elif tensor.is_float and any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in excluded):
             # left over where a module was quantized for calibration only
             decoding.hidden |= {scales, f"{scales}_2"} & decoding.stored.keys()
-
-
-def _is_excluded(name: str, config: Config) -> bool:
-    """Whether the recipe leaves out the module of a weight."""
-    patterns = [config.get(key) for key in ("ignore", "exclude_modules")]
-    module = name.removesuffix(".weight")
-    named = [pattern for part in patterns if isinstance(part, list) for pattern in part if isinstance(pattern, str)]
-    return any(fnmatchcase(module, pattern) for pattern in named if len(pattern) < 200)
 
 
 ENCODING = Encoding("modelopt", lambda config: f"ModelOpt, {config.get('quant_algo', 'quantized')}", decode)
