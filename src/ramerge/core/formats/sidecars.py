@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
 
@@ -125,11 +124,11 @@ def companion_files(
         CheckpointError: a link leads out of its checkpoint, what should be a file is none or a pointer of Git LFS, or a
             module lacks files of its weights.
     """
-    chosen = _Sorted.of(base[0]).kept
+    chosen, _ = _sorted(base[0])
     if tokenizer_from:
         chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
     for folder in tokenizer_from or base[1:]:
-        chosen |= {name: path for name, path in _Sorted.of(folder).kept.items() if _is_tokenizer(name)}
+        chosen |= {name: path for name, path in _sorted(folder)[0].items() if _is_tokenizer(name)}
     roots = (*base, *tokenizer_from)
     outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
     if outside and not allow_outside_links:
@@ -144,8 +143,7 @@ def left_out(directory: Location, read: Container[Location]) -> list[str]:
         directory: the folder.
         read: the files whose weights are read.
     """
-    found = _Sorted.of(directory)
-    return [name for name in found.left if directory / name not in read]
+    return [name for name in _sorted(directory)[1] if directory / name not in read]
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
@@ -153,71 +151,63 @@ def modules_with_weights(companions: Iterable[str]) -> list[str]:
     return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
 
 
-@dataclass
-class _Sorted:
-    """The files in a folder: those to copy, by relative name, and the names of those that are left out."""
+def _sorted(directory: Location) -> tuple[dict[str, Location], list[str]]:
+    """The files in a folder: those to copy, by relative name, and the names of those that are left out.
 
-    kept: dict[str, Location] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-
-    @staticmethod
-    def of(directory: Location) -> _Sorted:
-        """Sort them.
-
-        Raises:
-            CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks
-                files of its weights.
-        """
-        paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
-        foreign = {
-            name
-            for name in paths
-            if any(part.startswith(".") for part in name.parts)
-            or any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
-            or _fits(name.name, _NOT_COMPANIONS)
-        }
-        paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
-        modules = _modules_of(directory)
-        weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
-        others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
-        own = {name for name in weights if name.parts[0] in modules}
-        # what belongs to weights that are there, and that are not the model's as it is read
-        present = [name.name for name in weights if len(name.parts) == 1]
-        of_others = [
-            name
-            for name, pattern in _OF_OTHER_WEIGHTS.items()
-            if {fnmatch(each, pattern) for each in present} == {False, True}
-        ]
-        problems = [
-            f"{directory}: lacks {quoted(absent[0])}, so the module {PurePosixPath(absent[0]).parent} is not complete; "
-            "download it again"
-            for absent, _ in gaps(sorted(map(str, own)), counted_only=True)
-        ]
-        found = _Sorted()
-        for name, path in paths.items():
-            if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
-                if f"{apart}/" not in found.left:
-                    found.left.append(f"{apart}/")
-            elif name in weights - own or name.as_posix() in of_others:
-                found.left.append(name.as_posix())
-            elif path.is_symlink() and not path.exists():
-                problems.append(f"{path}: is a broken link; download the file again, or remove the link")
-            elif not path.is_file():
-                if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
-                    problems.append(f"{path}: is not a regular file; put the file in its place, or remove it")
-            elif not access(path).is_readable():
-                problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
-            else:
-                with collected(problems):
-                    if not _is_pointer(path):
-                        found.kept[name.as_posix()] = path
-                    elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(str(name)):
-                        problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
-                    else:
-                        found.left.append(name.as_posix())
-        if problems:
-            raise CheckpointError(problems)
-        return found
+    Raises:
+        CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks files
+            of its weights.
+    """
+    paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
+    foreign = {
+        name
+        for name in paths
+        if any(part.startswith(".") for part in name.parts)
+        or any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
+        or _fits(name.name, _NOT_COMPANIONS)
+    }
+    paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
+    modules = _modules_of(directory)
+    weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
+    others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
+    own = {name for name in weights if name.parts[0] in modules}
+    # what belongs to weights that are there, and that are not the model's as it is read
+    present = [name.name for name in weights if len(name.parts) == 1]
+    of_others = [
+        name
+        for name, pattern in _OF_OTHER_WEIGHTS.items()
+        if {fnmatch(each, pattern) for each in present} == {False, True}
+    ]
+    problems = [
+        f"{directory}: lacks {quoted(absent[0])}, so the module {PurePosixPath(absent[0]).parent} is not complete; "
+        "download it again"
+        for absent, _ in gaps(sorted(map(str, own)), counted_only=True)
+    ]
+    kept: dict[str, Location] = {}
+    left: dict[str, None] = {}
+    for name, path in paths.items():
+        if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
+            left[f"{apart}/"] = None
+        elif name in weights - own or name.as_posix() in of_others:
+            left[name.as_posix()] = None
+        elif path.is_symlink() and not path.exists():
+            problems.append(f"{path}: is a broken link; download the file again, or remove the link")
+        elif not path.is_file():
+            if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
+                problems.append(f"{path}: is not a regular file; put the file in its place, or remove it")
+        elif not access(path).is_readable():
+            problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
+        else:
+            with collected(problems):
+                if not _is_pointer(path):
+                    kept[name.as_posix()] = path
+                elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(str(name)):
+                    problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
+                else:
+                    left[name.as_posix()] = None
+    if problems:
+        raise CheckpointError(problems)
+    return kept, [*left]
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
