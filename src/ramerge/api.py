@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import overload
 
 from ramerge.core.engine.execute import execute
 from ramerge.core.engine.executors import chosen_executor
@@ -98,7 +98,7 @@ class _Planned:
         """The plan as text: inputs, output, reads, memory, notes."""
         return "\n".join(explain(self.details))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, object]:
         """The plan as plain values."""
         return values_of(self.details)
 
@@ -215,7 +215,7 @@ def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
-    vary: Mapping[str, Sequence[Any]],
+    vary: Mapping[str, Sequence[object]],
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> SweepPlan: ...
@@ -223,7 +223,7 @@ def plan(
     recipe: AnyRecipe,
     out: str | Path | None = None,
     *,
-    vary: Mapping[str, Sequence[Any]] | None = None,
+    vary: Mapping[str, Sequence[object]] | None = None,
     kind: str | OutputKind = CHECKPOINT,
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
@@ -263,31 +263,25 @@ def plan(
         document = with_chosen_method(document, options, on_progress)
     if document.values.get("prompts"):  # what is wrong with anything else shows before agents are asked
         _points(document, vary)
-        _refuse_existing(out, options)
+        place = _target(out, options)
+        output = output_dir(place) if place is not None else None
+        if output and not output.sends and (problems := output.problems([], 0, overwrite=options.overwrite)):
+            raise PlanError(problems)
         document = with_side_inputs(document, options, on_progress)
     written_as = output_kind(kind)
     made = _made(_points(document, vary), out, written_as, options)
     return (SweepPlan if made.is_sweep else Plan)(made, written_as, options)
 
 
-def _points(document: Document, vary: Mapping[str, Sequence[Any]] | None) -> Sequence[Point]:
+def _points(document: Document, vary: Mapping[str, Sequence[object]] | None) -> Sequence[Point]:
     try:
         return make_points(document, vary)
     except RecipeError as error:
         raise RecipeError([*error.problems, *missing_folders(document)]) from error
 
 
-def _refuse_existing(out: str | Path | None, options: Options) -> None:
-    """Refuse a local output that could not be written.
-
-    Raises:
-        PlanError: all problems are listed.
-    """
-    place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
-    if place is None or (output := output_dir(place)).sends:
-        return
-    if problems := output.problems([], 0, overwrite=options.overwrite):
-        raise PlanError(problems)
+def _target(out: str | Path | None, options: Options) -> OutputTarget | None:
+    return output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
 
 
 def with_chosen_method(document: Document, options: Options, on_progress: Listener | None = None) -> Document:
@@ -341,14 +335,9 @@ def with_side_inputs(document: Document, options: Options, on_progress: Listener
 
 
 def _made(
-    points: Sequence[Point],
-    out: str | Path | None,
-    kind: OutputKind,
-    options: Options,
-    *,
-    in_memory: bool = False,
+    points: Sequence[Point], out: str | Path | None, kind: OutputKind, options: Options, *, in_memory: bool = False
 ) -> MergePlan:
-    place = output_target(out, options.upload.staging_dir, public=options.upload.public) if out is not None else None
+    place = _target(out, options)
     made = make_plan(points, place, options, in_memory=in_memory, kind=kind)
     _LOG.debug("plan: %s, %d problems", made.method.name, len(made.findings.problems))
     for name, form in made.inputs.formats.items():
@@ -360,10 +349,7 @@ def _made(
 
 
 def _carried_out(
-    made: MergePlan,
-    options: Options,
-    listen: Listener,
-    on_tensor: Callable[[MergedTensor], None] | None = None,
+    made: MergePlan, options: Options, listen: Listener, on_tensor: Callable[[MergedTensor], None] | None = None
 ) -> tuple[Record, ...]:
     if made.findings.problems:
         tidy(made.output.target)
@@ -465,7 +451,7 @@ def sweep(
     recipe: AnyRecipe,
     out: str | Path,
     *,
-    vary: Mapping[str, Sequence[Any]],
+    vary: Mapping[str, Sequence[object]],
     options: Options = _DEFAULTS,
     on_progress: Listener | None = None,
 ) -> tuple[Record, ...]:

@@ -17,7 +17,7 @@ from ramerge.core.tensors import reader
 from tests.checkpoints import recipe, write_simple
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "life-of-a-block.md"
-MOST = 17
+MOST = 16
 
 
 def frames() -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -51,7 +51,7 @@ def merge(
     kind: OutputKind,
     explain: bool,
     options: Options,
-    **flags: Any,
+    **flags: object,
 ) -> None:
     """Merge agents into a checkpoint at OUT, which appears complete or not at all.
 
@@ -104,7 +104,7 @@ def _carry_out(
     help="Values of a parameter, such as parameters.r=0,0.1,0.2; repeat for all combinations.",
 )
 def sweep(
-    paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], options: Options, **flags: Any
+    paths: tuple[str, ...], quiet: bool, as_json: bool, vary: tuple[str, ...], options: Options, **flags: object
 ) -> None:
     """Merge with every combination of parameters into folders under OUT, reading the inputs once for all of them."""
     from ramerge.api import sweep as run
@@ -144,7 +144,7 @@ def plan(
     kind: OutputKind,
     recipe_file: Path | None,
     options: Options,
-    **flags: Any,
+    **flags: object,
 ) -> None:
     """Show what a merge would read, write and need, and everything that would make it fail.
 
@@ -178,7 +178,7 @@ def plan(
 @click.argument("model", metavar="MODEL", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
 @options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_json("the record"), *TALK, MERGE)
-def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: Any) -> None:
+def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
     """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
 
     MODEL is a folder or hub id: FSDP shards of verl, torch.distributed checkpoints, an adapter (with --base), quantized

@@ -171,8 +171,11 @@ def _about_option(error: click.ClickException) -> str | None:
 def _in_words(error: Exception) -> tuple[Sequence[str], int]:
     if isinstance(error, RamergeError):
         return error.problems, error.exit_code
-    if isinstance(error, FileNotFoundError) and _working_folder_is_gone():
-        return ("the working folder has been removed; change to a folder that exists (cd)",), 1
+    if isinstance(error, FileNotFoundError):
+        try:
+            Path.cwd()
+        except FileNotFoundError:
+            return ("the working folder has been removed; change to a folder that exists (cd)",), 1
     if isinstance(error, OSError):
         return (f"{error.filename or 'standard output or a file'}: {reason(error)}",), 1
     if isinstance(error, MemoryError):
@@ -181,13 +184,6 @@ def _in_words(error: Exception) -> tuple[Sequence[str], int]:
         return ("no thread can be started; raise the limits on processes and address space (ulimit -u, ulimit -v)",), 1
     text = f"{type(error).__name__}: {error}"
     return (f"{text[:300]}; this is a defect of ramerge: please report it with what --debug prints",), 1
-
-
-def _working_folder_is_gone() -> bool:
-    with suppress(FileNotFoundError):
-        Path.cwd()
-        return False
-    return True
 
 
 if __name__ == "__main__":

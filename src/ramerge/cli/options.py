@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -90,33 +90,39 @@ _PARTS = {"upload": Upload, "ray": Ray}
 
 def run_options(*names: str) -> Decorator:
     """Options for these fields of `Options`; the command gets all of them as one argument, `options`."""
-    chosen = dict(_rows(names))
+    own = {key: tuple(about) for key, *about in settings_of(Options)}
+    chosen: dict[str, tuple[object, Setting]] = {}  # by keys such as `threads` or `upload.staging_dir`
+    for name in names:
+        if name in own:
+            chosen[name] = own[name]
+        if name in _PARTS:
+            chosen |= {f"{name}.{key}": tuple(about) for key, *about in settings_of(_PARTS[name])}
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
         @wraps(function)
         def collected(*args: Any, **flags: Any) -> None:
-            given = {key: flags.pop(key.replace(".", "_")) for key in chosen}
-            function(*args, options=_read_options(given), **flags)
+            given: dict[str, Any] = {}
+            parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
+            for key in chosen:
+                value = flags.pop(key.replace(".", "_"))
+                name, _, field = key.partition(".")
+                if field and value not in (None, (), False):
+                    parts[name][field] = read_ray_init(value) if field == "init" else value
+                elif not field and value is not None:
+                    given[key] = value
+            asks_for_ray = given.pop("ray", False) or parts["ray"]
+            ray = Ray(**parts["ray"]) if asks_for_ray else None
+            function(*args, options=Options(**given, upload=Upload(**parts["upload"]), ray=ray), **flags)
 
         return options(*(setting_option(key, *about) for key, about in chosen.items()))(collected)
 
     return decorate
 
 
-def _rows(names: Iterable[str]) -> Iterator[tuple[str, tuple[Any, Setting]]]:
-    """Keys such as `threads` or `upload.staging_dir`, with default and setting."""
-    own = {name: about for name, *about in settings_of(Options)}
-    for name in names:
-        if name in own:
-            yield name, tuple(own[name])
-        if name in _PARTS:
-            yield from ((f"{name}.{key}", tuple(about)) for key, *about in settings_of(_PARTS[name]))
-
-
-def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
+def setting_option(key: str, default: object, setting: Setting) -> Decorator:
     """The option of a field, by its name."""
     words = (setting.flag, key.replace(".", "_"))
-    more: dict[str, Any] = {"help": setting.help}
+    more: dict[str, object] = {"help": setting.help}
     if setting.metavar is None:
         return option(setting.group, *words, is_flag=True, default=bool(default), **more)
     kind = click.Choice(setting.choices) if setting.choices else setting.kind
@@ -126,23 +132,7 @@ def setting_option(key: str, default: Any, setting: Setting) -> Decorator:
     return option(setting.group, *words, **more)
 
 
-def _read_options(given: Mapping[str, Any]) -> Options:
-    """The options that a command line gives, by key.
-
-    Raises:
-        RecipeError: `--ray-init` is not of its form.
-    """
-    own = {key: value for key, value in given.items() if "." not in key and key != "ray" and value is not None}
-    parts: dict[str, dict[str, Any]] = {name: {} for name in _PARTS}
-    for key, value in given.items():
-        name, _, field = key.partition(".")
-        if field and value not in (None, (), False):
-            parts[name][field] = read_ray_init(value) if field == "init" else value
-    asks_for_ray = bool(given.get("ray") or parts["ray"])
-    return Options(**own, upload=Upload(**parts["upload"]), ray=Ray(**parts["ray"]) if asks_for_ray else None)
-
-
-def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
+def read_ray_init(texts: Iterable[str]) -> dict[str, object]:
     """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
 
     Raises:
@@ -150,7 +140,7 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
     """
     from ramerge.cli.words import pairs, parse_scalar
 
-    made: dict[str, Any] = {}
+    made: dict[str, object] = {}
     in_variables = "runtime_env.env_vars."  # these are text, whatever they look like
     for key, text in pairs("--ray-init", texts, "KEY=VALUE, such as --ray-init runtime_env.env_vars.NAME=1"):
         *parents, name = (
@@ -158,9 +148,10 @@ def read_ray_init(texts: Iterable[str]) -> dict[str, Any]:
         )
         mapping = made
         for parent in parents:
-            mapping = mapping.setdefault(parent, {})
-            if not isinstance(mapping, dict):
+            inner = mapping.setdefault(parent, {})
+            if not isinstance(inner, dict):
                 raise RecipeError(f"--ray-init {key}: {parent} is given as a value, too")
+            mapping = inner
         mapping[name] = text if key.startswith(in_variables) else parse_scalar(text)
     return made
 
@@ -178,7 +169,7 @@ class _Path(click.Path):
     def __init__(self, kind: type[Path] | type[str] = Path) -> None:
         super().__init__(path_type=kind)
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return (
             super().convert(value, param, ctx) if os.fspath(value) else self.fail("is empty; name a path", param, ctx)
         )
@@ -323,7 +314,7 @@ def kind_options() -> list[click.Parameter]:
     """For each kind of output but a checkpoint the flag `--as-NAME`, and the options of its settings."""
     from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
-    def bare(**_: Any) -> None:
+    def bare(**_: object) -> None:
         """Collects parameters."""
 
     for name, kind in OUTPUT_KINDS.usable().items():

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict
 
 from ramerge.core.foundation.progress import Listener, Progress, silence
@@ -30,26 +30,20 @@ def shown(*, quiet: bool) -> Iterator[Listener]:
 
     At each event a stop that was dropped is raised (`signals.raise_dropped`).
     """
-    with _shown(quiet=quiet) as show:
+    with ExitStack() as stack:
+        show: Listener = _Lines()
+        if os.environ.get(FORM) == "json":
+            show = _JsonLines()
+        elif quiet or sys.stderr is None:
+            show = silence
+        elif sys.stderr.isatty():
+            show = stack.enter_context(_bars())
 
         def listen(event: Progress) -> None:
             raise_dropped()
             show(event)
 
         yield listen
-
-
-@contextmanager
-def _shown(*, quiet: bool) -> Iterator[Listener]:
-    if os.environ.get(FORM) == "json":
-        yield _JsonLines()
-    elif quiet or sys.stderr is None:
-        yield silence
-    elif sys.stderr.isatty():
-        with _bars() as listen:
-            yield listen
-    else:
-        yield _Lines()
 
 
 def _is_open(event: Progress) -> bool:
@@ -75,32 +69,21 @@ class _Figures:
 
         if _is_open(event):
             return f"{event.done:,} done"
-        is_bytes, rate = event.unit == "bytes", self._rate(event)
+        is_bytes, now = event.unit == "bytes", time.monotonic()
         amount = f"{event.done:,} of {event.total:,} {event.unit}"
-        speed = ""
-        if rate is not None:
-            speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
         if is_bytes:
             amount = f"{decimal(event.done)} of {decimal(event.total)}"
-            speed = f"{decimal(int(rate))}/s" if rate is not None else ""
-        left = _time((event.total - event.done) / rate) if rate is not None and event.done < event.total else ""
+        began, before = self._began.setdefault(event.stage, (now, event.done)) if event.done else (now, 0)
+        if now - began < _LEAST_SECONDS or event.done <= before:
+            return ", ".join(filter(None, [amount, event.note]))
+        rate = (event.done - before) / (now - began)
+        speed = f"{rate:.1f}/s" if rate >= _SLOW else f"{60 * rate:.1f}/min"
+        if is_bytes:
+            speed = f"{decimal(int(rate))}/s"
+        seconds = (event.total - event.done) / rate
+        size, unit = (3600, "h") if seconds >= 7200 else (60, "min") if seconds >= 120 else (1, "s")
+        left = f"{seconds / size:.0f} {unit} left" if seconds > 0 else ""
         return ", ".join(filter(None, [amount, speed, event.note, left]))
-
-    def _rate(self, event: Progress) -> float | None:
-        """The amount per second; None while it is too early to tell."""
-        if not event.done:
-            return None
-        now = time.monotonic()
-        began, before = self._began.setdefault(event.stage, (now, event.done))
-        return (event.done - before) / (now - began) if now - began >= _LEAST_SECONDS and event.done > before else None
-
-
-def _time(seconds: float) -> str:
-    """`40 s left`, in a suitable unit."""
-    for size, unit in ((3600, "h"), (60, "min")):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit} left"
-    return f"{seconds:.0f} s left"
 
 
 class _Lines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 
 import click
@@ -30,19 +30,15 @@ def say(lines: str | Iterable[str], *, err: bool = False) -> None:
 def complain(kind: str, text: str) -> None:
     """Print an error or a warning on standard error, followed by the lines that it quotes."""
     first, *quoted = message(text).split("\n")
-    label = click.style(f"{kind}:", fg=_COLORS.get(kind), bold=True) if _takes_color() else f"{kind}:"
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"  # asked for by the user (no-color.org)
+    takes_color = not plain and sys.stderr is not None and sys.stderr.isatty()
+    label = click.style(f"{kind}:", fg=_COLORS.get(kind), bold=True) if takes_color else f"{kind}:"
     click.echo(f"{label} {_shown(first)}", err=True)
     say(quoted, err=True)
 
 
 def _shown(line: str) -> str:
     return one_line(brief(without_secrets(line), _LONGEST_LINE))
-
-
-def _takes_color() -> bool:
-    """Whether standard error is a terminal whose user has not asked for plain text (no-color.org)."""
-    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return not plain and sys.stderr is not None and sys.stderr.isatty()
 
 
 def warn(warnings: Iterable[str]) -> None:
@@ -88,8 +84,15 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
     """
     cells = [[one_line(text) for text in row] for row in (head, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    width = width or shutil.get_terminal_size().columns
+    blocks = [[0]]
+    for column in range(1, len(widths)):
+        taken = sum(widths[each] + len(_GAP) for each in blocks[-1])
+        if len(blocks[-1]) > 1 and taken + widths[column] > width:
+            blocks.append([0])
+        blocks[-1].append(column)
     lines: list[str] = []
-    for block in _blocks(widths, width or shutil.get_terminal_size().columns):
+    for block in blocks:
         lines += [""] if lines else []
         lines += [
             _GAP.join(
@@ -98,13 +101,3 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None 
             for row in cells
         ]
     return lines
-
-
-def _blocks(widths: Sequence[int], width: int) -> Iterator[list[int]]:
-    block = [0]
-    for column in range(1, len(widths)):
-        if len(block) > 1 and sum(widths[each] + len(_GAP) for each in block) + widths[column] > width:
-            yield block
-            block = [0]
-        block.append(column)
-    yield block

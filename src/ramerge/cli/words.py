@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
@@ -11,7 +10,7 @@ from ruamel.yaml.error import YAMLError
 from ramerge.core.foundation.errors import RecipeError
 
 
-def parse_scalar(text: str) -> Any:
+def parse_scalar(text: str) -> object:
     """The value of `--set key=text`, as YAML: `0.1` is a number, `[a, b]` a list. Text that is not YAML stays text."""
     try:
         return YAML(typ="safe", pure=True).load(text)
@@ -19,13 +18,13 @@ def parse_scalar(text: str) -> Any:
         return text
 
 
-def read_varied(texts: Iterable[str]) -> dict[str, list[Any]]:
+def read_varied(texts: Iterable[str]) -> dict[str, list[object]]:
     """Values of `--vary KEY=V,V,...`; a list in YAML, such as `[[1, 2], [3, 4]]`, for values with commas.
 
     Raises:
         RecipeError: not of that form, or a key is given twice.
     """
-    varied: dict[str, list[Any]] = {}
+    varied: dict[str, list[object]] = {}
     for key, text in named("--vary", texts, "KEY=V,V,..., such as --vary parameters.r=0,0.1,0.2").items():
         values = parse_scalar(text) if text.startswith("[") else None
         parts = text.split(",")

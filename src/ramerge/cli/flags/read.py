@@ -91,7 +91,13 @@ def read_inputs(
     if or_model and paths and not options["agents"] and is_model(paths[0]):
         document, rest = _read(paths[0], options), paths[1:]
     elif len(paths) == 2 or (paths and (not by_flags or _is_recipe(paths[0]))):
-        document, rest = _read_document(paths[0], may_be_out=by_flags and len(paths) == 1), paths[1:]
+        try:
+            document, rest = read_document(paths[0]), paths[1:]
+        except RecipeError as error:
+            if not by_flags or len(paths) == 2 or paths[0].endswith(_YAML):
+                raise
+            text = f"{paths[0]}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
+            raise RecipeError([*error.problems, text]) from error
     elif by_flags:
         document, rest = Document({}), paths
     else:
@@ -105,17 +111,6 @@ def _as_flags(paths: Sequence[str]) -> str:
     base, *agents = [path for path in paths if is_model(path)] or [""]
     words = " ".join(f"--agent {Path(path).name}={path}" for path in agents)
     return f"; models are named by options: --base {base} {words}" if agents else ""
-
-
-def _read_document(path: str, *, may_be_out: bool) -> Document:
-    """The recipe in a file. With flags, the user may have meant the output folder."""
-    try:
-        return read_document(path)
-    except RecipeError as error:
-        if not may_be_out or path.endswith(_YAML):
-            raise
-        text = f"{path}: was read as the recipe, because it is a file; if it is meant as OUT, give a folder"
-        raise RecipeError([*error.problems, text]) from error
 
 
 def is_model(path: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,27 +41,26 @@ def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, st
     for name, path in (values.get("prompts") or {}).items() if prompts else ():
         words += ["--prompts", f"{name}={_shortened(recipe.folder / Path(path).expanduser(), start)}"]
     if method:
-        words += _of_method(recipe, start)
+        words += [
+            word
+            for name, agent in values["agents"].items()
+            for side in SIDE_INPUTS
+            if isinstance(agent, Mapping) and agent.get(side.key)
+            for word in (f"--{side.key}", f"{name}={_from_here(agent[side.key], recipe.folder, start)}")
+        ]
+        if values.get("preset") is not None:
+            words += ["--preset", str(values["preset"])]
+        for name, value in (values.get("parameters") or {}).items():
+            words += ["--set", f"parameters.{name}={_as_yaml(value)}"]
+        if values.get("rules"):
+            words += ["--set", f"rules={_as_yaml(values['rules'])}"]
     for key in _KEYS:
         if values.get(key) is not None:
             words += ["--set", f"{key}={_as_yaml(values[key])}"]
     return words
 
 
-def _of_method(recipe: Document, start: Path | None) -> Iterator[str]:
-    for name, agent in recipe.values["agents"].items():
-        for side in SIDE_INPUTS:
-            if isinstance(agent, Mapping) and agent.get(side.key):
-                yield from (f"--{side.key}", f"{name}={_from_here(agent[side.key], recipe.folder, start)}")
-    if recipe.values.get("preset") is not None:
-        yield from ("--preset", str(recipe.values["preset"]))
-    for name, value in (recipe.values.get("parameters") or {}).items():
-        yield from ("--set", f"parameters.{name}={_as_yaml(value)}")
-    if recipe.values.get("rules"):
-        yield from ("--set", f"rules={_as_yaml(recipe.values['rules'])}")
-
-
-def _model(agent: Any, folder: Path, start: Path | None) -> Any:
+def _model(agent: Any, folder: Path, start: Path | None) -> object:
     """An agent as one text, with a plus between deltas; as a mapping if it is a soup, or a delta over another agent."""
     if isinstance(agent, Mapping) and agent.get("soup"):
         members = {name: _model(one, folder, start) for name, one in agent["soup"]["agents"].items()}
@@ -86,10 +85,11 @@ def _shortened(path: Path, start: Path | None) -> str:
     return f"./{inner}" if inner.startswith("-") else inner
 
 
-def _as_yaml(value: Any) -> str:
+def _as_yaml(value: object) -> str:
     """The text of which `--set` makes the value."""
-    plain = isinstance(value, str) and parse_scalar(value) == value
-    return value if plain else dumped(value, indent=None).strip()
+    if isinstance(value, str) and parse_scalar(value) == value:
+        return value
+    return dumped(value, indent=None).strip()
 
 
 def limit_words(options: Options) -> list[str]:

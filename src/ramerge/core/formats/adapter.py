@@ -14,11 +14,10 @@ from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import permutations
-from typing import Any
 
 from ramerge.core.formats import pickled, safetensors, unread
 from ramerge.core.formats.expert_adapters import ExpertPlace, Projection, places_of, projection_of
-from ramerge.core.formats.files import UNGATHERED, check_files, policy_places
+from ramerge.core.formats.files import UNGATHERED, check_files, few, policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
 from ramerge.core.formats.peft import CONFIG, Settings, model_name, read_settings
 from ramerge.core.formats.views import unwrapped
@@ -107,9 +106,9 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         settings = read_settings(folder)
     if problems:
         raise CheckpointError(problems)
-    agent = _Agent(path, settings, untied(base), _tied(base))
+    agent = _Agent(path, settings, base)
     agent.add(stored)
-    agent.tie_again(base)
+    agent.tie_again()
     if agent.problems:
         raise CheckpointError(f"{path}: {text}" for text in _gathered(agent.problems))
     base = agent.base
@@ -158,12 +157,6 @@ def _other_base(settings: Settings, base: Checkpoint) -> Iterator[str]:
             f"its configuration says that it was trained on {quoted(named)}, and the base is "
             f"{base.directory}; the shapes fit, but on another model it makes no sense"
         )
-
-
-def _tied(base: Checkpoint) -> tuple[str, ...]:
-    """The names of output and input embeddings that the base ties; nothing if it does not."""
-    embedding = tied_embedding(base)
-    return (head_of(base, embedding), embedding.name) if embedding is not None else ()
 
 
 @dataclass(frozen=True)
@@ -263,7 +256,6 @@ class _Agent:
     path: Location
     settings: Settings
     base: Checkpoint
-    tied: tuple[str, ...]
     problems: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -277,6 +269,10 @@ class _Agent:
     heights: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.as_given, embedding = self.base, tied_embedding(self.base)
+        # names of output and input embeddings, if the base ties them
+        self.tied = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
+        self.base = untied(self.base)
         self.tensors = dict(self.base.tensors)
 
     def told(self) -> str:
@@ -284,8 +280,7 @@ class _Agent:
         of_rank = f" of rank {ranks[0]}" if len(ranks) == 1 else f" of ranks {ranks[0]} to {ranks[-1]}" if ranks else ""
         kind = "DoRA" if self.settings.use_dora else "LoRA"
         more = f", {self.others} others replaced" if self.others else ""
-        names = ", ".join(map(quoted, self.added[:10])) + (" and others" if len(self.added) > 10 else "")
-        more += f", {len(self.added)} added that the base does not have: {names}" if self.added else ""
+        more += f", {len(self.added)} added that the base does not have: {_ten(self.added)}" if self.added else ""
         return f"{self.products} tensors changed by {kind}{of_rank}, computed in float32{more}"
 
     @property
@@ -324,8 +319,9 @@ class _Agent:
         empty = [name for name, parts in modules.items() if self._is_placeholder(name, parts)]
         modules = {name: parts for name, parts in modules.items() if name not in empty}
         if empty:
-            names = ", ".join(map(quoted, empty[:3])) + (f" and {len(empty) - 3:,} more" if len(empty) > 3 else "")
-            self.notes.append(f"{self.path}: {names}: placeholders without elements for what the base lacks; skipped")
+            self.notes.append(
+                f"{self.path}: {few(empty)}: placeholders without elements for what the base lacks; skipped"
+            )
         for module, parts in modules.items():
             plain = module.replace(".base_layer", "")
             with self._about(module):
@@ -352,8 +348,9 @@ class _Agent:
         if not modules and not others:
             self.problems.append("holds no tensors")
         for option, keys in self.settings.idle(self.scaled).items():
-            names = ", ".join(map(quoted, keys[:10])) + (" and others" if len(keys) > 10 else "")
-            self.warnings.append(f"{option} in {CONFIG} has {names}, which matches no module that the adapter changes")
+            self.warnings.append(
+                f"{option} in {CONFIG} has {_ten(keys)}, which matches no module that the adapter changes"
+            )
         if self.settings.unread:
             names = ", ".join(map(quoted, self.settings.unread[:10]))
             self.notes.append(f"{self.path.parent / CONFIG}: {names} have no meaning here")
@@ -437,8 +434,8 @@ class _Agent:
         if shapes:
             self.prefixes = aligned(shapes, {name: tensor.shape for name, tensor in self.base.tensors.items()})[1]
 
-    def tie_again(self, base: Checkpoint) -> None:
-        """Go back to the tied `base` if the adapter leaves input and output embeddings the same."""
+    def tie_again(self) -> None:
+        """Go back to the base as it was given if the adapter leaves input and output embeddings the same."""
         if not self.tied:
             return
         head, embedding = (self.tensors[name] for name in self.tied)
@@ -454,9 +451,10 @@ class _Agent:
                 self.problems.append(f"leaves {both} with other numbers of rows; save it with save_embedding_layers")
             return
         del self.tensors[head.name]
-        if head.name in base.tensors and embedding.origin == base.tensors[embedding.name].origin:
-            self.tensors = {name: self.tensors.get(name, base.tensors[name]) for name in base.tensors}
-        self.base = base
+        before = self.as_given.tensors
+        if head.name in before and embedding.origin == before[embedding.name].origin:
+            self.tensors = {name: self.tensors.get(name, before[name]) for name in before}
+        self.base = self.as_given
 
     def _shared(self, name: str) -> tuple[str, ...]:
         return self.tied if name in self.tied else (name,)
@@ -554,12 +552,18 @@ class _Agent:
         if name is None:
             raise ValueError(f"the base has no tensor {quoted(f'{pair.plain}.weight')}")
         tensor = self.tensors[name]
-        transposed = self._is_transposed(pair, tensor)
-        if transposed is None:
+        out, width = pair.b.shape[0], pair.a.shape[1]
+        fits = [turned for turned in (False, True) if tensor.shape == ((width, out) if turned else (out, width))]
+        if pair.is_embedding:
+            fits = [turned for turned in fits if turned]
+        if not fits:
             raise ValueError(
                 f"A {list(pair.a.shape)} and B {list(pair.b.shape)} do not fit the base's {list(tensor.shape)}; "
                 f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
             )
+        # a square one fits both ways
+        is_turned = self.settings.fan_in_fan_out or self.base.config.get("model_type") in _CONV1D
+        transposed = fits[0] if len(fits) == 1 else is_turned
         magnitudes = parts.get("magnitudes")
         if (magnitudes is not None) != self.settings.use_dora:
             what = "lacks the magnitudes of DoRA" if magnitudes is None else "has magnitudes, but use_dora is not set"
@@ -570,8 +574,15 @@ class _Agent:
         left, right, rank = pair.factors(1, transposed=transposed)
         scaling = self._scaling(pair.plain, rank)
         self._put(name, LowRank(tensor, left, right, rank, scaling, magnitudes, by_column=transposed))
-        if "bias" in parts:
-            self._add_to_bias(pair.plain, parts["bias"], scaling)
+        if (bias := parts.get("bias")) is None:
+            return
+        name = self._named(f"{pair.plain}.bias")
+        if name is None or self.tensors[name].shape != bias.shape:
+            what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
+            raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
+        self._check_wide(name)
+        factor = Factor(bias, index=1, rank=bias.elements)
+        self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
 
     def _add_to_rows(self, pair: _Pair) -> bool:
         """Add a product to the rows of a matrix that holds several projections, or its rows to each of these.
@@ -606,27 +617,6 @@ class _Agent:
             )
         return bool(found)
 
-    def _is_transposed(self, pair: _Pair, tensor: Tensor) -> bool | None:
-        """Whether the base's weight is that of A and B transposed; None if it has another shape."""
-        out, width = pair.b.shape[0], pair.a.shape[1]
-        if pair.is_embedding:
-            return True if tensor.shape == (width, out) else None
-        fits = [
-            transposed for transposed in (False, True) if tensor.shape == ((width, out) if transposed else (out, width))
-        ]
-        if len(fits) < 2:
-            return fits[0] if fits else None
-        return self.settings.fan_in_fan_out or self.base.config.get("model_type") in _CONV1D
-
-    def _add_to_bias(self, module: str, bias: Tensor, scaling: float) -> None:
-        name = self._named(f"{module}.bias")
-        if name is None or self.tensors[name].shape != bias.shape:
-            what = "has no bias" if name is None else f"has the shape {list(self.tensors[name].shape)}"
-            raise ValueError(f"changes a bias of {list(bias.shape)}, but the base's {what}")
-        self._check_wide(name)
-        factor = Factor(bias, index=1, rank=bias.elements)
-        self._put(name, LowRank(self.tensors[name], None, factor, 1, scaling))
-
     # --- parameters by name ------------------------------------------------------------------------------------------
 
     def _targets(self, module: str) -> list[str]:
@@ -643,19 +633,21 @@ class _Agent:
         chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
         shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
         for pair, parameter in chosen:
-            self._add_to_parameter(pair, parameter, self._side(module, pair, parameter, shown))
-
-    def _side(self, module: str, pair: _Pair, parameter: _AdaptedParameter, shown: set[bool]) -> bool:
-        """Whether the base's parameter is that of A and B transposed. Raises ValueError if nothing tells."""
-        fits = parameter.orientations(pair)
-        if len(fits) > 1:
-            fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
-        if len(fits) > 1:
-            raise ValueError(
-                f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is on "
-                "which side; merge the adapter into its base with PEFT"
-            )
-        return fits.pop()
+            fits = parameter.orientations(pair)
+            if len(fits) > 1:
+                fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
+            if len(fits) > 1:
+                raise ValueError(
+                    f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is "
+                    "on which side; merge the adapter into its base with PEFT"
+                )
+            (transposed,), experts = fits, parameter.experts
+            scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
+            for name, expert, row in parameter.parts:
+                self._check_wide(name)
+                self._note("changes", name, pair.module)
+                left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
+                self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
 
     def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, _Pair]) -> None:
         """Add pairs of single experts, or one of all, to a projection of experts."""
@@ -672,28 +664,23 @@ class _Agent:
         last = places[-1].expert
         count = self.base.tensors[places[0].name].shape[0] if last is None else 1 + last
         if every is not None:
-            self._add_stack(projection, places, count, every.plain, self._stack_of(every, count))
+            if not every.is_stacked and every.a.shape[0] == count * self.settings.rank(every.plain) and count > 1:
+                raise ValueError(
+                    f"{shapes} have ranks for {count} experts in an order that is not said; name the parameter in "
+                    "target_parameters if PEFT wrote them"
+                )
+            stack = every.as_stack
+            if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
+                raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
+            self._add_stack(projection, places, every.plain, stack)
         elif places[0].expert is None:
-            self._add_stack(projection, places, count, *self._stacked(pairs, count))
+            self._add_stack(projection, places, *self._stacked(pairs, count))
         else:
             if beyond := [expert for expert in pairs if expert not in {place.expert for place in places}]:
                 raise ValueError(f"changes expert {beyond[0]}, and the base has {count}")
             for expert, pair in pairs.items():
                 here = [replace(place, expert=0) for place in places if place.expert == expert]
-                self._add_stack(projection, here, 1, pair.plain, pair.as_stack)
-
-    def _stack_of(self, pair: _Pair, count: int) -> _Pair:
-        """The stack that a pair of all experts is: its own, or one that all share."""
-        if not pair.is_stacked and pair.a.shape[0] == count * self.settings.rank(pair.plain) and count > 1:
-            raise ValueError(
-                f"A {list(pair.a.shape)}, B {list(pair.b.shape)} have ranks for {count} experts in an order that is "
-                "not said; name the parameter in target_parameters if PEFT wrote them"
-            )
-        stack = pair.as_stack
-        if {stack.a.shape[0], stack.b.shape[0]} - {1, count}:
-            shapes = f"A {list(pair.a.shape)}, B {list(pair.b.shape)}"
-            raise ValueError(f"has a pair of factors for each expert ({shapes}), and the base has {count} experts")
-        return stack
+                self._add_stack(projection, here, pair.plain, pair.as_stack)
 
     @staticmethod
     def _stacked(pairs: Mapping[int | None, _Pair], count: int) -> tuple[str, _Pair, tuple[int, ...]]:
@@ -716,7 +703,6 @@ class _Agent:
         self,
         projection: Projection,
         places: Sequence[ExpertPlace],
-        count: int,
         name: str,
         stack: _Pair,
         order: tuple[int, ...] = (),
@@ -725,14 +711,25 @@ class _Agent:
         rows = max(place.row + place.shape[0] for place in places) if places[0].expert is not None else out
         scaling = self._scaling(name, rank)
         for place in places:
-            turned = False
-            if place.expert is None:
-                turned = self._turned(projection, place, out, width)
-            elif place.shape[1] != width or rows != out:
+            fits = place.orientations(out, width) if place.expert is None else {False}
+            if not fits:
+                raise ValueError(
+                    f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} "
+                    "for each expert; is it an adapter of another model?"
+                )
+            if len(fits) > 1:
+                fits = self._shown_by_base(projection.stem) or fits
+            if len(fits) > 1:
+                raise ValueError(
+                    f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
+                    "which factor is on which side; merge the adapter into its base with its trainer's tools"
+                )
+            if place.expert is not None and (place.shape[1] != width or rows != out):
                 raise ValueError(
                     f"A {list(stack.a.shape)} and B {list(stack.b.shape)} do not fit the base's "
                     f"{quoted(place.name)} {list(place.shape)}; is it an adapter of another model?"
                 )
+            (turned,) = fits
             self._check_wide(place.name)
             kind = "changes" if place.half is None else f"changes the {projection.kind} of"
             self._note(kind, place.name, stack.module)
@@ -742,22 +739,6 @@ class _Agent:
             self._put(
                 place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
             )
-
-    def _turned(self, projection: Projection, place: ExpertPlace, out: int, width: int) -> bool:
-        """Whether the base has the projection turned. Raises ValueError if it does not fit, or nothing tells."""
-        fits = place.orientations(out, width)
-        if not fits:
-            raise ValueError(
-                f"a projection of {[out, width]} does not fit the base's {quoted(place.name)} {list(place.shape)} for "
-                "each expert; is it an adapter of another model?"
-            )
-        fits = fits if len(fits) == 1 else self._shown_by_base(projection.stem) or fits
-        if len(fits) > 1:
-            raise ValueError(
-                f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
-                "which factor is on which side; merge the adapter into its base with its trainer's tools"
-            )
-        return fits.pop()
 
     def _shown_by_base(self, module: str) -> set[bool]:
         """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
@@ -794,25 +775,23 @@ class _Agent:
         if whole is not None:
             shape = self.base.tensors[whole].shape
             return _AdaptedParameter(name, shape, ((whole, -1, 0),)) if len(shape) in (2, 3) else None
-        for parts in _EXPERTS.get(name, ()):
-            if len(parts) > 1 and interleaves_gates(self.base.config):
-                continue
-            names = [self._of_expert(module, 0, part) for part in parts]
-            if all(names):
-                return self._of_experts(module, name, parts)
-        return None
-
-    def _of_expert(self, module: str, expert: int, part: str) -> str | None:
-        return self._named(f"{module}.{expert}.{part}.weight")
-
-    def _of_experts(self, module: str, name: str, parts: Sequence[str]) -> _AdaptedParameter | None:
+        parts = next(
+            (
+                parts
+                for parts in _EXPERTS.get(name, ())
+                if (len(parts) == 1 or not interleaves_gates(self.base.config))
+                and all(self._of_expert(module, 0, part) for part in parts)
+            ),
+            None,
+        )
+        if parts is None:
+            return None
         found: list[tuple[str, int, int]] = []
         expert = 0
         shapes = set()
         while (first := self._of_expert(module, expert, parts[0])) is not None:
-            names = [first, *(self._of_expert(module, expert, part) for part in parts[1:])]
             row = 0
-            for tensor in names:
+            for tensor in (first, *(self._of_expert(module, expert, part) for part in parts[1:])):
                 if tensor is None or len(self.base.tensors[tensor].shape) != 2:
                     return None
                 found.append((tensor, expert, row))
@@ -821,14 +800,8 @@ class _Agent:
             expert += 1
         return _AdaptedParameter(name, (expert, *shapes.pop()), tuple(found)) if len(shapes) == 1 else None
 
-    def _add_to_parameter(self, pair: _Pair, parameter: _AdaptedParameter, transposed: bool) -> None:
-        experts = parameter.experts
-        scaling = self._scaling(f"{pair.plain}.{parameter.name}", pair.rank(experts))
-        for name, expert, row in parameter.parts:
-            self._check_wide(name)
-            self._note("changes", name, pair.module)
-            left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
-            self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
+    def _of_expert(self, module: str, expert: int, part: str) -> str | None:
+        return self._named(f"{module}.{expert}.{part}.weight")
 
 
 def module_of(factor: Tensor) -> str | None:
@@ -837,7 +810,7 @@ def module_of(factor: Tensor) -> str | None:
     return found["module"].replace(".base_layer", "") if found is not None else None
 
 
-def is_stored_transposed(name: str, config: Mapping[str, Any]) -> bool:
+def is_stored_transposed(name: str, config: Mapping[str, object]) -> bool:
     """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
     return config.get("model_type") in _CONV1D and not name.endswith(HEADS)
 
@@ -856,6 +829,10 @@ def _slice_of(pair: _Pair, tensor: Tensor) -> str | None:
                 "parallel)? In that case save it again with the slices of all ranks gathered"
             )
     return None
+
+
+def _ten(names: Sequence[str]) -> str:
+    return ", ".join(map(quoted, names[:10])) + (" and others" if len(names) > 10 else "")
 
 
 def _plain(tensor: Tensor) -> str:

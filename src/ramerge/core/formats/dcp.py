@@ -12,12 +12,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-from ramerge.core.formats.files import check_files
+from ramerge.core.formats.files import check_files, few
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel
-from ramerge.core.formats.torchfile.archive import Window, window
+from ramerge.core.formats.torchfile.archive import window
 from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
 from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
 from ramerge.core.formats.views import tensor_of, unwrapped
@@ -108,6 +107,37 @@ class Described:
     shape: tuple[int, ...]
     pieces: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]
 
+    @staticmethod
+    def of(key: str, value: Stub, paths: Mapping[object, object]) -> Described:
+        """Read torch's `TensorStorageMetadata`.
+
+        Args:
+            key: the tensor's name.
+            value: what `.metadata` says of it.
+            paths: the keys of the dictionaries that tensors were in, by their names, as far as the writer says so.
+
+        Raises:
+            RefusedError: it is something else.
+        """
+        properties, chunks = value.get("properties"), value.get("chunks")
+        state = properties.state if isinstance(properties, Stub) else None
+        found = properties.get("dtype") if isinstance(properties, Stub) else None
+        if isinstance(state, tuple) and state:
+            found = state[0]
+        if not isinstance(found, Name) or found.path not in DTYPES:
+            raise RefusedError(f"tensor {quoted(key)} has no dtype that is known")
+        if not isinstance(chunks, list) or not all(isinstance(chunk, Stub) for chunk in chunks):
+            raise RefusedError(f"tensor {quoted(key)} has no list of pieces")
+        boxes = [(numbers(c.get("offsets"), "offsets"), numbers(c.get("sizes"), "sizes")) for c in chunks]
+        path = paths.get(key)
+        if not isinstance(path, tuple) or not path or not all(isinstance(part, str) for part in path):
+            # `model.` is not cut off, because names of models begin with it
+            roots = (root for root in _MODELS if root not in (("model",), ()) and key.startswith(f"{'.'.join(root)}."))
+            root = next(roots, ())
+            path = (*root, key[len("".join(f"{part}." for part in root)) :])
+        kept = tuple(box for box in boxes if 0 not in box[1])
+        return Described(key, path, DTYPES[found.path], numbers(value.get("size"), "a size"), kept)
+
 
 @dataclass(frozen=True)
 class DcpMetadata:
@@ -130,62 +160,27 @@ def read_metadata(folder: Path, modules: Collection[str] = ()) -> DcpMetadata:
             "the files whose names begin with a dot"
         )
     root = load_plain(path, modules)
+    about = root if isinstance(root, Stub) else Stub("", ())
+    described, stored, paths = map(about.get, ("state_dict_metadata", "storage_data", "planner_data"))
+    tensors, places = [], {}
     try:
-        return _metadata(root)
+        if not isinstance(described, dict) or not isinstance(stored, dict):
+            raise RefusedError("it does not describe tensors and their places")
+        for key, value in described.items():
+            if not isinstance(key, str) or not isinstance(value, Stub):
+                raise RefusedError("it describes something without a name")
+            if value.path.endswith(".TensorStorageMetadata"):
+                tensors.append(Described.of(key, value, paths if isinstance(paths, dict) else {}))
+        for index, info in stored.items():
+            name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
+            if isinstance(name, str) and offset is not None:
+                places[name, numbers(offset, "an offset")] = _place(name, info)
     except RefusedError as error:
         raise CheckpointError(f"{path}: refused: {error}") from error
-
-
-def _metadata(root: Any) -> DcpMetadata:
-    described = root.get("state_dict_metadata") if isinstance(root, Stub) else None
-    stored = root.get("storage_data") if isinstance(root, Stub) else None
-    paths = root.get("planner_data") if isinstance(root, Stub) else None
-    if not isinstance(described, dict) or not isinstance(stored, dict):
-        raise RefusedError("it does not describe tensors and their places")
-    tensors = []
-    for key, value in described.items():
-        if not isinstance(key, str) or not isinstance(value, Stub):
-            raise RefusedError("it describes something without a name")
-        if value.path.endswith(".TensorStorageMetadata"):
-            tensors.append(_described(key, value, paths if isinstance(paths, dict) else {}))
-    places = {}
-    for index, info in stored.items():
-        name, offset = (index.get("fqn"), index.get("offset")) if isinstance(index, Stub) else (None, None)
-        if isinstance(name, str) and offset is not None:
-            places[name, numbers(offset, "an offset")] = _place(name, info)
     return DcpMetadata(tuple(tensors), places)
 
 
-def _described(key: str, value: Stub, paths: Mapping[Any, Any]) -> Described:
-    properties, chunks = value.get("properties"), value.get("chunks")
-    state = properties.state if isinstance(properties, Stub) else None
-    found = state[0] if isinstance(state, tuple) and state else properties.get("dtype") if state else None
-    if not isinstance(found, Name) or found.path not in DTYPES:
-        raise RefusedError(f"tensor {quoted(key)} has no dtype that is known")
-    if not isinstance(chunks, list) or not all(isinstance(chunk, Stub) for chunk in chunks):
-        raise RefusedError(f"tensor {quoted(key)} has no list of pieces")
-    boxes = [(numbers(c.get("offsets"), "offsets"), numbers(c.get("sizes"), "sizes")) for c in chunks]
-    path = paths.get(key)
-    keys = path if isinstance(path, tuple) and path and all(isinstance(part, str) for part in path) else _guessed(key)
-    return Described(
-        key,
-        keys,
-        DTYPES[found.path],
-        numbers(value.get("size"), "a size"),
-        tuple(box for box in boxes if 0 not in box[1]),
-    )
-
-
-def _guessed(key: str) -> tuple[str, ...]:
-    """Where a tensor was, for writers that do not say so. `model.` stays, because names of models begin with it."""
-    for root in _MODELS:
-        prefix = "".join(f"{part}." for part in root)
-        if root not in ((), ("model",)) and key.startswith(prefix):
-            return (*root, key[len(prefix) :])
-    return (key,)
-
-
-def _place(name: str, info: Any) -> tuple[str, int, int]:
+def _place(name: str, info: object) -> tuple[str, int, int]:
     if not isinstance(info, Stub) or not isinstance(info.state, dict):
         raise RefusedError(f"tensor {quoted(name)} has no place in a file")
     if info.get("transform_descriptors"):
@@ -218,14 +213,9 @@ def _model(folder: Path, metadata: DcpMetadata) -> tuple[dict[str, Described], t
         if name in found:
             raise CheckpointError(f"{folder}: holds tensor {quoted(name)} twice")
         found[name] = tensor
-    return found, tuple(_left_out(folder, metadata, found))
-
-
-def _left_out(folder: Path, metadata: DcpMetadata, model: Mapping[str, Described]) -> Iterator[str]:
-    kept = {tensor.key for tensor in model.values()}
-    if others := [tensor.key for tensor in metadata.tensors if tensor.key not in kept]:
-        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
-        yield f"{folder}: left out as the trainer's state: {', '.join(map(quoted, others[:3]))}{more}"
+    kept = {tensor.key for tensor in roots[root]}
+    others = [tensor.key for tensor in metadata.tensors if tensor.key not in kept]
+    return found, (f"{folder}: left out as the trainer's state: {few(others)}",) if others else ()
 
 
 def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Described], opening: Opening) -> ShardedModel:
@@ -256,7 +246,15 @@ def in_distcp(folder: Path, metadata: DcpMetadata, wanted: Mapping[str, Describe
         with window(folder / name) as file:
             for begin, nbytes, tensor, offsets, sizes in sorted(items, key=lambda item: item[0]):
                 try:
-                    pieces[tensor.key].append(_piece(file.part(begin, nbytes), tensor, offsets, sizes))
+                    view = load(file.part(begin, nbytes))
+                    if not isinstance(view, View):
+                        raise CheckpointError(f"{file.path}: an item is not a tensor")
+                    if (view.dtype, view.shape) != (tensor.dtype, sizes):
+                        raise CheckpointError(
+                            f"{file.path}: holds {view.dtype} {list(view.shape)} where {METADATA} says {tensor.dtype} "
+                            f"{list(sizes)}; the files are of different checkpoints"
+                        )
+                    pieces[tensor.key].append(PlacedPiece(offsets, tensor_of(tensor.key, view)))
                 except CheckpointError as error:
                     problems.extend(f"{problem} (of tensor {quoted(tensor.key)})" for problem in error.problems)
     found.assemble((name, tensor.dtype, tensor.shape, pieces[tensor.key]) for name, tensor in wanted.items())
@@ -271,18 +269,6 @@ def _overlapping(places: list[tuple[int, int, str]]) -> Iterator[str]:
                 f"a piece of tensor {quoted(name)} and one of {quoted(other)} are in the same bytes of a file; no "
                 "writer does that, so it is damaged"
             )
-
-
-def _piece(file: Window, tensor: Described, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> PlacedPiece:
-    view = load(file)
-    if not isinstance(view, View):
-        raise CheckpointError(f"{file.path}: an item is not a tensor")
-    if (view.dtype, view.shape) != (tensor.dtype, sizes):
-        raise CheckpointError(
-            f"{file.path}: holds {view.dtype} {list(view.shape)} where {METADATA} says {tensor.dtype} {list(sizes)}; "
-            "the files are of different checkpoints"
-        )
-    return PlacedPiece(offsets, tensor_of(tensor.key, view))
 
 
 # --- shards in safetensors files -------------------------------------------------------------------------------------
@@ -317,7 +303,12 @@ def _in_safetensors(folder: Path, names: Sequence[str], opening: Opening) -> Sha
         if any(_is_cut(pieces[name], most) for name in within[part]):
             lost = f"shard-{rank:05}-model-{part:05}-of-{totals[-1]:05}.safetensors"
             found.problems.append(f"{folder / lost}: is missing, so the model is not complete")
-    found.assemble((unwrapped(name), has[0].tensor.dtype, _reached(has), has) for name, has in pieces.items())
+    whole = []
+    for name, has in pieces.items():
+        ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in has]
+        shape = tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
+        whole.append((unwrapped(name), has[0].tensor.dtype, shape, has))
+    found.assemble(whole)
     return found
 
 
@@ -350,11 +341,6 @@ def _with_last_ranks(folder: Path, found: Contents) -> Contents:
         "files of the last ones are there"
     )
     return replace(found, warnings=(*found.warnings, warning))
-
-
-def _reached(pieces: Sequence[PlacedPiece]) -> tuple[int, ...]:
-    ends = [[o + s for o, s in zip(piece.offsets, piece.tensor.shape, strict=True)] for piece in pieces]
-    return tuple(map(max, zip(*ends, strict=True))) if len({len(end) for end in ends}) == 1 else ()
 
 
 def _saved(path: Path) -> Iterator[tuple[Tensor, tuple[int, ...]]]:

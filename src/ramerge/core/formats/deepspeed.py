@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 from shlex import quote
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ramerge.core.formats.files import about_model, check_files, tag_of
 from ramerge.core.formats.format import Format, Opening, local
@@ -61,31 +61,27 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
             is parallel in ways that are not read; all problems are listed.
     """
     try:
-        return _opened(folder, opening)
+        optimizer, model = _files(folder)
+        check_files(folder, [*optimizer, *model], in_index=False, allow_outside_links=opening.allow_outside_links)
+        about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
+        files = {**identify(folder / name for name in (*optimizer, *model)), **about.files}
+        with uncollected():
+            parts = _of_all(_Part.read, (folder / name for name in optimizer))
+            _check_world(parts, model)
+            states = _of_all(partial(_State.read, stage=parts[0].stage), (folder / name for name in model))
+            tensors = _tensors(parts, states)
     except RefusedError as error:
-        raise CheckpointError(f"{folder}: {error}; DeepSpeed converts it: {_command(folder)}") from error
-
-
-def _opened(folder: Path, opening: Opening) -> Contents:
-    optimizer, model = _files(folder)
-    names = [*optimizer, *model]
-    check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
-    about = about_model(folder, (folder, folder.parent, folder.parent / "huggingface"), opening)
-    identities = identify(folder / name for name in names)
-    with uncollected():
-        parts = _of_all(_part, (folder / name for name in optimizer))
-        _check_world(parts, model)
-        states = _of_all(partial(_model_state, stage=parts[0].stage), (folder / name for name in model))
-        tensors = _tensors(parts, states)
+        # DeepSpeed puts its script into every checkpoint
+        is_root = (folder / "zero_to_fp32.py").is_file()
+        root, tag = (folder, "") if is_root else (folder.parent, f" --tag {quote(folder.name)}")
+        script, out = quote(str(root / "zero_to_fp32.py")), quote(f"{root}-fp32")
+        raise CheckpointError(
+            f"{folder}: {error}; DeepSpeed converts it: python {script} {quote(str(root))} {out}{tag} "
+            f"--safe_serialization, which keeps float32; then copy config.json and the tokenizer to {out}"
+        ) from error
     kept, ties = without_ties(tensors.values(), about.config)
     note = f"{folder}: float32 weights of ZeRO-{parts[0].stage}, in partitions of {len(parts)} ranks"
-    return Contents(
-        kept,
-        {**identities, **about.files},
-        about.config,
-        about.metadata_folder,
-        notes=(note, *about.notes, *ties),
-    )
+    return Contents(kept, files, about.config, about.metadata_folder, notes=(note, *about.notes, *ties))
 
 
 def _of_all(read: Callable[[Path], _Read], paths: Iterable[Path]) -> list[_Read]:
@@ -150,35 +146,36 @@ class _Part:
     paddings: tuple[tuple[int, ...], ...] = ()
     step: float | None = None
 
+    @staticmethod
+    def read(path: Path) -> _Part:
+        """Read one, and check what it says of itself."""
+        state = _dictionary(path).get("optimizer_state_dict")
+        state = state if isinstance(state, dict) else {}
+        stage, ranks = state.get("zero_stage"), state.get("partition_count")
+        if isinstance(stage, Stub):  # an enumeration
+            stage = stage.args[0] if len(stage.args) == 1 else None
+        if isinstance(ranks, list):  # one for each group
+            ranks = max(ranks) if ranks and len({type(count) for count in ranks}) == 1 else None
+        views = state.get("fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups")
+        if stage not in (1, 2, 3) or type(ranks) is not int or not isinstance(views, list):
+            raise CheckpointError(f"{path}: holds no float32 weights of ZeRO's stage 1, 2 or 3")
+        if not all(isinstance(view, View) and view.dtype == "F32" and len(view.shape) == 1 for view in views):
+            raise CheckpointError(f"{path}: its partitions of groups are not float32 vectors")
+        paddings = state.get("param_alignment_paddings") or []
+        if not isinstance(paddings, list) or not all(isinstance(row, list) for row in paddings):
+            raise CheckpointError(f"{path}: its param_alignment_paddings are no lists")
+        if any(type(one) is not int or one < 0 for one in chain(*paddings)):
+            raise CheckpointError(f"{path}: its param_alignment_paddings are not counts")
+        groups = tuple(tensor_of("", view) for view in views)
+        return _Part(path, stage, ranks, groups, tuple(map(tuple, paddings)), _step_of(state))
 
-def _part(path: Path) -> _Part:
-    state = _dictionary(path).get("optimizer_state_dict")
-    state = state if isinstance(state, dict) else {}
-    stage, ranks = state.get("zero_stage"), state.get("partition_count")
-    if isinstance(stage, Stub):  # an enumeration
-        stage = stage.args[0] if len(stage.args) == 1 else None
-    if isinstance(ranks, list):  # one for each group
-        ranks = max(ranks) if ranks and len({type(count) for count in ranks}) == 1 else None
-    views = state.get("fp32_flat_groups" if stage == 3 else "single_partition_of_fp32_groups")
-    if stage not in (1, 2, 3) or type(ranks) is not int or not isinstance(views, list):
-        raise CheckpointError(f"{path}: holds no float32 weights of ZeRO's stage 1, 2 or 3")
-    if not all(isinstance(view, View) and view.dtype == "F32" and len(view.shape) == 1 for view in views):
-        raise CheckpointError(f"{path}: its partitions of groups are not float32 vectors")
-    paddings = state.get("param_alignment_paddings") or []
-    if not isinstance(paddings, list) or not all(isinstance(row, list) for row in paddings):
-        raise CheckpointError(f"{path}: its param_alignment_paddings are no lists")
-    if any(type(one) is not int or one < 0 for one in chain(*paddings)):
-        raise CheckpointError(f"{path}: its param_alignment_paddings are not counts")
-    groups = tuple(tensor_of("", view) for view in views)
-    return _Part(path, stage, ranks, groups, tuple(map(tuple, paddings)), _step_of(state))
 
-
-def _step_of(state: Any) -> float | None:
+def _step_of(state: Mapping[object, object]) -> float | None:
     """How many steps an optimizer has taken: of Adam a number for each group, or a tensor of one for each parameter."""
-    for key in ("base_optimizer_state", "optimizer_state_dict"):
+    for key, part in product(("base_optimizer_state", "optimizer_state_dict"), ("state", "param_groups")):
         inner = state.get(key)
-        parts = (inner.get("state"), inner.get("param_groups")) if isinstance(inner, dict) else ()
-        for one in chain.from_iterable(_values(part) for part in parts):
+        found = inner.get(part) if isinstance(inner, dict) else None
+        for one in found.values() if isinstance(found, dict) else found if isinstance(found, list) else ():
             step = one.get("step") if isinstance(one, dict) else None
             if isinstance(step, View) and (step.dtype, prod(step.shape)) == ("F32", 1):
                 with step.storage.path.open("rb") as file:
@@ -189,13 +186,9 @@ def _step_of(state: Any) -> float | None:
     return None
 
 
-def _values(found: Any) -> Iterable[Any]:
-    return found.values() if isinstance(found, dict) else found if isinstance(found, list) else ()
-
-
 def _check_world(parts: Sequence[_Part], model: Sequence[str]) -> None:
-    first, problems = parts[0], list[str]()
-    problems += [
+    first = parts[0]
+    problems = [
         f"{part.path}: is one of {part.ranks} partitions, but there are files of {len(parts)} ranks; copy those that "
         "are missing, or remove those that are left from an earlier run"
         for part in parts
@@ -240,54 +233,52 @@ class _State:
     whole: dict[str, View] = field(default_factory=dict)
     shared: dict[str, str] = field(default_factory=dict)
 
+    @staticmethod
+    def read(path: Path, stage: int) -> _State:
+        """Read one of a checkpoint of this stage, and check what it says of its parameters."""
+        state = _dictionary(path)
+        if state.get("autoep_layers") or state.get("ds_autoep_layers"):
+            raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")
+        groups, module, buffers = (state.get(key) for key in ("param_shapes", "module", "buffer_names"))
+        if not isinstance(groups, list) or not isinstance(module, dict) or not isinstance(buffers, list | None):
+            raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
+        try:
+            shapes = tuple(map(_shapes, groups))
+            shared = {name: one for name, one in _named(state.get("shared_params")).items() if isinstance(one, str)}
+            held = {name: view for name, view in _named(module).items() if isinstance(view, View)}
+            if stage == 3:  # parameters have no elements here
+                frozen = _shapes(state.get("frozen_param_shapes"))
+                parts = _named(state.get("frozen_param_fragments"))
+                fragments = {name: view for name, view in parts.items() if isinstance(view, View)}
+                if len(fragments) < len(parts):
+                    raise RefusedError("a frozen parameter is not a tensor")
+                whole = {name: view for name, view in held.items() if name in (buffers or ())}
+                return _State(path, shapes, frozen, fragments, whole, shared)
+        except RefusedError as error:
+            raise CheckpointError(f"{path}: refused: {error}") from error
+        trained = {name for group in shapes for name in group}
+        twins = {view: name for name, view in held.items() if name in trained}  # older versions list no shared ones
+        shared |= {name: twins[view] for name, view in held.items() if name not in trained and view in twins}
+        whole = {name: view for name, view in held.items() if name not in trained and name not in shared}
+        return _State(path, shapes, whole=whole, shared=shared)
 
-def _model_state(path: Path, stage: int) -> _State:
-    state = _dictionary(path)
-    if state.get("autoep_layers") or state.get("ds_autoep_layers"):
-        raise RefusedError(f"{path.name} has layers of experts that were spread over ranks, which is not read")
-    groups, module, buffers = (state.get(key) for key in ("param_shapes", "module", "buffer_names"))
-    if not isinstance(groups, list) or not isinstance(module, dict) or not isinstance(buffers, list | None):
-        raise CheckpointError(f"{path}: does not say which parameters the partitions hold (param_shapes)")
-    try:
-        shapes = tuple(map(_shapes, groups))
-        shared = {name: one for name, one in _named(state.get("shared_params")).items() if isinstance(one, str)}
-        held = {name: view for name, view in _named(module).items() if isinstance(view, View)}
-        if stage == 3:  # parameters have no elements here
-            frozen = _shapes(state.get("frozen_param_shapes"))
-            fragments = _views(state.get("frozen_param_fragments"))
-            whole = {name: view for name, view in held.items() if name in (buffers or ())}
-            return _State(path, shapes, frozen, fragments, whole, shared)
-    except RefusedError as error:
-        raise CheckpointError(f"{path}: refused: {error}") from error
-    trained = {name for group in shapes for name in group}
-    twins = {view: name for name, view in held.items() if name in trained}  # older versions list no shared ones
-    shared |= {name: twins[view] for name, view in held.items() if name not in trained and view in twins}
-    whole = {name: view for name, view in held.items() if name not in trained and name not in shared}
-    return _State(path, shapes, whole=whole, shared=shared)
 
-
-def _dictionary(path: Path) -> dict[str, Any]:
+def _dictionary(path: Path) -> dict[str, object]:
     state = load_file(path, modules=("deepspeed",))
     if not isinstance(state, dict) or not all(isinstance(key, str) for key in state):
         raise CheckpointError(f"{path}: must hold a dictionary, as DeepSpeed saves it")
     return state
 
 
-def _named(found: Any) -> dict[str, Any]:
+def _named(found: object) -> dict[str, object]:
     found = {} if found is None else found
     if not isinstance(found, dict) or not all(isinstance(name, str) for name in found):
         raise RefusedError("it does not name its parameters")
     return found
 
 
-def _shapes(found: Any) -> dict[str, tuple[int, ...]]:
+def _shapes(found: object) -> dict[str, tuple[int, ...]]:
     return {name: numbers(shape, f"a shape of {quoted(name)}") for name, shape in _named(found).items()}
-
-
-def _views(found: Any) -> dict[str, View]:
-    if not all(isinstance(view, View) for view in _named(found).values()):
-        raise RefusedError("a frozen parameter is not a tensor")
-    return _named(found)
 
 
 # --- partitions ------------------------------------------------------------------------------------------------------
@@ -326,8 +317,14 @@ def _joined(tensors: Sequence[Tensor]) -> Tensor:
 
 def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
     """Parameters of which each lies in one run, over the end of a partition too. The last one may be shorter."""
-    _check_groups(parts, state)
-    paddings = parts[0].paddings or tuple((0,) * len(group) for group in state.groups)
+    first = parts[0]
+    paddings = first.paddings or tuple((0,) * len(group) for group in state.groups)
+    sizes, padded = tuple(map(len, state.groups)), tuple(map(len, paddings))
+    if len(sizes) != len(first.groups) or sizes != padded:
+        raise CheckpointError(
+            f"{state.path}: says {len(sizes)} groups of {list(sizes)} parameters, but {first.path.name} has "
+            f"{len(first.groups)} with paddings of {list(padded)}; the files are of different runs"
+        )
     for number, (group, behind) in enumerate(zip(state.groups, paddings, strict=True)):
         flat = _joined([part.groups[number] for part in parts])
         needed = sum(map(prod, group.values())) + sum(behind)
@@ -338,17 +335,6 @@ def _of_stage_2(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Te
         for (name, shape), gap in zip(group.items(), behind, strict=True):
             yield name, reshaped(_cut(flat, offset, prod(shape)), shape)
             offset += prod(shape) + gap
-
-
-def _check_groups(parts: Sequence[_Part], state: _State) -> None:
-    counts = (len(state.groups), len(parts[0].groups), len(parts[0].paddings or state.groups))
-    sizes = [tuple(map(len, rows)) for rows in (state.groups, parts[0].paddings or state.groups)]
-    if len(set(counts)) > 1 or sizes[0] != sizes[1]:
-        raise CheckpointError(
-            f"{state.path}: says {len(state.groups)} groups of {list(sizes[0])} parameters, but "
-            f"{parts[0].path.name} has {len(parts[0].groups)} with paddings of {list(sizes[1])}; the files are of "
-            "different runs"
-        )
 
 
 def _of_stage_3(parts: Sequence[_Part], state: _State) -> Iterator[tuple[str, Tensor]]:
@@ -384,7 +370,12 @@ def _spread(shares: Sequence[Tensor], elements: int) -> Tensor:
 def _frozen(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
     """Parameters that were not trained, which stage 3 spreads over the files of all ranks."""
     for name, shape in states[0].frozen.items():
-        shares = [_flat(state, name) for state in states]
+        shares: list[Tensor] = []
+        for state in states:
+            if name not in state.fragments:
+                raise CheckpointError(f"{state.path}: lacks the frozen parameter {quoted(name)}")
+            share = tensor_of(name, state.fragments[name])
+            shares.append(reshaped(share, (share.elements,)))
         expected = -(-prod(shape) // len(states))
         for state, share in zip(states, shares, strict=True):
             if share.elements != expected or share.dtype != shares[0].dtype:
@@ -393,24 +384,6 @@ def _frozen(states: Sequence[_State]) -> Iterator[tuple[str, Tensor]]:
                     f"{quoted(name)}, not {expected:,} in {shares[0].dtype}"
                 )
         yield name, reshaped(_spread(shares, prod(shape)), shape)
-
-
-def _flat(state: _State, name: str) -> Tensor:
-    if name not in state.fragments:
-        raise CheckpointError(f"{state.path}: lacks the frozen parameter {quoted(name)}")
-    tensor = tensor_of(name, state.fragments[name])
-    return reshaped(tensor, (tensor.elements,))
-
-
-def _command(folder: Path) -> str:
-    """The command that converts a folder. DeepSpeed puts its script into every checkpoint."""
-    is_root = (folder / "zero_to_fp32.py").is_file()
-    root, tag = (folder, "") if is_root else (folder.parent, f" --tag {quote(folder.name)}")
-    script, out = quote(str(root / "zero_to_fp32.py")), quote(f"{root}-fp32")
-    return (
-        f"python {script} {quote(str(root))} {out}{tag} --safe_serialization, which keeps float32; "
-        f"then copy config.json and the tokenizer to {out}"
-    )
 
 
 FORMAT = Format("deepspeed", "ZeRO partitions of DeepSpeed", find, local(open_folder), priority=20)

@@ -29,8 +29,7 @@ _MODULE = re.compile(
     rf"(?P<stem>(?:.*\.)?experts)\.(?:(?P<one>\d{{1,6}})\.(?P<part>{_PROJECTION})|(?P<all>{_PROJECTION})"
     r"|(?P<list>gate_up_proj|gate_proj|up_proj|down_proj)s\.(?P<number>\d{1,6}))"
 )
-# What a tensor of all experts, and those of each, are called.
-_WHOLE = {"gate_up": ("gate_up_proj",), "gate": ("gate_proj",), "up": ("up_proj",), "down": ("down_proj",)}
+# What tensors of each expert are called; one of all experts ends in `_proj`.
 _EACH = {
     "gate_up": (("gate_proj", "up_proj"), ("w1", "w3")),
     "gate": (("gate_proj",), ("w1",)),
@@ -114,29 +113,20 @@ def places_of(
 def _places(
     stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
 ) -> Iterator[ExpertPlace]:
-    for part in _WHOLE[kind]:
-        if (name := named(f"{stem}.{part}")) is not None and len(shape := tensors[name].shape) == 3:
-            yield ExpertPlace(name, None, shape[1:])
-            return
+    if (name := named(f"{stem}.{kind}_proj")) is not None and len(shape := tensors[name].shape) == 3:
+        yield ExpertPlace(name, None, shape[1:])
+        return
     if kind in ("gate", "up") and (name := named(f"{stem}.gate_up_proj")) is not None:
         if len(shape := tensors[name].shape) == 3:
             yield ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))
         return
-    for parts in _EACH[kind]:
-        if named(f"{stem}.0.{parts[0]}.weight") is not None:
-            yield from _of_each(stem, parts, named, tensors)
-            return
-
-
-def _of_each(
-    stem: str, parts: tuple[str, ...], named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> Iterator[ExpertPlace]:
+    first, *rest = next((parts for parts in _EACH[kind] if named(f"{stem}.0.{parts[0]}.weight") is not None), ("",))
     expert = 0
-    while (first := named(f"{stem}.{expert}.{parts[0]}.weight")) is not None:
+    while first and (name := named(f"{stem}.{expert}.{first}.weight")) is not None:
         row = 0
-        for name in (first, *(named(f"{stem}.{expert}.{part}.weight") for part in parts[1:])):
-            if name is None or len(tensors[name].shape) != 2:
+        for each in (name, *(named(f"{stem}.{expert}.{part}.weight") for part in rest)):
+            if each is None or len(tensors[each].shape) != 2:
                 return
-            yield ExpertPlace(name, expert, tensors[name].shape, row)
-            row += tensors[name].shape[0]
+            yield ExpertPlace(each, expert, tensors[each].shape, row)
+            row += tensors[each].shape[0]
         expert += 1

@@ -6,7 +6,6 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
@@ -26,6 +25,8 @@ UNGATHERED = (
 
 # Enough for a configuration, or an index of 150,000 tensors.
 _LIMITS = JsonLimits(size=32_000_000, signs=1_000_000)
+MOST_NAMED = 3
+"""The names that a message lists of many."""
 _MOST_FILES = 10_000
 _REQUESTS = 16
 _MINUTES = 30
@@ -34,7 +35,7 @@ _ROLES = ("actor", "policy")
 _LATEST = ("latest_checkpointed_iteration.txt", "latest_ckpt_global_step.txt")
 
 
-def read_json(path: Location) -> dict[str, Any]:
+def read_json(path: Location) -> dict[str, object]:
     """A JSON object from a file.
 
     Raises:
@@ -47,7 +48,7 @@ def read_json(path: Location) -> dict[str, Any]:
         raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
 
 
-def read_config(folder: Location) -> dict[str, Any]:
+def read_config(folder: Location) -> dict[str, object]:
     """The folder's `config.json`; empty if there is none.
 
     Raises:
@@ -66,6 +67,12 @@ def written_apart(folder: Location, identities: Iterable[Identity]) -> tuple[str
         f"{folder}: between the first and the last file that was written are more than {_MINUTES} minutes; make sure "
         "that all are of one step",
     )
+
+
+def few(names: Sequence[str], count: int | None = None) -> str:
+    """The first three names of `count`, quoted, and how many there are more; without a count, these are all."""
+    more = (len(names) if count is None else count) - min(len(names), MOST_NAMED)
+    return ", ".join(map(quoted, names[:MOST_NAMED])) + (f" and {more:,} more" if more else "")
 
 
 def tag_of(path: Location) -> str | None:
@@ -97,7 +104,7 @@ class About:
         notes: where it is from.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     metadata_folder: Location
     files: Mapping[Location, Identity]
     notes: tuple[str, ...] = ()
@@ -130,7 +137,7 @@ def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
     return weight_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Location, weight_map: Any, suffix: str) -> tuple[list[str], dict[str, str]]:
+def weight_files(path: Location, weight_map: object, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:
@@ -187,24 +194,22 @@ def check_files(folder: Location, names: Iterable[str], *, in_index: bool, allow
     Raises:
         CheckpointError: all such files are listed.
     """
-    files = list(names)
-    problems = [
-        f"{folder / name}: {_absence(folder / name, in_index)}" for name in files if not (folder / name).is_file()
-    ]
+    paths, problems = [folder / name for name in names], list[str]()
+    for path in paths:
+        if path.is_file():
+            continue
+        if path.exists():
+            problems.append(f"{path}: is not a regular file")
+        elif path.is_symlink():
+            problems.append(f"{path}: is a broken link")
+        else:
+            problems.append(f"{path}: {'the index names this file, but it is missing' if in_index else 'is missing'}")
     if not allow_outside_links:
         problems += [
-            linked_out(folder / name) for name in (*files, "config.json") if access(folder / name).leads_outside(folder)
+            linked_out(path) for path in (*paths, folder / "config.json") if access(path).leads_outside(folder)
         ]
     if problems:
         raise CheckpointError(problems)
-
-
-def _absence(path: Location, in_index: bool) -> str:
-    if path.exists():
-        return "is not a regular file"
-    if path.is_symlink():
-        return "is a broken link"
-    return "the index names this file, but it is missing" if in_index else "is missing"
 
 
 def check_index(folder: Location, listed: Mapping[str, str], shards: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -7,10 +7,9 @@ shards lie in the whole tensors, so nothing depends on the order of files or nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.formats.files import check_files, policy_places, read_json
 from ramerge.core.formats.format import Format, Opening, local
@@ -50,7 +49,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
         CheckpointError: a rank is missing, shards overlap or leave holes, ranks disagree; all problems are listed.
     """
     files = _of_one_world(folder)
-    metadata_folder = folder / "huggingface" if (folder / "huggingface").is_dir() else folder
+    inner, adapter = folder / "huggingface", folder / "lora_adapter"
     names = [*files, *([_CONFIG] if (folder / _CONFIG).is_file() else [])]
     check_files(folder, names, in_index=False, allow_outside_links=opening.allow_outside_links)
     found = ShardedModel(folder, identify(folder / name for name in names))
@@ -58,14 +57,32 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     found.problems += _other_steps(folder, len(files))
     gathered: dict[str, _Gathered] = {}
     with uncollected():
-        for rank, name in enumerate(files):
+        for rank, path in enumerate(folder / name for name in files):
             with collected(found.problems):
-                _gather(folder / name, rank, gathered)
+                state = load_file(path)
+                if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+                    raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
+                for name, value in state.items():
+                    try:
+                        part = part_of(value)
+                        gathered.setdefault(unwrapped(name), _Gathered(part)).add(part, rank)
+                    except RefusedError as error:
+                        found.problems.append(f"{path}: tensor {quoted(name)}: {error}")
         if not found.problems:
-            found.problems += _of_a_whole_model(folder, gathered, len(files))
+            if any(map(_LORA.search, gathered)):
+                advice = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
+                found.problems.append(
+                    f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {advice} as the agent instead"
+                )
+            found.problems += [
+                f"{folder}: tensor {quoted(name)}: only {one.ranks} of {len(files)} ranks have it; the files are of "
+                "different models"
+                for name, one in gathered.items()
+                if one.ranks != len(files)
+            ]
         with collected(found.problems):
-            found.assemble((name, o.first.dtype, o.first.shape, _pieces(o, name)) for name, o in gathered.items())
-    return found.contents(metadata_folder, opening)
+            found.assemble((name, one.first.dtype, one.first.shape, one.pieces(name)) for name, one in gathered.items())
+    return found.contents(inner if inner.is_dir() else folder, opening)
 
 
 def _of_one_world(folder: Path) -> list[str]:
@@ -105,21 +122,21 @@ def _other_steps(folder: Path, ranks: int) -> Iterator[str]:
             state = load_file(path, modules=("numpy", "_codecs", "random"))
         except CheckpointError:
             continue  # only weights must be read
-        if (step := _step_of(state)) is not None:
-            found.setdefault(step, []).append(rank)
+        if not isinstance(state, dict):
+            continue
+        # how many steps the learning rate's schedule has taken, or what a trainer says the step is
+        schedule = state.get("lr_scheduler")
+        said = schedule.get("last_epoch") if isinstance(schedule, dict) else None
+        steps = [
+            step
+            for step in (said, state.get("global_step"), state.get("step"))
+            if type(step) is int and abs(step) < _MOST_STEPS
+        ]
+        if steps:
+            found.setdefault(steps[0], []).append(rank)
     if len(found) > 1:
-        steps = ", ".join(f"{step} for rank {ranks[0]}" for step, ranks in found.items())
-        yield f"{folder}: the ranks are of different steps (extra_state says {steps}); copy all files of one step"
-
-
-def _step_of(state: Any) -> int | None:
-    """How many steps the learning rate's schedule has taken, or what a trainer says the step is."""
-    if not isinstance(state, dict):
-        return None
-    schedule = state.get("lr_scheduler")
-    said = schedule.get("last_epoch") if isinstance(schedule, dict) else None
-    steps = (said, state.get("global_step"), state.get("step"))
-    return next((step for step in steps if type(step) is int and abs(step) < _MOST_STEPS), None)
+        said = ", ".join(f"{step} for rank {ranks[0]}" for step, ranks in found.items())
+        yield f"{folder}: the ranks are of different steps (extra_state says {said}); copy all files of one step"
 
 
 @dataclass
@@ -133,60 +150,34 @@ class _Gathered:
     ranks: int = 0
     boxes: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[View, int]] = field(default_factory=dict)
 
+    def add(self, part: ShardedPart, rank: int) -> None:
+        """Add what a rank has.
 
-def _gather(path: Path, rank: int, gathered: dict[str, _Gathered]) -> None:
-    state = load_file(path)
-    if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-        raise CheckpointError(f"{path}: must hold a dictionary of tensors, the state dict of a model")
-    problems = []
-    for name, value in state.items():
-        try:
-            _add(gathered, unwrapped(name), part_of(value), rank)
-        except RefusedError as error:
-            problems.append(f"{path}: tensor {quoted(name)}: {error}")
-    if problems:
-        raise CheckpointError(problems)
-
-
-def _add(gathered: dict[str, _Gathered], name: str, part: ShardedPart, rank: int) -> None:
-    known = gathered.setdefault(name, _Gathered(part))
-    known.ranks += 1
-    first = known.first
-    if (part.shape, part.dtype) != (first.shape, first.dtype):
-        raise RefusedError(
-            f"is {part.dtype} {list(part.shape)} here, but {first.dtype} {list(first.shape)} in another rank's file; "
-            "the files are of different models"
-        )
-    for offsets, view in part.boxes:
-        twin, other = known.boxes.setdefault((offsets, view.shape), (view, rank))
-        if _differ(view, twin):
+        Raises:
+            RefusedError: it contradicts what others have.
+        """
+        self.ranks += 1
+        first = self.first
+        if (part.shape, part.dtype) != (first.shape, first.dtype):
             raise RefusedError(
-                f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should be "
-                "the same; the files may be of different steps"
+                f"is {part.dtype} {list(part.shape)} here, but {first.dtype} {list(first.shape)} in another rank's "
+                "file; the files are of different models"
             )
+        for offsets, view in part.boxes:
+            twin, other = self.boxes.setdefault((offsets, view.shape), (view, rank))
+            # checksums of whole storages tell, so nothing is read for it
+            known = all(
+                each.start == 0 and each.nbytes == each.storage.nbytes and each.storage.checksum
+                for each in (view, twin)
+            )
+            if known and view.strides == twin.strides and view.storage.checksum != twin.storage.checksum:
+                raise RefusedError(
+                    f"its elements from {list(offsets)} on differ from those in the file of rank {other}, which should "
+                    "be the same; the files may be of different steps"
+                )
 
-
-def _differ(left: View, right: View) -> bool:
-    """Whether checksums tell that two tensors are not the same. Nothing is read for it."""
-    both = (left, right)
-    whole = all(view.start == 0 and view.nbytes == view.storage.nbytes and view.storage.checksum for view in both)
-    return whole and left.strides == right.strides and left.storage.checksum != right.storage.checksum
-
-
-def _of_a_whole_model(folder: Path, gathered: Mapping[str, _Gathered], ranks: int) -> Iterator[str]:
-    """Problem of tensors that are those of an adapter, or not those of all ranks."""
-    adapter = folder / "lora_adapter"
-    if any(map(_LORA.search, gathered)):
-        found = f"give {adapter}" if adapter.is_dir() else "save the adapter (verl writes it to lora_adapter/)"
-        yield f"{folder}: holds the shards of a LoRA adapter, not of a whole model; {found} as the agent instead"
-    for name, one in gathered.items():
-        if one.ranks != ranks:
-            what = f"only {one.ranks} of {ranks} ranks have it; the files are of different models"
-            yield f"{folder}: tensor {quoted(name)}: {what}"
-
-
-def _pieces(one: _Gathered, name: str) -> list[PlacedPiece]:
-    return [PlacedPiece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in one.boxes.items()]
+    def pieces(self, name: str) -> list[PlacedPiece]:
+        return [PlacedPiece(offsets, tensor_of(name, view)) for (offsets, _), (view, _) in self.boxes.items()]
 
 
 FORMAT = Format("fsdp", "FSDP shards of verl or SkyRL", find, local(open_folder), priority=50)

@@ -14,10 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
-from typing import Any
 
 from ramerge.core.formats import dcp, unread
-from ramerge.core.formats.files import about_model, tag_of
+from ramerge.core.formats.files import about_model, few, tag_of
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.torchfile.load import uncollected
 from ramerge.core.foundation.errors import CheckpointError
@@ -48,7 +47,7 @@ class Sizes:
     vocabulary: int
 
     @staticmethod
-    def of(config: Mapping[str, Any]) -> Sizes:
+    def of(config: Mapping[str, object]) -> Sizes:
         """Read a configuration.
 
         Raises:
@@ -71,7 +70,7 @@ class Sizes:
         )
 
 
-def _number(config: Mapping[str, Any], *keys: str, default: int | None = None) -> int:
+def _number(config: Mapping[str, object], *keys: str, default: int | None = None) -> int:
     value = next((config[key] for key in keys if config.get(key) is not None), default)
     if type(value) is not int or not 0 < value < 1 << 31:
         raise ValueError(f"has no usable {' or '.join(keys)} ({quoted(value)})")
@@ -80,10 +79,6 @@ def _number(config: Mapping[str, Any], *keys: str, default: int | None = None) -
 
 _Split = Callable[[Tensor, Sizes], list[Tensor]]
 """Megatron's tensor to those of the model. Raises ValueError if it does not have the shape that sizes say."""
-
-
-def _whole(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
-    return [tensor]
 
 
 def _halves(tensor: Tensor, _sizes: Sizes) -> list[Tensor]:
@@ -131,7 +126,7 @@ class _Row:
     """
 
     parts: tuple[str, ...]
-    split: _Split = _whole
+    split: _Split = lambda tensor, _: [tensor]
 
 
 _LAYER = "model.layers.{layer}."
@@ -199,22 +194,23 @@ class _Known:
     expert: int | None = None
     stacked: tuple[str, ...] = ()
 
-
-def _known(key: str) -> _Known | None:
-    if key in _OUTSIDE:
-        return _Known(_OUTSIDE[key])
-    if (found := _IN_LAYERS.fullmatch(key)) is None:
-        return None
-    layer, rest = found["layer"], found["rest"]
-    over = () if layer else ("layer",)
-    number = int(layer) if layer else None
-    if rest in _IN_A_LAYER:
-        return _Known(_IN_A_LAYER[rest], number, None, over)
-    if (found := _IN_EXPERTS.fullmatch(rest)) is None or found["rest"] not in _OF_AN_EXPERT:
-        return None
-    expert = found["expert"]
-    over = over if expert else (*over, "expert")
-    return _Known(_OF_AN_EXPERT[found["rest"]], number, int(expert) if expert else None, over)
+    @staticmethod
+    def by_name(key: str) -> _Known | None:
+        """A tensor by Megatron's name; None if the table does not have it."""
+        if key in _OUTSIDE:
+            return _Known(_OUTSIDE[key])
+        if (found := _IN_LAYERS.fullmatch(key)) is None:
+            return None
+        layer, rest = found["layer"], found["rest"]
+        over = () if layer else ("layer",)
+        number = int(layer) if layer else None
+        if rest in _IN_A_LAYER:
+            return _Known(_IN_A_LAYER[rest], number, None, over)
+        if (found := _IN_EXPERTS.fullmatch(rest)) is None or found["rest"] not in _OF_AN_EXPERT:
+            return None
+        expert = found["expert"]
+        over = over if expert else (*over, "expert")
+        return _Known(_OF_AN_EXPERT[found["rest"]], number, int(expert) if expert else None, over)
 
 
 def _named(tensor: Tensor, known: _Known, sizes: Sizes) -> Iterator[Tensor]:
@@ -249,12 +245,11 @@ def find(folder: Location) -> Location | None:
     steps = [f"iter_{latest:0>7}", f"global_step_{latest}"] if latest.isdecimal() else []
     places = (folder / step / place for step in ("", *steps) for place in _PLACES)
     numbered: Iterator[Location] = folder.glob("iter_*")
-    return next(filter(_is_torch_dist, (*places, *sorted(numbered, key=str)[-1:])), None)
-
-
-def _is_torch_dist(folder: Location) -> bool:
-    """Whether Megatron wrote a distributed checkpoint: it has one file more than those of torch."""
-    return (folder / "metadata.json").is_file() and ((folder / dcp.METADATA).is_file() or any(folder.glob("*.distcp")))
+    for place in (*places, *sorted(numbered, key=str)[-1:]):
+        # Megatron writes one file more than torch
+        if (place / "metadata.json").is_file() and ((place / dcp.METADATA).is_file() or any(place.glob("*.distcp"))):
+            return place
+    return None
 
 
 def open_folder(folder: Path, opening: Opening) -> Contents:
@@ -286,45 +281,39 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
                     tensors[part.name] = part
             except ValueError as error:
                 found.problems.append(f"{folder}: tensor {quoted(tensor.name)}: {error}")
-        found.problems += [] if found.problems else _absent(folder, tensors, sizes)
-    if found.problems:
-        raise CheckpointError(found.problems)
-    ordered = {name: tensors[name] for name in sorted(tensors, key=_numbered)}
+    queries = (f"model.layers.{layer}.self_attn.q_proj.weight" for layer in range(sizes.layers))
+    if problems := found.problems or [
+        f"{folder}: holds nothing that becomes {quoted(name)}, so the model is not complete"
+        for name in ("model.embed_tokens.weight", "model.norm.weight", *queries)
+        if name not in tensors
+    ]:
+        raise CheckpointError(problems)
+    numbered = {
+        name: [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)] for name in tensors
+    }
+    ordered = {name: tensors[name] for name in sorted(tensors, key=numbered.__getitem__)}
     return Contents(ordered, {**found.files, **about.files}, about.config, about.metadata_folder, notes=about.notes)
 
 
 def _understood(
-    folder: Path, metadata_folder: Location, config: Mapping[str, Any], wanted: Mapping[str, dcp.Described]
+    folder: Path, metadata_folder: Location, config: Mapping[str, object], wanted: Mapping[str, dcp.Described]
 ) -> tuple[Sizes, dict[str, _Known]]:
     problems = []
     try:
         sizes = Sizes.of(config)
     except ValueError as error:
         problems.append(f"{metadata_folder / 'config.json'}: {error}; convert {folder}: {_command(folder)}")
-    found = {key: _known(key) for key in wanted}
+    found = {key: _Known.by_name(key) for key in wanted}
     if others := [key for key, known in found.items() if known is None]:
-        more = f" and {len(others) - 3:,} more" if len(others) > 3 else ""
         problems.append(
             unread.adapter_of_megatron(folder, others)
-            or f"{folder}: holds tensors whose layout is not known: {', '.join(map(quoted, others[:3]))}{more}; "
-            f"convert it: {_command(folder)}"
+            or f"{folder}: holds tensors whose layout is not known: {few(others)}; convert it: {_command(folder)}"
         )
     if not problems and not found:
         problems.append(f"{folder}: holds no tensors of a model; give the folder that has them")
     if problems:
         raise CheckpointError(problems)
     return sizes, {key: known for key, known in found.items() if known is not None}
-
-
-def _absent(folder: Path, tensors: Mapping[str, Tensor], sizes: Sizes) -> Iterator[str]:
-    names = [name for layer in range(sizes.layers) for name in (f"model.layers.{layer}.self_attn.q_proj.weight",)]
-    for name in ("model.embed_tokens.weight", "model.norm.weight", *names):
-        if name not in tensors:
-            yield f"{folder}: holds nothing that becomes {quoted(name)}, so the model is not complete"
-
-
-def _numbered(name: str) -> list[str | int]:
-    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
 
 
 def _command(folder: Path) -> str:

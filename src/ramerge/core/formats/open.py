@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 from ramerge.core.formats import unread
 from ramerge.core.formats.encodings.decode import decode
+from ramerge.core.formats.files import few
 from ramerge.core.formats.format import ADAPTER, Opening
 from ramerge.core.formats.registry import by_priority
 from ramerge.core.formats.stacks import undone
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, here
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -50,11 +49,11 @@ def open_checkpoint(
         raise CheckpointError(f"{directory}: no permission to read it; change its permissions")
     for format in by_priority():
         if (folder := format.find(directory)) is not None:
-            inside = partial(_check_link, directory, allowed=allow_outside_links)
-            inside(folder)
+            if not allow_outside_links:
+                _check_link(directory, folder)
             contents = format.open(folder, Opening(allow_outside_links, base))
-            if base is None or contents.metadata_folder != base.metadata_folder:
-                inside(contents.metadata_folder)
+            if not allow_outside_links and (base is None or contents.metadata_folder != base.metadata_folder):
+                _check_link(directory, contents.metadata_folder)
             break
     else:
         raise CheckpointError(_no_weights(directory))
@@ -110,28 +109,21 @@ def open_stacked(
         elif plain is None:
             plain = below
         elif names := undone(plain, below, opened):
-            raise CheckpointError(_undoes(folder, names))
+            raise CheckpointError(
+                f"{folder}: replaces rows or all of {few(names)}, which an adapter before it has changed, so that "
+                "change would be lost. If it was trained on the model with the other adapter, write that model first "
+                f"(ramerge convert MODEL+ADAPTER OUT) and give OUT+{folder}"
+            )
         notes += opened.notes
         warnings += opened.warnings
     assert opened is not None
     return replace(opened, notes=tuple(notes), warnings=tuple(warnings))
 
 
-def _undoes(folder: Location, names: Sequence[str]) -> str:
-    which = ", ".join(map(quoted, names[:3])) + (f" and {len(names) - 3:,} more" if len(names) > 3 else "")
-    return (
-        f"{folder}: replaces rows or all of {which}, which an adapter before it has changed, so that change would be "
-        "lost. If it was trained on the model with the other adapter, write that model first (ramerge convert "
-        f"MODEL+ADAPTER OUT) and give OUT+{folder}"
-    )
-
-
-def _check_link(directory: Location, found: Location, *, allowed: bool) -> None:
+def _check_link(directory: Location, found: Location) -> None:
     """Refuse a folder that was found by a link out of the one that was named, or out of the run that both are in."""
     named, place = here(directory), here(found)
-    if named is None or place is None or allowed:
-        return
-    if access(place).leads_outside(common_folder(named, place)):
+    if named is not None and place is not None and access(place).leads_outside(common_folder(named, place)):
         raise CheckpointError(linked_out(found))
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BaseModel, Field, StringConstraints, ValidationError
 
@@ -156,10 +156,23 @@ def read_settings(folder: Location) -> Settings:
     problems = _refused(config)
     try:
         settings = Settings.model_validate({key: value for key, value in config.items() if value is not None})
-        problems += _wrong_patterns(settings, folder)
     except ValidationError as error:
         keys = dict.fromkeys(str(item["loc"][0]) for item in error.errors(include_url=False))
         problems += [f"{key} must {_MUST.get(key, 'be true or false')}, not {quoted(config.get(key))}" for key in keys]
+        raise CheckpointError(f"{path}: {text}" for text in problems) from error
+    if not settings.lora_alpha:
+        problems.append(_no_alpha(folder))
+    if not all(settings.alpha_pattern.values()):
+        problems.append("alpha_pattern must map patterns of module names to numbers that are not 0")
+    for option, patterns in (("alpha_pattern", settings.alpha_pattern), ("rank_pattern", settings.rank_pattern)):
+        regular = [pattern for pattern in patterns if not _LITERAL.fullmatch(pattern)]
+        problems += [
+            f"{option}: {quoted(pattern)} is not a regular expression that is matched quickly; write the names out"
+            for pattern in regular
+            if not _is_quick(pattern)
+        ]
+        if len(regular) > _MOST_PATTERNS:
+            problems.append(f"{option}: has more than {_MOST_PATTERNS} regular expressions; write the names out")
     if problems:
         raise CheckpointError(f"{path}: {text}" for text in problems)
     return settings
@@ -178,7 +191,7 @@ _MUST = {
 }
 
 
-def _refused(config: Mapping[str, Any]) -> list[str]:
+def _refused(config: Mapping[str, object]) -> list[str]:
     problems = [
         f"{key} is set: such an adapter {why}; merge it into its base with PEFT (merge_and_unload), if PEFT can"
         for key, why in _REFUSED.items()
@@ -203,21 +216,6 @@ def _refused(config: Mapping[str, Any]) -> list[str]:
             f"init_lora_weights is {quoted(stated)}, which is not known; if it leaves the base as it is, set it to true"
         )
     return problems
-
-
-def _wrong_patterns(settings: Settings, folder: Location) -> Iterator[str]:
-    if not settings.lora_alpha:
-        yield _no_alpha(folder)
-    if not all(settings.alpha_pattern.values()):
-        yield "alpha_pattern must map patterns of module names to numbers that are not 0"
-    for option, patterns in (("alpha_pattern", settings.alpha_pattern), ("rank_pattern", settings.rank_pattern)):
-        regular = [pattern for pattern in patterns if not _LITERAL.fullmatch(pattern)]
-        for pattern in regular:
-            if not _is_quick(pattern):
-                what = "is not a regular expression that is matched quickly"
-                yield f"{option}: {quoted(pattern)} {what}; write the names out"
-        if len(regular) > _MOST_PATTERNS:
-            yield f"{option}: has more than {_MOST_PATTERNS} regular expressions; write the names out"
 
 
 def _no_alpha(folder: Location) -> str:

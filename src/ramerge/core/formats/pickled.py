@@ -31,8 +31,11 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
     """
     found = open_files(folder, NAMING, tensors_of, opening)
     kept, ties = without_ties(found.tensors.values(), found.config)
-    layout = {_renamed(file): tuple(name for name in held if name in kept) for file, held in found.shards.items()}
-    shards = {file: held for file, held in layout.items() if held}
+    shards = {
+        file.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors": layout
+        for file, held in found.shards.items()
+        if (layout := tuple(name for name in held if name in kept))
+    }
     return replace(found, tensors=kept, shards=shards, notes=(*found.notes, *ties))
 
 
@@ -61,10 +64,6 @@ def tensors_of(path: Location) -> list[Tensor]:
     if problems:
         raise CheckpointError(problems)
     return tensors
-
-
-def _renamed(shard: str) -> str:
-    return shard.replace("pytorch_model", "model").removesuffix(".bin") + ".safetensors"
 
 
 FORMAT = Format("bin", "pytorch_model.bin", find, local(open_folder), priority=60)

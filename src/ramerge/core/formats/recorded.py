@@ -64,7 +64,10 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
         raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
     content = read_json(path)
     places, transposed = content.get("inputs"), content.get("transposed", [])
-    if not isinstance(places, dict) or not all(map(_is_pair, places.values())):
+    if not isinstance(places, dict) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair)
+        for pair in places.values()
+    ):
         raise CheckpointError(
             f"{path}: inputs must map each weight to two names of tensors; run `ramerge calibrate` again"
         )
@@ -90,7 +93,3 @@ def read_digests(folder: Location) -> dict[str, str] | None:
     if not isinstance(digests, dict) or not all(isinstance(each, str) for each in digests.values()):
         raise CheckpointError(f"{path}: digests must map each tensor to a text; run `ramerge calibrate` again")
     return digests
-
-
-def _is_pair(value: object) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(name, str) for name in value)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from itertools import islice
 from typing import TypeVar
 
-from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_index
+from ramerge.core.formats.files import MOST_NAMED, check_files, check_index, few, opened_each, read_config, read_index
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted
@@ -21,7 +22,6 @@ from ramerge.core.tensors.tensor import Tensor
 
 _OF = re.compile(r"(\d{1,9})-of-(\d{1,9})")
 _NUMBER = re.compile(r"\d{1,9}")
-_MOST_NAMED = 3
 _MOST_TWICE = 100
 Held = TypeVar("Held")
 
@@ -55,35 +55,24 @@ class Naming:
         return any((folder / name).exists() for name in (self.one_file, self.index)) or bool(self.found(folder))
 
 
-@dataclass(frozen=True)
-class WeightFiles:
-    """The files of a model.
-
-    Attributes:
-        names: of the files.
-        listed: the index's map of tensors to files; None without an index.
-        notes: which files are not read.
-        warnings: which files look like another model.
-    """
-
-    names: list[str]
-    listed: Mapping[str, str] | None
-    notes: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-
-
-def weight_files(folder: Location, naming: Naming) -> WeightFiles:
+def weight_files(
+    folder: Location, naming: Naming
+) -> tuple[list[str], Mapping[str, str] | None, tuple[str, ...], tuple[str, ...]]:
     """Choose the files of a model, as transformers does, and check that they are complete.
+
+    Returns:
+        Their names; the index's map of tensors to files, or None without an index; notes about files that are not read;
+        warnings about files that look like another model.
 
     Raises:
         CheckpointError: names say that there are more files than are there, or than the index names; or the index is
             wrong. All problems are listed.
     """
-    found, listed = naming.found(folder), None
+    found, listed, suffix = naming.found(folder), None, naming.several.rpartition("*")[2]
     if (folder / naming.one_file).exists():
         names = [naming.one_file]
     elif (folder / naming.index).exists():
-        names, listed = read_index(folder / naming.index, naming.several.rpartition("*")[2])
+        names, listed = read_index(folder / naming.index, suffix)
     else:
         names = found
     if problems := list(_incomplete(folder, naming, names, found, in_index=listed is not None)):
@@ -91,8 +80,25 @@ def weight_files(folder: Location, naming: Naming) -> WeightFiles:
     left = [name for name in found if name not in names]
     numbered = [name for name in left if _OF.search(name)]
     others = [name for name in left if name not in numbered]
-    notes = (f"{folder}: {_some(others)}: not read: the model is in {_some(names)}",) if others else ()
-    return WeightFiles(names, listed, notes, tuple(_two_models(folder, naming, names, numbered)))
+    notes = (f"{folder}: {few(others)}: not read: the model is in {few(names)}",) if others else ()
+    # files that are not read and look like a model, which programs may read in place of the others
+    warnings: tuple[str, ...] = ()
+    if numbered:
+        state = "not complete" if any(gaps(numbered)) else "complete by themselves"
+        warnings = (
+            f"{folder}: {few(names)} make up the model that is read; {few(numbered)}, which are {state}, are not read; "
+            "remove what is left from an earlier save",
+        )
+    if names == [naming.one_file] and (folder / naming.index).exists():
+        indexed: list[str] = []
+        with suppress(CheckpointError):
+            indexed, _ = read_index(folder / naming.index, suffix)
+        if indexed != names:
+            warnings = (
+                f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
+                "which names other files, as vLLM reads them; remove what is left from an earlier save",
+            )
+    return names, listed, notes, warnings
 
 
 def open_files(
@@ -109,8 +115,7 @@ def open_files(
     Raises:
         CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
     """
-    chosen = weight_files(folder, naming)
-    files, listed = chosen.names, chosen.listed
+    files, listed, notes, warnings = weight_files(folder, naming)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
     check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
     identities |= identify(folder / name for name in files)
@@ -137,7 +142,7 @@ def open_files(
         config = read_config(folder)
     if problems:
         raise CheckpointError(problems)
-    return Contents(tensors, identities, config, folder, shards, chosen.notes, chosen.warnings)
+    return Contents(tensors, identities, config, folder, shards, notes, warnings)
 
 
 def _incomplete(
@@ -145,7 +150,7 @@ def _incomplete(
 ) -> Iterator[str]:
     """Say which files of numbered series are not among those that are read, or are numbered in another way."""
     for absent, count in gaps(names, counted_only=in_index):
-        some = _some(absent, count)
+        some = few(absent, count)
         if not in_index:
             yield (
                 f"{folder}: lacks {some}, as the numbers in the names of its files say, so the model is not complete; "
@@ -161,37 +166,20 @@ def _incomplete(
                 f"{folder / naming.index}: names files of a series, but not {some}, and no such file is there, so the "
                 "model is not complete; copy what is missing with its index, or save the model again"
             )
+    totals: dict[str, set[int]] = defaultdict(set)
     for name in names:
-        if (counted := _OF.search(name)) and int(counted[1]) > int(counted[2]):
-            yield f"{folder / name}: there is no file {int(counted[1])} of {int(counted[2])}; remove what is left over"
-    for stem, totals in _totals(names).items():
-        if len(totals) > 1:
-            several = " and ".join(map(str, sorted(totals)))
+        if (counted := _OF.search(name)) is None:
+            continue
+        number, total = int(counted[1]), int(counted[2])
+        totals[f"{name[: counted.start()]}*{name[counted.end() :]}"].add(total)
+        if number > total:
+            yield f"{folder / name}: there is no file {number} of {total}; remove what is left over"
+    for stem, several in totals.items():
+        if len(several) > 1:
             yield (
-                f"{folder}: the files {quoted(stem)} are numbered as parts of {several}; remove those that are left "
-                "from an earlier save"
+                f"{folder}: the files {quoted(stem)} are numbered as parts of {' and '.join(map(str, sorted(several)))}"
+                "; remove those that are left from an earlier save"
             )
-
-
-def _two_models(folder: Location, naming: Naming, names: Sequence[str], left: Sequence[str]) -> Iterator[str]:
-    """A warning about files that are not read and look like a model, which programs may read in place of the others."""
-    if names == [naming.one_file] and (folder / naming.index).exists():
-        try:
-            listed, _ = read_index(folder / naming.index, naming.several.rpartition("*")[2])
-        except CheckpointError:
-            listed = []
-        if listed != names:
-            yield (
-                f"{folder}: holds both {naming.one_file}, which is read, as transformers does, and {naming.index}, "
-                "which names other files, as vLLM reads them; remove what is left from an earlier save"
-            )
-            return
-    if left:
-        state = "not complete" if any(gaps(left)) else "complete by themselves"
-        yield (
-            f"{folder}: {_some(names)} make up the model that is read; {_some(left)}, which are {state}, are not read; "
-            "remove what is left from an earlier save"
-        )
 
 
 def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[list[str], int]]:
@@ -221,7 +209,7 @@ def gaps(names: Iterable[str], *, counted_only: bool = False) -> Iterator[tuple[
         width = min(present.values())
         absent = (f"{before}{n:0{width}}{after}" for n in range(first, last + 1) if n not in present)
         if count > 0:
-            yield list(islice(absent, _MOST_NAMED)), count
+            yield list(islice(absent, MOST_NAMED)), count
 
 
 def numbered(files: Sequence[Held]) -> dict[str, Held]:
@@ -234,16 +222,3 @@ def numbered(files: Sequence[Held]) -> dict[str, Held]:
 def renumbered(files: Mapping[str, Held]) -> Mapping[str, Held]:
     """Files by name, numbered from the start if their numbers have gaps because some of them were left out."""
     return numbered(list(files.values())) if any(gaps(files, counted_only=True)) else files
-
-
-def _totals(names: Iterable[str]) -> dict[str, set[int]]:
-    found: dict[str, set[int]] = defaultdict(set)
-    for name in names:
-        if counted := _OF.search(name):
-            found[f"{name[: counted.start()]}*{name[counted.end() :]}"].add(int(counted[2]))
-    return found
-
-
-def _some(names: Sequence[str], count: int | None = None) -> str:
-    more = (len(names) if count is None else count) - min(len(names), _MOST_NAMED)
-    return ", ".join(map(quoted, names[:_MOST_NAMED])) + (f" and {more:,} more" if more else "")

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.formats.files import about_model, written_apart
 from ramerge.core.formats.format import Opening
@@ -39,7 +38,19 @@ class ShardedModel:
         """Make tensors (name, dtype, shape) from their pieces, unless something is wrong already."""
         for name, dtype, shape, pieces in parts if not self.problems else ():
             try:
-                self.tensors.append(_assembled(name, dtype, shape, pieces))
+                if others := sorted({piece.tensor.dtype for piece in pieces} - {dtype}):
+                    raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
+                if wrong := is_covered(shape, [(piece.offsets, piece.tensor.shape) for piece in pieces]):
+                    raise ValueError(wrong)
+                filled = [piece for piece in pieces if piece.tensor.elements]
+                if len(filled) == 1 and filled[0].tensor.shape == shape:
+                    self.tensors.append(Tensor(name, dtype, shape, filled[0].tensor.origin))
+                    continue
+                if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
+                    raise ValueError("is sharded along several inner dimensions, which is not read")
+                # without names, so that the origins of tied tensors are equal
+                unnamed = (PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
+                self.tensors.append(Tensor(name, dtype, shape, Pieces(tuple(unnamed))))
             except ValueError as error:
                 self.problems.append(f"{self.folder}: tensor {quoted(name)}: {error}")
 
@@ -59,23 +70,6 @@ class ShardedModel:
         return Contents(kept, files, about.config, metadata_folder, notes=notes, warnings=warnings)
 
 
-def _assembled(name: str, dtype: str, shape: tuple[int, ...], pieces: Sequence[PlacedPiece]) -> Tensor:
-    others = sorted({piece.tensor.dtype for piece in pieces} - {dtype})
-    if others:
-        raise ValueError(f"is {dtype}, but a piece of it is {others[0]}")
-    boxes = [(piece.offsets, piece.tensor.shape) for piece in pieces]
-    if wrong := is_covered(shape, boxes):
-        raise ValueError(wrong)
-    filled = tuple(piece for piece in pieces if piece.tensor.elements)
-    if len(filled) == 1 and filled[0].tensor.shape == shape:
-        return Tensor(name, dtype, shape, filled[0].tensor.origin)
-    if any(Box.of(shape, piece.offsets, piece.tensor.shape) is None for piece in filled):
-        raise ValueError("is sharded along several inner dimensions, which is not read")
-    # without names, so that the origins of tied tensors are equal
-    parts = tuple(PlacedPiece(piece.offsets, replace(piece.tensor, name="")) for piece in filled or pieces)
-    return Tensor(name, dtype, shape, Pieces(parts))
-
-
 @dataclass(frozen=True)
 class ShardedPart:
     """Part of a tensor that one rank holds.
@@ -91,7 +85,7 @@ class ShardedPart:
     boxes: tuple[tuple[tuple[int, ...], View], ...]
 
 
-def part_of(value: Any) -> ShardedPart:
+def part_of(value: object) -> ShardedPart:
     """Entry of a rank's state dict.
 
     Raises:
@@ -127,29 +121,25 @@ def _of_dtensor(stub: Stub) -> ShardedPart:
         raise RefusedError(f"has {len(placements)} placements at {list(place)} in a mesh of {list(ranks)} ranks")
     offsets, sizes = [0] * len(shape), list(shape)
     for index, count, placement in zip(place, ranks, placements, strict=True):
-        if (dim := _dimension(placement, len(shape))) is not None:
-            # as torch.chunk: equal parts, then a shorter one, then empty ones
-            step = -(-sizes[dim] // count)
-            begin = min(index * step, sizes[dim])
-            offsets[dim] += begin
-            sizes[dim] = min(step, sizes[dim] - begin)
+        kind = placement.path.rpartition(".")[2] if isinstance(placement, Stub) else "nothing"
+        if kind == "Replicate":
+            continue
+        if kind != "Shard":
+            raise RefusedError(
+                f"has the placement {kind}; only Shard and Replicate are read, so save the model without tensor "
+                "parallelism"
+            )
+        dim = placement.get("dim") if placement.state is not None else placement.args[0] if placement.args else None
+        if type(dim) is not int or not -len(shape) <= dim < len(shape):
+            raise RefusedError("is sharded along a dimension that it does not have")
+        # as torch.chunk: equal parts, then a shorter one, then empty ones
+        step = -(-sizes[dim] // count)
+        begin = min(index * step, sizes[dim])
+        offsets[dim] += begin
+        sizes[dim] = min(step, sizes[dim] - begin)
     if tuple(sizes) != local.shape and not (0 in sizes and 0 in local.shape):
         raise RefusedError(f"should have a shard of {sizes} at {offsets} of {list(shape)}, but has {list(local.shape)}")
     return ShardedPart(shape, dtype, ((tuple(offsets), local),) if prod(local.shape) else ())
-
-
-def _dimension(placement: Any, dimensions: int) -> int | None:
-    kind = placement.path.rpartition(".")[2] if isinstance(placement, Stub) else "nothing"
-    if kind == "Replicate":
-        return None
-    if kind != "Shard" or not isinstance(placement, Stub):
-        raise RefusedError(
-            f"has the placement {kind}; only Shard and Replicate are read, so save the model without tensor parallelism"
-        )
-    dim = placement.get("dim") if placement.state is not None else placement.args[0] if placement.args else None
-    if type(dim) is not int or not -dimensions <= dim < dimensions:
-        raise RefusedError("is sharded along a dimension that it does not have")
-    return dim % dimensions
 
 
 def _ranks(mesh: Stub) -> tuple[int, ...]:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import PurePosixPath
-from typing import Any
 
 from ramerge.core.formats.encodings.decode import KEYS, without_declaration
 from ramerge.core.formats.files import read_json
@@ -20,6 +18,7 @@ from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, relative
 from ramerge.core.tensors.access import access
 from ramerge.core.tensors.embeddings import set_vocabulary, untie
+from ramerge.core.tensors.header import LFS_POINTER
 from ramerge.core.tensors.paths import linked_out
 
 # Weights in any format. Those that are read are merged; those of a module are copied with it; others are left out.
@@ -73,7 +72,6 @@ _OF_OTHER_WEIGHTS = {"adapter_config.json": "adapter_model*", "params.json": "co
 _MODULES = "modules.json"
 _MODULE_LIMITS = JsonLimits(size=1_000_000, signs=50_000, depth=8)
 
-_LFS_POINTER = b"version https://git-lfs"
 _LARGEST_POINTER = 1024
 
 # Folders of other models and of a trainer's state inside of a model's folder.
@@ -126,11 +124,11 @@ def companion_files(
         CheckpointError: a link leads out of its checkpoint, what should be a file is none or a pointer of Git LFS, or a
             module lacks files of its weights.
     """
-    chosen = _Sorted.of(base[0]).kept
+    chosen, _ = _sorted(base[0])
     if tokenizer_from:
         chosen = {name: path for name, path in chosen.items() if not _is_tokenizer(name)}
     for folder in tokenizer_from or base[1:]:
-        chosen |= {name: path for name, path in _Sorted.of(folder).kept.items() if _is_tokenizer(name)}
+        chosen |= {name: path for name, path in _sorted(folder)[0].items() if _is_tokenizer(name)}
     roots = (*base, *tokenizer_from)
     outside = [path for path in chosen.values() if all(map(access(path).leads_outside, roots))]
     if outside and not allow_outside_links:
@@ -145,8 +143,7 @@ def left_out(directory: Location, read: Container[Location]) -> list[str]:
         directory: the folder.
         read: the files whose weights are read.
     """
-    found = _Sorted.of(directory)
-    return [name for name in found.left if directory / name not in read]
+    return [name for name in _sorted(directory)[1] if directory / name not in read]
 
 
 def modules_with_weights(companions: Iterable[str]) -> list[str]:
@@ -154,78 +151,67 @@ def modules_with_weights(companions: Iterable[str]) -> list[str]:
     return sorted({PurePosixPath(name).parts[0] for name in companions if _fits(PurePosixPath(name).name, _WEIGHTS)})
 
 
-@dataclass
-class _Sorted:
-    """The files in a folder: those to copy, by relative name, and the names of those that are left out."""
+def _sorted(directory: Location) -> tuple[dict[str, Location], list[str]]:
+    """The files in a folder: those to copy, by relative name, and the names of those that are left out.
 
-    kept: dict[str, Location] = field(default_factory=dict)
-    left: list[str] = field(default_factory=list)
-
-    @staticmethod
-    def of(directory: Location) -> _Sorted:
-        """Sort them.
-
-        Raises:
-            CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks
-                files of its weights.
-        """
-        paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
-        paths = {name: paths[name] for name in sorted(paths, key=str) if not _is_foreign(name)}
-        modules = _modules_of(directory)
-        weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
-        others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
-        own = {name for name in weights if name.parts[0] in modules}
-        problems = [
-            f"{directory}: lacks {quoted(absent[0])}, so the module {PurePosixPath(absent[0]).parent} is not complete; "
-            "download it again"
-            for absent, _ in gaps(sorted(map(str, own)), counted_only=True)
-        ]
-        found = _Sorted()
-        for name, path in paths.items():
-            if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
-                if f"{apart}/" not in found.left:
-                    found.left.append(f"{apart}/")
-            elif name in weights - own or _is_of_other_weights(name, weights):
-                found.left.append(name.as_posix())
-            else:
-                with collected(problems):
-                    found._sort(name, path, is_needed=name.parts[0] in modules)
-        if problems:
-            raise CheckpointError(problems)
-        return found
-
-    def _sort(self, name: PurePosixPath, path: Location, *, is_needed: bool) -> None:
-        if path.is_symlink() and not path.exists():
-            raise CheckpointError(f"{path}: is a broken link; download the file again, or remove the link")
-        if not path.is_file():
+    Raises:
+        CheckpointError: what should be a file is none, cannot be read, or is a pointer to it; or a module lacks files
+            of its weights.
+    """
+    paths = {PurePosixPath(relative(path, directory).as_posix()): path for path in directory.rglob("*")}
+    foreign = {
+        name
+        for name in paths
+        if any(part.startswith(".") for part in name.parts)
+        or any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
+        or _fits(name.name, _NOT_COMPANIONS)
+    }
+    paths = {name: paths[name] for name in sorted(paths.keys() - foreign, key=str)}
+    modules = _modules_of(directory)
+    weights = {name for name in paths if _fits(name.name, _WEIGHTS)}
+    others = {name.parent for name in weights if len(name.parts) > 1 and name.parts[0] not in modules}
+    own = {name for name in weights if name.parts[0] in modules}
+    # what belongs to weights that are there, and that are not the model's as it is read
+    present = [name.name for name in weights if len(name.parts) == 1]
+    of_others = [
+        name
+        for name, pattern in _OF_OTHER_WEIGHTS.items()
+        if {fnmatch(each, pattern) for each in present} == {False, True}
+    ]
+    problems = [
+        f"{directory}: lacks {quoted(absent[0])}, so the module {PurePosixPath(absent[0]).parent} is not complete; "
+        "download it again"
+        for absent, _ in gaps(sorted(map(str, own)), counted_only=True)
+    ]
+    kept: dict[str, Location] = {}
+    left: dict[str, None] = {}
+    for name, path in paths.items():
+        if apart := next((folder for folder in reversed((name, *name.parents)) if folder in others), None):
+            left[f"{apart}/"] = None
+        elif name in weights - own or name.as_posix() in of_others:
+            left[name.as_posix()] = None
+        elif path.is_symlink() and not path.exists():
+            problems.append(f"{path}: is a broken link; download the file again, or remove the link")
+        elif not path.is_file():
             if not path.is_dir() or _fits(name.name, _NAMES_OF_FILES):
-                raise CheckpointError(f"{path}: is not a regular file; put the file in its place, or remove it")
+                problems.append(f"{path}: is not a regular file; put the file in its place, or remove it")
         elif not access(path).is_readable():
-            raise CheckpointError(f"{path}: no permission to read it; change its permissions, or remove it")
-        elif not _is_pointer(path):
-            self.kept[name.as_posix()] = path
-        elif is_needed or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(name.as_posix()):
-            raise CheckpointError(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
+            problems.append(f"{path}: no permission to read it; change its permissions, or remove it")
         else:
-            self.left.append(name.as_posix())
+            with collected(problems):
+                if not _is_pointer(path):
+                    kept[name.as_posix()] = path
+                elif name.parts[0] in modules or _fits(name.name, _NAMES_OF_FILES) or _is_tokenizer(str(name)):
+                    problems.append(f"{path}: is a Git LFS pointer, not the file; get it with `git lfs pull`")
+                else:
+                    left[name.as_posix()] = None
+    if problems:
+        raise CheckpointError(problems)
+    return kept, [*left]
 
 
 def _fits(name: str, patterns: Iterable[str]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
-
-
-def _is_foreign(name: PurePosixPath) -> bool:
-    hidden = any(part.startswith(".") for part in name.parts)
-    inside = any(_fits(part, _NOT_COMPANION_FOLDERS) for part in name.parts[:-1])
-    return hidden or inside or _fits(name.name, _NOT_COMPANIONS)
-
-
-def _is_of_other_weights(name: PurePosixPath, weights: Iterable[PurePosixPath]) -> bool:
-    """Whether a file belongs to weights that are there, and that are not the model's as it is read."""
-    if (pattern := _OF_OTHER_WEIGHTS.get(name.as_posix())) is None:
-        return False
-    theirs = [fnmatch(each.name, pattern) for each in weights if len(each.parts) == 1]
-    return any(theirs) and not all(theirs)
 
 
 def _modules_of(directory: Location) -> set[str]:
@@ -244,10 +230,10 @@ def _modules_of(directory: Location) -> set[str]:
 
 def _is_pointer(path: Location) -> bool:
     """Whether a file is what Git has in place of a large one. Only small files are read."""
-    if not len(_LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
+    if not len(LFS_POINTER) < path.stat().st_size < _LARGEST_POINTER:
         return False
     with readable(path), path.open("rb") as file:
-        return file.read(len(_LFS_POINTER)) == _LFS_POINTER
+        return file.read(len(LFS_POINTER)) == LFS_POINTER
 
 
 def _is_tokenizer(name: str) -> bool:
@@ -279,27 +265,23 @@ def companions_of(
         apart: whether input and output embeddings are two tensors although the configuration may tie them.
     """
     for name, source in files.items():
-        changed = name == "config.json" and _changed(read_json(source), dtype, dequantized, vocabulary, apart)
-        yield name, changed or source
+        if name != "config.json":
+            yield name, source
+            continue
+        stated = read_json(source)
+        config = deepcopy(stated)
+        if dequantized:
+            config = without_declaration(config)
+        if dtype is not None and not _set_dtype(config, full_name(dtype)):
+            config["torch_dtype"] = full_name(dtype)
+        if vocabulary is not None:
+            set_vocabulary(config, vocabulary)
+        if apart:
+            untie(config)
+        yield name, dumped(config, constants=True) if config != stated else source
 
 
-def _changed(
-    config: dict[str, Any], dtype: str | None, dequantized: bool, vocabulary: int | None, apart: bool
-) -> str | None:
-    """A configuration that states what the output has; None if it does so already."""
-    before = deepcopy(config)
-    if dequantized:
-        config = without_declaration(config)
-    if dtype is not None and not _set_dtype(config, full_name(dtype)):
-        config["torch_dtype"] = full_name(dtype)
-    if vocabulary is not None:
-        set_vocabulary(config, vocabulary)
-    if apart:
-        untie(config)
-    return dumped(config, constants=True) if config != before else None
-
-
-def _set_dtype(config: dict[str, Any], dtype: str) -> bool:
+def _set_dtype(config: dict[str, object], dtype: str) -> bool:
     stated = False
     for key, value in config.items():
         if key in _DTYPE_KEYS and isinstance(value, str):

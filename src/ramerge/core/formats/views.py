@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from ramerge.core.formats.torchfile.load import View
 from ramerge.core.foundation.dtypes import itemsize
@@ -31,11 +30,7 @@ def tensor_of(name: str, view: View) -> Tensor:
         CheckpointError: its elements lie neither in row-major order nor transposed.
     """
     shape, strides = view.shape, view.strides
-    origin = Stored(
-        view.storage.path,
-        view.storage.offset + view.start * itemsize(view.dtype),
-        view.nbytes,
-    )
+    origin = Stored(view.storage.path, view.storage.offset + view.start * itemsize(view.dtype), view.nbytes)
     if _is_row_major(shape, strides):
         return Tensor(name, view.dtype, shape, origin)
     turned, steps = _swapped(shape), _swapped(strides)
@@ -61,7 +56,7 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def without_ties(tensors: Iterable[Tensor], config: Mapping[str, Any]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+def without_ties(tensors: Iterable[Tensor], config: Mapping[str, object]) -> tuple[dict[str, Tensor], tuple[str, ...]]:
     """Tensors by name, without an output embedding that the model ties to the input's, as `save_pretrained` writes.
 
     Notes say what was left out.

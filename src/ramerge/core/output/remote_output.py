@@ -15,7 +15,6 @@ import shlex
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.foundation import store
 from ramerge.core.output.staging import OutputDir, ResumePolicy, StagingDir
@@ -51,7 +50,7 @@ class RemoteStagingDir(StagingDir):
         self.needs_index: bool = upload.needs_index
         self._upload, self._run = upload, run
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """On another node, the folder: it writes, and this process uploads."""
         return StagingDir, (self.folder, self._kept), {"_files": self.__getstate__()["_files"]}
 

@@ -28,7 +28,7 @@ import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, reason
 from ramerge.core.foundation.files import check_own, hidden_beside, is_at, lock, write_all
@@ -105,7 +105,7 @@ class StagingDir:
         self._kept = frozenset(kept)
         self._files: dict[str, tuple[Identity, int]] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         files = {name: ((_ELSEWHERE, identity[1]), size) for name, (identity, size) in self._files.items()}
         return {**self.__dict__, "_files": files}
 
@@ -321,8 +321,13 @@ class OutputDir:
             ) from error
 
     def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
-        """Whether what an earlier run left can be continued."""
-        return not any(_is_stray(self.work / name) for name in _LEFT) and policy.fits(self.work, built, self._arrived)
+        """Whether what an earlier run left can be continued: not what is a link, or belongs to another user."""
+        for path in (self.work / name for name in _LEFT):
+            with suppress(FileNotFoundError):
+                status = path.lstat()
+                if stat.S_ISLNK(status.st_mode) or status.st_uid != self.work.lstat().st_uid:
+                    return False
+        return policy.fits(self.work, built, self._arrived)
 
     def _open_staging(self, kept: Collection[str]) -> StagingDir:
         return StagingDir(self._new, kept)
@@ -450,8 +455,15 @@ class OutputDir:
 
     def _remove(self) -> None:
         """Remove what is no longer needed; the journal first, because it speaks of the others."""
-        for name in _LEFT:
-            _remove_tree(self.work / name)
+        for path in (self.work / name for name in _LEFT):
+            if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
+                path.unlink()
+            for _ in range(_TRIES):
+                shutil.rmtree(path, ignore_errors=True)
+                if _at(path) is None:
+                    break
+            else:
+                shutil.rmtree(path)
 
     def _leave(self) -> None:
         self._lock_file.unlink()
@@ -505,25 +517,6 @@ def _at(path: Path) -> Identity | None:
         return _identity(path.lstat())
     except (FileNotFoundError, NotADirectoryError):
         return None
-
-
-def _is_stray(path: Path) -> bool:
-    """Whether something that is to be continued is a link, or belongs to another user than the folder it is in."""
-    try:
-        status = path.lstat()
-    except FileNotFoundError:
-        return False
-    return stat.S_ISLNK(status.st_mode) or status.st_uid != path.parent.lstat().st_uid
-
-
-def _remove_tree(path: Path) -> None:
-    if path.is_symlink() or path.is_file():  # not made by a run, and no folder that it leads to is ours
-        path.unlink()
-    for _ in range(_TRIES):
-        shutil.rmtree(path, ignore_errors=True)
-        if _at(path) is None:
-            return
-    shutil.rmtree(path)
 
 
 def _identity(status: os.stat_result) -> Identity:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError
@@ -40,28 +40,24 @@ def output_target(path: str | Path, staging: str | Path | None = None, *, public
     if not text:
         raise RecipeError("OUT: must not be empty; name a folder, or a place such as s3://bucket/model")
     if is_remote(text):
-        folder = _staging_folder(staging) if staging is not None else store.folder("outputs")
-        if folder is None:
+        if staging is None:
+            if (folder := store.folder("outputs")) is None:
+                raise RecipeError(
+                    f"{text}: there is no home folder for files until they are uploaded; give one (--staging-dir)"
+                )
+            return open_upload(text, folder, public=public)
+        if not os.fspath(staging):
+            raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
+        folder = path_of(staging, "a staging directory")  # which may not be there yet
+        there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+        if not there.is_dir():
             raise RecipeError(
-                f"{text}: there is no home folder for files until they are uploaded; give one (--staging-dir)"
+                f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are uploaded"
             )
         return open_upload(text, folder, public=public)
     if staging is not None or public:
         raise RecipeError(f"{'--staging-dir' if staging is not None else '--public'}: applies to remote outputs only")
     return path_of(path)
-
-
-def _staging_folder(staging: str | Path) -> Path:
-    """The folder that `--staging-dir` names, which may not be there yet."""
-    if not os.fspath(staging):
-        raise RecipeError("--staging-dir: is empty; name a folder for files until they are uploaded")
-    folder = path_of(staging, "a staging directory")
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    if not there.is_dir():
-        raise RecipeError(
-            f"--staging-dir {staging}: {there} is no folder; name a folder for files until they are uploaded"
-        )
-    return folder
 
 
 def path_of(path: str | Path, what: str = "an output folder") -> Path:
@@ -162,7 +158,7 @@ def is_replaceable(folder: Path) -> bool:
     return not entries or (is_flat and is_model)
 
 
-def _record(path: Path) -> dict[str, Any]:
+def _record(path: Path) -> dict[str, object]:
     try:
         return read(path, RECORD)
     except (OSError, ValueError):

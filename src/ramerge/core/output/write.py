@@ -8,7 +8,6 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +89,18 @@ class Writer:
             return
         for shard in shards:
             file = OpenFile(staging.create(shard.name))
-            if staging.reserves:
-                _reserve(file.descriptor, shard.file_bytes)
+            if staging.reserves and hasattr(os, "posix_fallocate"):
+                try:  # so that a full disk is an error before the work and not after it
+                    os.posix_fallocate(file.descriptor, 0, shard.file_bytes)
+                except OSError as error:
+                    if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                        raise
             os.ftruncate(file.descriptor, shard.file_bytes)
             write_all(file.descriptor, memoryview(shard.header), 0)
         self._flusher = threading.Thread(target=self._flush, name="ramerge-flush", daemon=True)
         self._flusher.start()
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Writer, (self._staging,)
 
     def write(self, shard: str, offset: int, data: NDArray[np.uint8]) -> None:
@@ -195,13 +198,3 @@ class Writer:
                 return
             if not found:
                 self._stop.wait(0.02)
-
-
-def _reserve(descriptor: int, size: int) -> None:
-    """Reserve the file's blocks, so that a full disk is an error before the work and not after it."""
-    if hasattr(os, "posix_fallocate"):
-        try:
-            os.posix_fallocate(descriptor, 0, size)
-        except OSError as error:
-            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
-                raise

@@ -5,20 +5,17 @@ Problems are collected, so that a user sees all of them at once, each with its l
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from pydantic import ValidationError
-from ruamel.yaml import YAML
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import nearest
 from ramerge.core.methods.base import SIDE_INPUTS, Method, names_agent, names_method
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, complete
-from ramerge.core.recipe.document import Document, Key
+from ramerge.core.recipe.document import Document, Key, to_yaml
 from ramerge.core.recipe.model import Recipe, read_structure
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 from ramerge.core.recipe.paths import portable
@@ -38,16 +35,12 @@ def check(document: Document) -> Recipe:
     return recipe
 
 
-def as_yaml(values: Mapping[str, Any]) -> str:
+def as_yaml(values: Mapping[str, object]) -> str:
     """YAML: a checked recipe's own form where the values are one, else the values as they are."""
     try:
         return check(Document(dict(values))).to_yaml()
     except RecipeError:
-        stream = io.StringIO()
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.dump(dict(values), stream)
-        return stream.getvalue()
+        return to_yaml(values)
 
 
 def _method_problems(document: Document) -> list[str]:
@@ -81,7 +74,7 @@ def _method_problems(document: Document) -> list[str]:
 
 
 def _parameter_problems(
-    document: Document, method: Method, given: Mapping[str, Any], key: Key, only: Mapping[str, Any] | None = None
+    document: Document, method: Method, given: Mapping[str, object], key: Key, only: Mapping[str, object] | None = None
 ) -> list[str]:
     """Problems of the parameters at `key`. With `only`, other parameters are not reported."""
     fields = method.parameters.model_fields
@@ -120,7 +113,7 @@ def _parameter_problems(
     return problems
 
 
-def _soup_problems(document: Document, agents: Mapping[str, Any]) -> list[str]:
+def _soup_problems(document: Document, agents: Mapping[str, object]) -> list[str]:
     """Problems of agents that are soups, each of which is a recipe of its own on the same base."""
     problems = []
     for name, agent in agents.items():
@@ -143,7 +136,7 @@ def _agent_problems(document: Document) -> list[str]:
     if not isinstance(agents, dict):
         return []
     problems = []
-    meant: list[tuple[Key, Any]] = [(("companions",), chosen if chosen != "base" else None)]
+    meant: list[tuple[Key, object]] = [(("companions",), chosen if chosen != "base" else None)]
     for list_key, key in (("rules", "take"), ("rename", "agent")):
         entries = values.get(list_key)
         for index, entry in enumerate(entries if isinstance(entries, list | tuple) else ()):
@@ -191,7 +184,7 @@ def models_of(document: Document) -> Recipe:
     return portable(check(replace(document, values={**values, "method": "uniform"})), None)
 
 
-def _side_problems(document: Document, agents: Mapping[str, Any], method: Method) -> list[str]:
+def _side_problems(document: Document, agents: Mapping[str, object], method: Method) -> list[str]:
     """Side inputs that agents lack, and those that the method does not take."""
     problems = []
     prompts = document.values.get("prompts")

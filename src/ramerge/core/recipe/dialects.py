@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.recipe.document import Document
@@ -36,7 +35,7 @@ class Dialect:
 DIALECTS: Registry[Dialect] = Registry("ramerge.recipes", Dialect, versioned=False)
 
 
-def dialect_of(values: Mapping[str, Any]) -> Dialect | None:
+def dialect_of(values: Mapping[str, object]) -> Dialect | None:
     """The form of a recipe's values; None if it is ramerge's own, for which nothing is imported."""
     if values.keys() <= Recipe.model_fields.keys():
         return None

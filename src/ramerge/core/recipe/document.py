@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -78,7 +79,11 @@ class Document:
             flag = self.flags[place]
             named = f"{flag.rpartition('=')[2]}: "  # the value, if the flag shows it
             return f"{flag}: {message.removeprefix(named)}"
-        name = brief(one_line(_name_of(self.origins.get(place, key))), 200)
+        name = ".".join(map(str, said := self.origins.get(place, key)))
+        if len(said) > 1 and said[0] in _NUMBERED and said[1].isdecimal():
+            rest = [".".join(said[2:])] if said[2:] else []
+            name = ": ".join([f"{_NUMBERED[said[0]]} {int(said[1]) + 1}", *rest])
+        name = brief(one_line(name), 200)
         label = f"{name}: {message}" if name else message
         if place in self.lines:
             return _at_line(self.source, self.lines[place], label, self.text)
@@ -93,7 +98,7 @@ class Document:
         """The message that the value at `key` is the unknown `name`, with the nearest known name."""
         return self.where(key, unknown(what, str(name), known) + hint)
 
-    def set(self, key: Key, value: Any, flag: str) -> None:
+    def set(self, key: Key, value: object, flag: str) -> None:
         """Set the value at `key`, for the flag `flag`.
 
         Raises:
@@ -112,7 +117,7 @@ class Document:
         mapping[key[-1]] = value
         self.flags[key] = flag
 
-    def with_values(self, values: Mapping[str, Any], flag: str = "") -> Document:
+    def with_values(self, values: Mapping[str, object], flag: str = "") -> Document:
         """A copy with other values; `flag` is what messages put before `KEY=VALUE`.
 
         Args:
@@ -131,13 +136,6 @@ class Document:
 
 # Keys whose entries have no names, and what users call an entry; they are counted from 1, as in the notes of a plan.
 _NUMBERED = {"rules": "rule", "rename": "rename"}
-
-
-def _name_of(key: Key) -> str:
-    if len(key) > 1 and key[0] in _NUMBERED and key[1].isdecimal():
-        entry = f"{_NUMBERED[key[0]]} {int(key[1]) + 1}"
-        return ": ".join([entry, *([".".join(key[2:])] if key[2:] else [])])
-    return ".".join(map(str, key))
 
 
 def document_of(model: str, label: str, method: str | None = "passthrough") -> Document:
@@ -195,8 +193,16 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     Raises:
         RecipeError: it is not YAML, or holds no mapping.
     """
+    # such texts would take long to parse; signs inside of strings and comments count too
+    if len(data) > _MAX_BYTES:
+        raise RecipeError(f"{source}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
+    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
+        raise RecipeError(
+            f"{source}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read"
+        )
+    if nesting(data) > _MAX_DEPTH:
+        raise RecipeError(f"{source}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
     try:
-        _check_length(source, data)
         text = data.decode("utf-8")
         tree = YAML(typ="rt").load(text)
     except UnicodeDecodeError as error:
@@ -207,7 +213,7 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
         raise RecipeError(_at_line(source, line, f"{quoted(name)} is given twice", text.splitlines())) from error
     except MarkedYAMLError as error:
         lines = text.splitlines()
-        raise RecipeError(_at_line(source, *(_unspaced(error, lines) or _explained(error)), lines)) from error
+        raise RecipeError(_at_line(source, *_explained(error, lines), lines)) from error
     except (YAMLError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise RecipeError(f"{source}: not valid YAML: {error}") from error
     if not isinstance(tree, CommentedMap):
@@ -218,6 +224,14 @@ def parse_document(data: bytes, source: str, folder: Path, form: str = _FORM) ->
     except RecursionError as error:
         raise RecipeError(f"{source}: nested too deeply for a recipe") from error
     return document
+
+
+def to_yaml(values: Mapping[str, object]) -> str:
+    """Values as YAML, one key a line."""
+    stream, yaml = io.StringIO(), YAML()
+    yaml.default_flow_style = False
+    yaml.dump(dict(values), stream)
+    return stream.getvalue()
 
 
 def _at_line(source: str | None, number: int, message: str, text: Sequence[str]) -> str:
@@ -241,8 +255,13 @@ _YAML_ERRORS = (
 )
 
 
-def _explained(error: MarkedYAMLError) -> tuple[int, str]:
+def _explained(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str]:
     """The line of an error in YAML, and what is wrong with it."""
+    for mark in (error.context_mark, error.problem_mark):
+        # a colon without a space makes text of a key with its value: seen there, or only at what follows it
+        for number in (mark.line, mark.line - 1) if mark else ():
+            if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
+                return number + 1, "not valid YAML: a space is missing after the colon"
     said = f"{error.context} {error.problem}"
     text, from_beginning = next(
         ((text, begins) for words, text, begins in _YAML_ERRORS if words in said),
@@ -252,27 +271,7 @@ def _explained(error: MarkedYAMLError) -> tuple[int, str]:
     return mark.line + 1 if mark else 0, text if text is _SEVERAL else f"not valid YAML: {text}"
 
 
-def _unspaced(error: MarkedYAMLError, lines: Sequence[str]) -> tuple[int, str] | None:
-    """The line whose colon lacks a space, which makes text of a key with its value; None if that is not the error."""
-    for mark in (error.context_mark, error.problem_mark):
-        # the library sees it at the text, or only at what follows it
-        for number in (mark.line, mark.line - 1) if mark else ():
-            if 0 <= number < len(lines) and _UNSPACED.match(lines[number]):
-                return number + 1, "not valid YAML: a space is missing after the colon"
-    return None
-
-
-def _check_length(path: str, data: bytes) -> None:
-    """Refuse a text that would take long to parse. Signs inside of strings and comments count too."""
-    if len(data) > _MAX_BYTES:
-        raise RecipeError(f"{path}: is longer than {_MAX_BYTES:,} bytes, too long for a recipe")
-    if sum(map(data.count, (b",", b":", b"[", b"{", b"\n", b"\r"))) > _MAX_SIGNS:
-        raise RecipeError(f"{path}: has more than {_MAX_SIGNS:,} lines, commas, colons and brackets, too many to read")
-    if nesting(data) > _MAX_DEPTH:
-        raise RecipeError(f"{path}: nested too deeply for a recipe: more than {_MAX_DEPTH} brackets")
-
-
-def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> Any:
+def _plain(node: object, key: Key, document: Document, budget: Iterator[int]) -> Any:
     """The plain values of ruamel's tree. Notes the line of every key in `document`."""
     if next(budget, None) is None:
         raise RecipeError(f"{document.source}: has more than {_MAX_NODES:,} values, too many for a recipe")
@@ -291,7 +290,7 @@ def _plain(node: Any, key: Key, document: Document, budget: Iterator[int]) -> An
     return _scalar(node, key, document)
 
 
-def _scalar(node: Any, key: Key, document: Document) -> Any:
+def _scalar(node: Any, key: Key, document: Document) -> object:
     kind = next((kind for kind in (bool, int, float, str) if isinstance(node, kind)), None)
     if kind is None and node is not None:
         raise RecipeError(document.where(key, f"{quoted(node)} is neither text nor a number; write it in quotes"))

@@ -13,8 +13,6 @@ from ramerge.core.recipe.layers import layer_of, parse_layers
 # Names that tell which part of a pattern is rare.
 _SAMPLE = 64
 
-Candidate = tuple[int, str, Callable[[str], object]]
-
 
 class Glob(NamedTuple):
     """A compiled pattern.
@@ -48,24 +46,9 @@ def compiled(pattern: str) -> Glob:
     return Glob(tuple(re.split(r"[*?]", pattern.partition("[")[0])), re.compile(translate(pattern)).match)
 
 
-def _candidates(number: int, rule: Catches, names: Sequence[str]) -> list[Candidate]:
-    sample = names[:: max(1, len(names) // _SAMPLE)]
-    return [(number, glob.rarest(sample), glob.matches) for glob in map(compiled, rule.match)]
-
-
-def _number_of(name: str) -> int | None:
-    layer = layer_of(name)
-    return layer.number if layer is not None else None
-
-
-def catches_any(rule: Catches, names: Sequence[str]) -> bool:
+def catches_any(rule: Catches, names: Iterable[str]) -> bool:
     """Whether a rule is for any of the names."""
-    layers = parse_layers(rule.layers) if rule.layers else None
-    return any(
-        part in name and matches(name) and (layers is None or _number_of(name) in layers)
-        for _, part, matches in _candidates(0, rule, names)
-        for name in names
-    )
+    return any(first_rules([rule], names).values())
 
 
 def first_rules(rules: Sequence[Catches], names: Iterable[str]) -> dict[str, int]:
@@ -78,16 +61,18 @@ def first_rules(rules: Sequence[Catches], names: Iterable[str]) -> dict[str, int
         {'norm.weight': 1, 'layers.1.mlp.weight': 2, 'layers.2.mlp.weight': 0}
     """
     names = list(names)
+    sample = names[:: max(1, len(names) // _SAMPLE)]
     candidates = [
-        (parse_layers(rule.layers) if rule.layers else None, candidate)
+        (parse_layers(rule.layers) if rule.layers else None, (number, glob.rarest(sample), glob.matches))
         for number, rule in enumerate(rules, 1)
-        for candidate in _candidates(number, rule, names)
+        for glob in map(compiled, rule.match)
     ]
-    by_layer: dict[int | None, list[Candidate]] = {}
+    by_layer: dict[int | None, list[tuple[int, str, Callable[[str], object]]]] = {}
     found: dict[str, int] = {}
     for name in names:
-        layer = _number_of(name)
-        if layer not in by_layer:
-            by_layer[layer] = [candidate for layers, candidate in candidates if layers is None or layer in layers]
-        found[name] = next((rule for rule, part, matches in by_layer[layer] if part in name and matches(name)), 0)
+        layer = layer_of(name)
+        number = layer.number if layer is not None else None
+        if number not in by_layer:
+            by_layer[number] = [each for layers, each in candidates if layers is None or number in layers]
+        found[name] = next((rule for rule, part, matches in by_layer[number] if part in name and matches(name)), 0)
     return found

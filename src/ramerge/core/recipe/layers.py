@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 _NUMBER = re.compile(r"(?:^|\.)([0-9]{1,9})\.")
 _COUNTS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
@@ -58,7 +58,7 @@ def parse_layers(text: str) -> set[int]:
     return found
 
 
-def counts_of(config: Mapping[str, Any]) -> set[int]:
+def counts_of(config: Mapping[str, object]) -> set[int]:
     """All numbers of layers that a `config.json` states, for the whole model or for a part such as the text model."""
     parts = [config, *(part for part in config.values() if isinstance(part, Mapping))]
     return {part[key] for part in parts for key in _COUNTS if isinstance(part.get(key), int)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 from collections.abc import Iterable, Mapping
@@ -19,7 +18,6 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from ruamel.yaml import YAML
 
 from ramerge.core.foundation.dtypes import full_dtype
 from ramerge.core.foundation.errors import RecipeError
@@ -27,7 +25,7 @@ from ramerge.core.foundation.limits import parse_size
 from ramerge.core.foundation.text import quoted, unknown
 from ramerge.core.methods.base import SEED, SIDE_INPUTS
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.recipe.document import Document
+from ramerge.core.recipe.document import Document, to_yaml
 from ramerge.core.recipe.globs import catches_any, first_rules
 from ramerge.core.recipe.layers import parse_layers
 from ramerge.core.recipe.other_method import DEFAULT_METHOD, change_method
@@ -39,30 +37,24 @@ AUTO = "auto"
 LIKE_BASE = "like base"
 
 
-def _as_text(value: Any) -> Any:
+def _as_text(value: object) -> object:
     return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
-def _as_patterns(value: Any) -> Any:
-    return (value,) if isinstance(value, str) else value
+def _as_texts(value: object) -> object:
+    return tuple(map(_as_text, value if isinstance(value, list | tuple) else (value,)))
 
 
-def _as_layers(value: Any) -> Any:
-    return ", ".join(map(str, value)) if isinstance(value, list | tuple) else _as_number_text(value)
-
-
-def _as_number_text(value: Any) -> Any:
+def _as_layers(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(str, value))
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
-
-
-def _as_texts(value: Any) -> Any:
-    return tuple(map(_as_text, value)) if isinstance(value, list | tuple) else (_as_text(value),)
 
 
 _Text = Annotated[str, Field(min_length=1)]
 
 
-def _as_agent(value: Any) -> Any:
+def _as_agent(value: object) -> object:
     return {"model": _as_text(value)} if isinstance(value, str | os.PathLike) else value
 
 
@@ -124,7 +116,7 @@ class Agent(_Strict):
         return {key: folder for key, folder in folders.items() if folder is not None}
 
     @property
-    def plain(self) -> Any:
+    def plain(self) -> str | dict[str, object]:
         """The values of a recipe."""
         if self.model is not None and not self.sides:
             return self.model
@@ -177,7 +169,11 @@ class Rule(_Strict):
         True
     """
 
-    match: Annotated[tuple[str, ...], BeforeValidator(_as_patterns), Field(min_length=1, strict=False)] = ("*",)
+    match: Annotated[
+        tuple[str, ...],
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+        Field(min_length=1, strict=False),
+    ] = ("*",)
     layers: Annotated[str | None, BeforeValidator(_as_layers)] = None
     keep: Literal["base"] | None = None
     take: str | None = None
@@ -274,7 +270,7 @@ class Allow(_Strict):
     config: tuple[str, ...] = Field(default=(), strict=False)
 
 
-def _as_size(value: Any) -> Any:
+def _as_size(value: object) -> object:
     return parse_size(value) if isinstance(value, str | int) and not isinstance(value, bool) else value
 
 
@@ -430,11 +426,7 @@ class Recipe(_Strict):
         # the method is always written, because its default may change
         values = {"method": self.method} | self.model_dump(mode="json", exclude_defaults=True, by_alias=True)
         values["agents"] = {name: agent.plain for name, agent in self.agents.items()}
-        stream = io.StringIO()
-        yaml = YAML()
-        yaml.default_flow_style = False
-        yaml.dump(values, stream)
-        return stream.getvalue()
+        return to_yaml(values)
 
 
 def read_structure(document: Document) -> tuple[Recipe | None, list[str]]:

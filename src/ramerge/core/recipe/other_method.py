@@ -59,7 +59,7 @@ def leave_out(values: dict[str, Any], name: str, *, keep_shared: bool = False) -
     return left_out
 
 
-def _mappings(what: str, entries: Any) -> Iterator[tuple[str, dict[str, Any]]]:
+def _mappings(what: str, entries: object) -> Iterator[tuple[str, dict[str, Any]]]:
     """The entries of a list, counted from 1, or of a mapping, that are mappings, each with what messages call it."""
     listed = enumerate(entries, 1) if isinstance(entries, list | tuple) else ()
     named = entries.items() if isinstance(entries, dict) else listed

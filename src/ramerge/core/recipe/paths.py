@@ -64,7 +64,7 @@ def _written(path: Path, home: Path | None) -> str:
     return str(whole)
 
 
-def names_in(values: Mapping[str, Any]) -> Iterator[str]:
+def names_in(values: Mapping[str, object]) -> Iterator[str]:
     """Everything that a recipe names models with, those of soups included, whether the recipe is right or wrong."""
     agents = values.get("agents")
     entries = list(agents.values()) if isinstance(agents, Mapping) else []

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from time import monotonic
-from typing import Any
 
 LONGEST_NAME = 1000
 """The most characters of a pattern, of its replacement, and of a name before and after a replacement."""
@@ -46,7 +45,7 @@ def replace_all(pattern: str, to: str, name: str, deadline: float) -> str:
 
     if len(name) > LONGEST_NAME:
         raise ValueError(f"is for names of at most {LONGEST_NAME:,} characters, and one has {len(name):,}")
-    left: dict[str, Any] = {"timeout": max(deadline - monotonic(), 0.001)}
+    left: dict[str, float] = {"timeout": max(deadline - monotonic(), 0.001)}
     try:
         result, count = regex.subn(pattern, to, name, **left)
         again = count > 1 and not all(found[0] for found in regex.finditer(pattern, name, **left))

@@ -6,10 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 from typing import Any
 
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.methods.base import Method, Parameters, Statistic
+from ramerge.core.methods.base import Method, Statistic
 from ramerge.core.methods.means import MeanMethod
 from ramerge.core.methods.registry import METHODS, all_parameters, complete
 from ramerge.core.recipe.checks import check
@@ -34,7 +35,7 @@ class Point:
     """
 
     name: str
-    varied: Mapping[str, Any]
+    varied: Mapping[str, object]
     recipe: Recipe
     method: Method
     parameters: tuple[Any, ...]
@@ -53,7 +54,11 @@ class Point:
     @property
     def for_adapters(self) -> Point:
         """The same merge of LoRA adapters: with the method's defaults for these where the recipe gives no value."""
-        return replace(self, parameters=tuple(_suited(one, self.method.for_adapters) for one in self.parameters))
+        suited = (
+            one.model_copy(update={k: v for k, v in self.method.for_adapters.items() if k not in one.model_fields_set})
+            for one in self.parameters
+        )
+        return replace(self, parameters=tuple(suited))
 
     def statistics(self, rule: int) -> tuple[Statistic, ...]:
         """The statistics that must be counted before the tensors of a rule can be merged."""
@@ -69,12 +74,7 @@ def means_of(points: Sequence[Point], rule: int) -> tuple[tuple[float, ...], ...
     return tuple(dict.fromkeys(mean for point in points if (mean := point.mean(rule)) is not None))
 
 
-def _suited(parameters: Parameters, defaults: Mapping[str, object]) -> Parameters:
-    own = {name: value for name, value in defaults.items() if name not in parameters.model_fields_set}
-    return parameters.model_copy(update=own)
-
-
-def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = None) -> tuple[Point, ...]:
+def make_points(document: Document, vary: Mapping[str, Sequence[object]] | None = None) -> tuple[Point, ...]:
     """The points of a recipe, each of them checked.
 
     Args:
@@ -100,14 +100,14 @@ def make_points(document: Document, vary: Mapping[str, Sequence[Any]] | None = N
     return tuple(points)
 
 
-def _point(name: str, varied: Mapping[str, Any], recipe: Recipe) -> Point:
+def _point(name: str, varied: Mapping[str, object], recipe: Recipe) -> Point:
     method = METHODS[recipe.method]
     given = complete(method, recipe.preset, recipe.parameters)
     rules = [method.parameters(**{**given, **(rule.parameters or {})}) for rule in recipe.rules]
     return Point(name, varied, recipe, method, (method.parameters(**given), *rules))
 
 
-def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
+def _check_varied(vary: Mapping[str, Sequence[object]]) -> None:
     problems = []
     for key, values in vary.items():
         if not _VARIED.fullmatch(key):
@@ -125,16 +125,14 @@ def _check_varied(vary: Mapping[str, Sequence[Any]]) -> None:
         for key in vary
         if key.startswith(f"{whole}.")
     ]
-    count = 1
-    for values in vary.values():
-        count *= max(len(values), 1)
+    count = prod(max(len(values), 1) for values in vary.values())
     if count > MOST_POINTS:
         problems.append(f"--vary: asks for {count:,} points; at most {MOST_POINTS:,} are possible; give fewer values")
     if problems:
         raise RecipeError(problems)
 
 
-def folders_of(combinations: Sequence[Mapping[str, Any]]) -> list[str]:
+def folders_of(combinations: Sequence[Mapping[str, object]]) -> list[str]:
     """Names of folders, such as `r=0.1,alpha=2`; if such names would be too long or equal, `point-1` and so on."""
     names = [
         re.sub(

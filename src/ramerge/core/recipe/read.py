@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import quoted
@@ -12,7 +12,7 @@ from ramerge.core.recipe.dialects import Look, blind, dialect_of
 from ramerge.core.recipe.document import Document, read_document
 from ramerge.core.recipe.model import Recipe
 
-AnyRecipe: TypeAlias = Recipe | Mapping[str, Any] | str | Path | Document
+AnyRecipe: TypeAlias = Recipe | Mapping[str, object] | str | Path | Document
 
 
 def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:
@@ -25,16 +25,16 @@ def open_recipe(source: AnyRecipe, look: Look = blind) -> Document:
     Raises:
         RecipeError: it cannot be read, or it is in another form and asks for something that ramerge does not have.
     """
-    document = _written(source)
+    match source:
+        case Document():
+            document = source
+        case Recipe():
+            document = source.as_document()
+        case str() | Path():
+            document = read_document(source)
+        case Mapping():
+            document = Document(dict(source))
+        case _:
+            raise RecipeError(f"recipe: must be a Recipe, a mapping or the path of a file, not {quoted(source)}")
     dialect = dialect_of(document.values)
     return document if dialect is None else dialect.translate(document, look)
-
-
-def _written(source: AnyRecipe) -> Document:
-    if isinstance(source, Recipe):
-        return source.as_document()
-    if isinstance(source, str | Path):
-        return read_document(source)
-    if not isinstance(source, Document | Mapping):
-        raise RecipeError(f"recipe: must be a Recipe, a mapping or the path of a file, not {quoted(source)}")
-    return source if isinstance(source, Document) else Document(dict(source))

@@ -32,7 +32,7 @@ def describe(
     document: Document,
     model: type[BaseModel],
     prefix: Key = (),
-    only: Container[Any] | None = None,
+    only: Container[object] | None = None,
 ) -> list[str]:
     """One message for each problem of a validation, with its line. An unknown key comes with the nearest valid name.
 
@@ -50,7 +50,10 @@ def describe(
 def _sentence(item: Mapping[str, Any], model: type[BaseModel], document: Document) -> str:
     kind, value = item["type"], item.get("input")
     if kind == "extra_forbidden":
-        return _unknown_key(str(item["loc"][-1]), _known_keys(model, item["loc"][:-1]), document)
+        *outer, key = item["loc"]
+        inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
+        fields = (inside.get(str(outer[0]), model) if outer else model).model_fields
+        return _unknown_key(str(key), [field.alias or name for name, field in fields.items()], document)
     if kind == "missing":
         return f"is missing; {_ADD_AGENTS}" if item["loc"] == ("agents",) else "is missing"
     if kind == "value_error":
@@ -85,9 +88,3 @@ def _unknown_key(key: str, known: Sequence[str], document: Document) -> str:
     if near is None and (parameter := nearest(key, own)):
         return f"unknown key {quoted(key)}; did you mean {f'parameters.{parameter}'!r}?"
     return unknown("key", key, known)
-
-
-def _known_keys(model: type[BaseModel], location: tuple[Any, ...]) -> list[str]:
-    inside: Mapping[str, type[BaseModel]] = getattr(model, "inside", {})
-    owner = inside.get(str(location[0]), model) if location else model
-    return [field.alias or name for name, field in owner.model_fields.items()]

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from ramerge.core.foundation.errors import OutputError, OutputWarning, PlanError, SendError
 from ramerge.core.foundation.jsontext import RECORD, dumped, parse
@@ -38,6 +38,9 @@ from ramerge.core.storage.upload import (
     shards_named,
 )
 
+if TYPE_CHECKING:
+    from obstore import PutMode, UpdateVersion
+
 # A store takes 10,000 parts of an object, of at least 5 MiB each.
 _PART = 8 << 20
 _MOST_PARTS = 9_000
@@ -54,7 +57,7 @@ class _Found(NamedTuple):
 
     tag: str | None = None
     data: bytes | None = None
-    condition: Any = "create"
+    condition: PutMode = "create"
 
 
 class BucketUpload:
@@ -95,11 +98,9 @@ class BucketUpload:
             overwrite: whether what is there will be replaced.
             resumes: whether a run has been interrupted on this machine, so what is there may be its own.
         """
-        for each in inputs:
-            if is_far(each) and _overlap(self.address, each.storage.address):
-                return [
-                    f"{self.address}: is, holds or is inside the input {each.storage.address}; choose another place"
-                ]
+        for there in (each.storage.address for each in inputs if is_far(each)):
+            if f"{self.address}/".startswith(f"{there}/") or f"{there}/".startswith(f"{self.address}/"):
+                return [f"{self.address}: is, holds or is inside the input {there}; choose another place"]
         try:
             if not resumes:
                 self._refuse(self._tags(), overwrite=overwrite)
@@ -112,7 +113,7 @@ class BucketUpload:
         if CLAIM in there:
             raise PlanError(f"{self.address}: {self._claimed()}")
         names = [name for name in there if not _is_of_a_run(name)]
-        sweep: dict[str, Any] = {}
+        sweep: dict[str, object] = {}
         with suppress(ValueError, TypeError):
             sweep = dict(parse(self._found(SWEEP).data or b"", RECORD)) if SWEEP in there else {}
         if inside := model_inside(names, sweep):
@@ -216,7 +217,11 @@ class BucketUpload:
         for name in indexes:
             self._remove_seen(run, str(PurePosixPath(name).with_name(_ONE_FILE)))
         for name in indexes:
-            self._put_small(run, name, _renamed(name, files[name].read_bytes(), run))
+            values = json.loads(files[name].read_bytes())
+            values["weight_map"] = {tensor: run.named(shard) for tensor, shard in values["weight_map"].items()}
+            is_delta = PurePosixPath(name).name == DELTA_INDEX
+            text = dumped(signed(values), indent=1) if is_delta else f"{json.dumps(values, indent=2)}\n"
+            self._put_small(run, name, text.encode())
         self.remove_old(run, {*files, *map(run.named, arrived)})
         if self._holds(run):
             self._delete([CLAIM])
@@ -242,7 +247,8 @@ class BucketUpload:
         """
         for name in sorted(there):
             looked_at = name in names or _is_index(name) or _is_record(name) or PurePosixPath(name).name == _ONE_FILE
-            if looked_at and there[name] != run.seen.get(name) and not self._is_own(name, run):
+            is_other = looked_at and there[name] != run.seen.get(name)
+            if is_other and not run.has_put(name, self._found(name).data):
                 return name
         return None
 
@@ -294,7 +300,7 @@ class BucketUpload:
             return
         if not any(map(run.owns, used)):
             put = {name for name, _ in run.puts} & there.keys() - run.seen.keys()
-            self._delete([name for name in put if self._is_own(name, run)])
+            self._delete([name for name in put if run.has_put(name, self._found(name).data)])
         self._delete([CLAIM])
 
     def clean(self) -> list[str]:
@@ -336,12 +342,9 @@ class BucketUpload:
             except FileNotFoundError:
                 return _Found()
         condition = {name: meta[name] for name in ("e_tag", "version") if meta[name] is not None}
-        return _Found(_tag_of(client.version_of(meta)), data, condition)
+        return _Found(_tag_of(client.version_of(meta)), data, cast("UpdateVersion", condition))
 
-    def _is_own(self, name: str, run: UploadRun) -> bool:
-        return run.has_put(name, self._found(name).data)
-
-    def _put(self, key: str, data: bytes, mode: Any) -> bool:
+    def _put(self, key: str, data: bytes, mode: PutMode) -> bool:
         """Put a small file. False if the condition does not hold."""
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -372,16 +375,5 @@ def _is_index(name: str) -> bool:
     return name.endswith(INDEX_ENDING) and not name.startswith(f"{COMPANIONS}/")
 
 
-def _renamed(name: str, text: bytes, run: UploadRun) -> bytes:
-    values = json.loads(text)
-    values["weight_map"] = {tensor: run.named(shard) for tensor, shard in values["weight_map"].items()}
-    is_delta = PurePosixPath(name).name == DELTA_INDEX
-    return dumped(signed(values), indent=1).encode() if is_delta else f"{json.dumps(values, indent=2)}\n".encode()
-
-
 def _is_record(name: str) -> bool:
     return PurePosixPath(name).name in RECORDS
-
-
-def _overlap(one: str, other: str) -> bool:
-    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from fnmatch import fnmatch
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -62,7 +62,7 @@ class Hub(Storage):
         self._sources: dict[str, _HubSource] = {}
         self._locks = {key: threading.Lock() for key in files}
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return Hub, (self._name, self._commit, dict(self._files))
 
     @override
@@ -108,9 +108,8 @@ class Hub(Storage):
         if (about.size, about.commit_hash or self._commit) != (version.nbytes, self._commit) or tag != version.tag:
             raise CheckpointError(has_changed(place))
         connection, retry = client.options()
-        if (token := get_token()) and urlsplit(about.location)[:2] == urlsplit(url)[
-            :2
-        ]:  # a token goes to no other server
+        is_same_server = urlsplit(about.location)[:2] == urlsplit(url)[:2]
+        if is_same_server and (token := get_token()):  # it goes to no other server
             connection["default_headers"] = {"authorization": f"Bearer {token}"}
         with client.readable_errors(place, _ACCESS):
             store = HTTPStore(about.location, client_options=connection, retry_config=retry)
@@ -129,16 +128,13 @@ def commit_of(name: str, revision: str | None) -> tuple[str, dict[str, Version]]
     from huggingface_hub import HfApi
 
     info = _patiently(lambda: HfApi().model_info(name, revision=revision, files_metadata=True))
-    found = {
+    return str(info.sha), {
         file.rfilename: Version((file.lfs.sha256 if file.lfs else file.blob_id) or "", file.size or 0, 0)
         for file in info.siblings or ()
+        # as `snapshot_download` understands the patterns
+        if any(fnmatch(file.rfilename, each) for each in WANTED)
+        and not any(fnmatch(file.rfilename, each) for each in UNWANTED)
     }
-    return str(info.sha), {key: version for key, version in found.items() if _is_wanted(key)}
-
-
-def _is_wanted(key: str) -> bool:
-    """As `snapshot_download` understands the patterns."""
-    return any(fnmatch(key, each) for each in WANTED) and not any(fnmatch(key, each) for each in UNWANTED)
 
 
 @contextmanager

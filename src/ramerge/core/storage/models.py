@@ -19,7 +19,7 @@ from ramerge.core.foundation.extras import install
 from ramerge.core.foundation.files import no_such_folder
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode, quoted
 from ramerge.core.storage import hub
-from ramerge.core.storage.location import Location, Remote, here
+from ramerge.core.storage.location import Location, Remote
 from ramerge.core.storage.schemes import is_remote, on_hub, open_remote
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?(@[\w./-]+)?")
@@ -177,26 +177,9 @@ def _from_hub(text: str, path: Path) -> FoundModel:
         size = decimal(sum(version.nbytes for version in files.values()))
         note = f"{text}: downloads {size} into the hub's cache; without a download, by range: {install('remote')}"
         warnings.warn(note, DownloadNote, stacklevel=1)
-        return FoundModel(text, _downloaded(name, commit), name, revision or commit)
+        with hub.readable_errors(f"{name}@{commit}"):
+            return FoundModel(text, _snapshot(name, commit, local_files_only=False), name, revision or commit)
     return FoundModel(text, Remote(hub.Hub(name, commit, files)), name, revision or commit)
-
-
-def on_this_machine(model: FoundModel) -> Path:
-    """The folder of a model for a library that reads files; one of the hub is downloaded into the hub's cache.
-
-    Raises:
-        CheckpointError: it is remote, or cannot be downloaded.
-    """
-    if (folder := here(model.folder)) is not None:
-        return folder
-    if model.hub_id is None:
-        raise CheckpointError(f"{model.folder}: must be on this machine for this; copy it to a folder first")
-    return _downloaded(model.hub_id, model.revision or "")
-
-
-def _downloaded(name: str, revision: str) -> Path:
-    with hub.readable_errors(f"{name}@{revision}"):
-        return _snapshot(name, revision, local_files_only=False)
 
 
 def _in_cache(name: str, revision: str) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import cached_property
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,9 @@ from ramerge.core.foundation.errors import CheckpointError, RamergeError
 from ramerge.core.storage import client
 from ramerge.core.storage.storage import Storage, Version
 from ramerge.core.storage.upload import CLAIM, INDEX_ENDING, is_shard_of_run
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 # No model has as many. A bucket that is named without a folder may.
 _MOST_FILES = 100_000
@@ -43,15 +46,17 @@ class Bucket(Storage):
         kind: the error if the store cannot be asked.
     """
 
-    def __init__(self, address: str, store: Any, access: str, kind: type[RamergeError] = CheckpointError) -> None:
+    def __init__(
+        self, address: str, store: ObjectStore, access: str, kind: type[RamergeError] = CheckpointError
+    ) -> None:
         self.address: str = address
-        self.store: Any = store
+        self.store: ObjectStore = store
         self.obstore: ModuleType = client.library(address)
         self._access, self._kind = access, kind
         self._lock = threading.Lock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self.address, dict(self.files()))
+    def __reduce__(self) -> tuple[object, ...]:
+        return open_bucket, (self.address,), {"_files": dict(self.files())}
 
     def readable_errors(self, key: str = "", *, absent: str = "is not there any more") -> AbstractContextManager[None]:
         place = f"{self.address}/{key}" if key else self.address
@@ -111,9 +116,3 @@ def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket
     with client.readable_errors(address, _ACCESS[scheme]):
         opened = made(bucket, prefix=folder, client_options=connection, retry_config=retry)
     return Bucket(address, opened, _ACCESS[scheme], kind)
-
-
-def _arrived(address: str, files: Mapping[str, Version]) -> Bucket:
-    bucket = open_bucket(address)
-    bucket._files = files  # noqa: SLF001  # unpickles it
-    return bucket

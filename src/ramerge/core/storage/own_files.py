@@ -41,7 +41,7 @@ RECORDS = ("ramerge.json", INDEX, SWEEP)
 """Files that say that a folder was made by ramerge."""
 
 
-def model_inside(names: Collection[str], sweep: Mapping[str, Any]) -> str | None:
+def model_inside(names: Collection[str], sweep: Mapping[str, object]) -> str | None:
     """The first folder inside of another one that holds a model of its own.
 
     Points of a sweep and the files that a delta keeps belong to what is there. So does a folder of a model that has a
@@ -57,7 +57,15 @@ def model_inside(names: Collection[str], sweep: Mapping[str, Any]) -> str | None
     for path in map(PurePosixPath, names):
         if len(path.parts) > 1 and path.parts[0] not in own:
             folders.setdefault(path.parent.as_posix(), set()).add(path.name)
-    return min((folder for folder, files in folders.items() if _is_model(files)), default=None)
+    return min(
+        (
+            folder
+            for folder, files in folders.items()
+            if not files.isdisjoint(RECORDS)
+            or ("config.json" in files and any(name.endswith(".safetensors") for name in files))
+        ),
+        default=None,
+    )
 
 
 def holds_another(place: object) -> str:
@@ -65,8 +73,3 @@ def holds_another(place: object) -> str:
     return (
         f"holds another model, in {place}, which --overwrite would remove; choose another folder, or remove it yourself"
     )
-
-
-def _is_model(files: Collection[str]) -> bool:
-    weights = any(name.endswith(".safetensors") for name in files)
-    return not {*RECORDS}.isdisjoint(files) or ("config.json" in files and weights)

@@ -49,7 +49,7 @@ class UploadRun:
 
     log: Path
     name: str = ""
-    seen: Mapping[str, Any] = field(default_factory=dict)
+    seen: Mapping[str, str | None] = field(default_factory=dict)
     arrived: dict[str, str] = field(default_factory=dict)
     puts: set[tuple[str, str]] = field(default_factory=set)
     conditions: bool = True
@@ -61,7 +61,7 @@ class UploadRun:
                 with suppress(ValueError, LookupError, TypeError):
                     self._take(json.loads(line))
 
-    def begin(self, seen: Mapping[str, Any], *, conditions: bool = True) -> None:
+    def begin(self, seen: Mapping[str, str | None], *, conditions: bool = True) -> None:
         """Begin another run."""
         self.log.unlink(missing_ok=True)
         self._note({"run": secrets.token_hex(_RUN_BYTES), "seen": dict(seen), "conditions": conditions})
@@ -87,14 +87,14 @@ class UploadRun:
         """The content of the run's claim."""
         return self.name.encode()
 
-    def _note(self, said: dict[str, Any]) -> None:
+    def _note(self, said: Mapping[str, Any]) -> None:
         with self.log.open("ab") as file:
             file.write(f"\n{json.dumps(said)}\n".encode())  # on a line of its own, whatever is torn before it
             file.flush()
             os.fsync(file.fileno())
         self._take(said)
 
-    def _take(self, said: dict[str, Any]) -> None:
+    def _take(self, said: Mapping[str, Any]) -> None:
         if "run" in said:
             self.name, self.seen = str(said["run"]), dict(said["seen"])
             self.conditions = said.get("conditions", True) is True

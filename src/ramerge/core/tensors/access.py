@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TypeAlias
 
 import xxhash
 
@@ -57,8 +57,11 @@ def identity_of(descriptor: int) -> FileIdentity:
     return FileIdentity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
-class Access(Protocol):
-    """Access to the file or folder of a path."""
+@dataclass(frozen=True)
+class LocalAccess:
+    """Access to a file or folder of this machine."""
+
+    path: Path
 
     def version(self) -> Identity:
         """The identity of a file, without a sample.
@@ -66,41 +69,22 @@ class Access(Protocol):
         Raises:
             CheckpointError: it cannot be opened.
         """
-
-    def is_still(self, identity: Any) -> bool:
-        """Whether a file has not changed since it was identified."""
-
-    def sampled(self, identity: Any) -> Identity:
-        """The identity of a file, with a sample of its content where a write might leave all else as it was."""
-
-    def is_readable(self) -> bool:
-        """Whether this process may read it."""
-
-    def leads_outside(self, folder: Location) -> bool:
-        """Whether a link in a folder leads to a file outside of it."""
-
-    def absence(self) -> str:
-        """The message about a folder that is not there."""
-
-
-@dataclass(frozen=True)
-class LocalAccess:
-    """Access to a file or folder of this machine."""
-
-    path: Path
-
-    def version(self) -> FileIdentity:
         with self._opened() as descriptor:
             return identity_of(descriptor)
 
-    def is_still(self, identity: FileIdentity) -> bool:
+    def is_still(self, identity: Identity) -> bool:
+        """Whether a file has not changed since it was identified."""
         try:
             return self.version() == identity
         except CheckpointError:
             return False
 
-    def sampled(self, identity: FileIdentity) -> FileIdentity:
-        """With the digest of pages at regular distances; of all pages of a small file."""
+    def sampled(self, identity: Identity) -> Identity:
+        """The identity of a file, with a sample of its content where a write might leave all else as it was.
+
+        The sample is a digest of pages at regular distances; of all pages of a small file.
+        """
+        assert isinstance(identity, FileIdentity)
         distance = max(identity.nbytes // (_PAGES * _PAGE), 1) * _PAGE
         places = range(0, identity.nbytes, distance)
         found = xxhash.xxh3_64()
@@ -112,10 +96,11 @@ class LocalAccess:
         return replace(identity, sample=found.hexdigest())
 
     def is_readable(self) -> bool:
+        """Whether this process may read it."""
         return os.access(self.path, os.R_OK | os.X_OK if self.path.is_dir() else os.R_OK)
 
     def leads_outside(self, folder: Location) -> bool:
-        """No file of this machine is inside of a remote folder.
+        """Whether a link in a folder leads to a file outside of it. No file of this machine is inside of a remote one.
 
         The files in `snapshots/<revision>` of the hub's cache, and in folders there, are links into its folder `blobs`.
         These count as inside.
@@ -127,6 +112,7 @@ class LocalAccess:
         return not any(map(resolved.is_relative_to, (home, *caches)))
 
     def absence(self) -> str:
+        """The message about a folder that is not there."""
         return no_such_folder(self.path)
 
     @contextmanager
@@ -142,17 +128,17 @@ class LocalAccess:
 
 @dataclass(frozen=True)
 class RemoteAccess:
-    """Access to a remote file or folder: it has no links, and every read is bound to the version that was found."""
+    """As `LocalAccess`, remote: there are no links, and every read is bound to the version that was found."""
 
     path: Remote
 
-    def version(self) -> Version:
+    def version(self) -> Identity:
         return self.path.version()
 
-    def is_still(self, identity: Version) -> bool:
+    def is_still(self, identity: Identity) -> bool:
         return True
 
-    def sampled(self, identity: Version) -> Version:
+    def sampled(self, identity: Identity) -> Identity:
         return identity
 
     def is_readable(self) -> bool:
@@ -165,6 +151,6 @@ class RemoteAccess:
         return f"{self.path}: there is nothing under this name"
 
 
-def access(path: Location) -> Access:
+def access(path: Location) -> LocalAccess | RemoteAccess:
     """Access to the file or folder of a path."""
     return RemoteAccess(path) if isinstance(path, Remote) else LocalAccess(path)

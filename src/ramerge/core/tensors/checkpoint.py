@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import Identity
@@ -56,7 +55,7 @@ class Contents:
 
     tensors: Mapping[str, Tensor]
     files: Mapping[Location, Identity]
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     metadata_folder: Location
     shards: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

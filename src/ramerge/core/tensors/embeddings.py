@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import Any
 
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.tensor import Tensor
@@ -24,7 +23,7 @@ _HEADS_OF = {"tok_embeddings.weight": "output.weight", "embed_in.weight": "embed
 _WITH_HEAD = re.compile(r"\w+(?:ForCausalLM|LMHeadModel|ForConditionalGeneration)")
 
 
-def is_tied(config: Mapping[str, Any]) -> bool:
+def is_tied(config: Mapping[str, object]) -> bool:
     """Whether `config.json` says that input and output embeddings are one tensor."""
     return any(part.get("tie_word_embeddings") for part in text_configs(config))
 
@@ -33,14 +32,11 @@ def tied_embedding(checkpoint: Checkpoint) -> Tensor | None:
     """The input embedding that a model also uses as its output embedding; None if it has an output embedding."""
     stored = any(name.endswith(HEADS) for name in checkpoint.tensors)
     silent = not stored and not any("tie_word_embeddings" in part for part in text_configs(checkpoint.config))
-    if not is_tied(checkpoint.config) and not (silent and _has_head(checkpoint.config)):
+    names = checkpoint.config.get("architectures") if silent else None
+    has_head = isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
+    if not is_tied(checkpoint.config) and not has_head:
         return None
     return embedding_of(HEADS[0], None, checkpoint.tensors.values())
-
-
-def _has_head(config: Mapping[str, Any]) -> bool:
-    names = config.get("architectures")
-    return isinstance(names, list) and any(isinstance(name, str) and _WITH_HEAD.fullmatch(name) for name in names)
 
 
 def head_of(checkpoint: Checkpoint, embedding: Tensor) -> str:
@@ -64,7 +60,7 @@ def untied(checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, tensors=tensors, shards={}, quantized=quantized, config=config, untied=True)
 
 
-def untie(config: dict[str, Any]) -> None:
+def untie(config: dict[str, object]) -> None:
     """Let a configuration say that input and output embeddings are two tensors, also for its text model."""
     config |= map_text(config, lambda part: {**part, "tie_word_embeddings": False})
 
@@ -77,6 +73,6 @@ def embedding_of(head: str, shape: tuple[int, ...] | None, tensors: Iterable[Ten
     return next((tensor for tensor in candidates if shape in (None, tensor.shape)), None)
 
 
-def set_vocabulary(config: dict[str, Any], rows: int) -> None:
+def set_vocabulary(config: dict[str, object], rows: int) -> None:
     """Set the number of tokens that a configuration states, also of its text model."""
     config |= map_text(config, lambda part: {**part, "vocab_size": rows} if "vocab_size" in part else part)

@@ -25,9 +25,11 @@ from ramerge.core.foundation.jsontext import JsonLimits, Pairs, parse
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 
+LFS_POINTER = b"version https://git-lfs"
+"""The beginning of what Git has in place of a large file."""
+
 # A file with 130,000 tensors whose names have a hundred characters needs less. The safetensors library accepts headers
 # of 100 MB, for which Python would need gigabytes.
-_LFS_POINTER = b"version https://git-lfs"
 MAX_HEADER_BYTES = 32_000_000
 _LIMITS = JsonLimits(size=MAX_HEADER_BYTES, signs=1_700_000, depth=8)
 _MOST_PROBLEMS = 100
@@ -70,7 +72,7 @@ def read_header(path: Location) -> Header:
         prefix = file.read(8)
         if len(prefix) < 8:
             raise CheckpointError(f"{path}: {size} bytes is too short for a safetensors file; {AGAIN}")
-        if prefix == _LFS_POINTER[:8] and file.read(len(_LFS_POINTER) - 8) == _LFS_POINTER[8:]:
+        if prefix == LFS_POINTER[:8] and file.read(len(LFS_POINTER) - 8) == LFS_POINTER[8:]:
             raise CheckpointError(f"{path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
         length = int.from_bytes(prefix, "little")
         if length > MAX_HEADER_BYTES:
@@ -151,7 +153,8 @@ def _load_json(text: bytes) -> dict[str, Any]:
         duplicates.extend(sorted(name for name, count in counts.items() if count > 1))
 
     try:
-        to_integer = _integer if b"-0" in text else int
+        # -0 as a float, because the safetensors library does not accept it as an integer
+        to_integer = (lambda number: -0.0 if number == "-0" else int(number)) if b"-0" in text else int
         document = parse(text, _LIMITS, repeated=repeated, to_integer=to_integer, constants=False)
     except ValueError as error:
         raise CheckpointError(
@@ -164,16 +167,7 @@ def _load_json(text: bytes) -> dict[str, Any]:
     return document
 
 
-def _integer(text: str) -> int | float:
-    """The number, with -0 as a float, because the safetensors library does not accept it as an integer."""
-    return -0.0 if text == "-0" else int(text)
-
-
-def _are_counts(values: list[Any]) -> bool:
-    return all(type(value) is int and value >= 0 for value in values)
-
-
-def _entry(name: str, raw: Any, data_start: int) -> HeaderEntry | str:
+def _entry(name: str, raw: object, data_start: int) -> HeaderEntry | str:
     if not isinstance(raw, dict) or raw.keys() != _KEYS:
         return "must have exactly the keys dtype, shape and data_offsets"
     dtype, shape, offsets = raw["dtype"], raw["shape"], raw["data_offsets"]
@@ -197,8 +191,8 @@ def _entry(name: str, raw: Any, data_start: int) -> HeaderEntry | str:
     return HeaderEntry(name, dtype, tuple(shape), data_start + begin, data_start + end)
 
 
-def _no_counts(shape: Any, offsets: Any) -> str:
-    if not isinstance(shape, list) or not _are_counts(shape):
+def _no_counts(shape: object, offsets: object) -> str:
+    if not isinstance(shape, list) or not all(type(extent) is int and extent >= 0 for extent in shape):
         return f"shape {quoted(shape)} is not a list of non-negative integers"
     return f"data_offsets {quoted(offsets)} are not two non-negative integers"
 
@@ -241,7 +235,7 @@ def encode_header(entries: Sequence[tuple[str, str, Sequence[int], int]], metada
         entries: (name, dtype, shape, bytes) in the order of their data, which has no holes.
         metadata: strings to strings.
     """
-    document: dict[str, Any] = {"__metadata__": dict(metadata)}
+    document: dict[str, object] = {"__metadata__": dict(metadata)}
     position = 0
     for name, dtype, shape, nbytes in entries:
         document[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [position, position + nbytes]}

@@ -38,8 +38,13 @@ def identify(paths: Iterable[Location]) -> dict[Location, Identity]:
         CheckpointError: a file cannot be opened.
     """
     found = {path: access(path).version() for path in paths}
-    local = [identity for identity in found.values() if isinstance(identity, FileIdentity)]
-    if (seconds := max(map(_unsettled_seconds, local), default=0.0)) > 0:
+    seconds = 0.0
+    for identity in found.values():
+        if isinstance(identity, FileIdentity):
+            tick = TICK_SECONDS if identity.changed_ns % _SECOND else _COARSE_TICK_SECONDS
+            # at most a tick, because the file's time may be far in the future
+            seconds = max(seconds, min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND))
+    if seconds > 0:
         time.sleep(seconds)
         found = {path: access(path).version() for path in found}
     return {path: access(path).sampled(identity) for path, identity in found.items()}
@@ -66,9 +71,3 @@ def is_another(path: Location, found: FileIdentity, wanted: Identity) -> str:
 
 def _date(identity: FileIdentity) -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(identity.modified_ns / _SECOND))
-
-
-def _unsettled_seconds(identity: FileIdentity) -> float:
-    tick = TICK_SECONDS if identity.changed_ns % _SECOND else _COARSE_TICK_SECONDS
-    # at most a tick, because the file's time may be far in the future
-    return min(tick, tick - (time.time_ns() - identity.latest_ns) / _SECOND)

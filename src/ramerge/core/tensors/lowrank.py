@@ -65,13 +65,6 @@ class Factor:
     expert: int = 0
     first: int = 0
 
-    def _spanned(self, count: int, rank: int) -> int:
-        return count * rank if self._in_runs(count) else (count - 1) * self.index + (rank - 1) * self.rank + 1
-
-    def _in_runs(self, count: int) -> bool:
-        """Whether the elements of a rank are a run, with what is not wanted before the run of the next."""
-        return self.index == 1 and count < self.rank
-
     def panel(self, length: int, rank: int) -> int:
         """How many of `length` rows or columns are read at a time."""
         return max(1, min(length, _PANEL // max(self.index, rank)))
@@ -86,13 +79,14 @@ class Factor:
     def read(self, reader: Reader, expert: int, rank: int, low: int, high: int, *, ranks_first: bool) -> Reals:
         """Rows or columns `low:high` as a matrix (`high` - `low`, `rank`), or (`rank`, `high` - `low`), row by row."""
         count, begin = high - low, self.first + expert * self.expert + low * self.index
-        span = _take(reader, self._spanned(count, rank))
-        if self._in_runs(count):
+        if self.index == 1 and count < self.rank:  # a rank's elements are a run, and other ones lie before the next run
+            span = _take(reader, count * rank)
             for k in range(rank):
                 place = begin + k * self.rank
                 _load(reader, self.tensor, place, place + count, span[k * count : (k + 1) * count])
             index, step = 1, count
         else:
+            span = _take(reader, (count - 1) * self.index + (rank - 1) * self.rank + 1)
             _load(reader, self.tensor, begin, begin + span.size, span)
             index, step = self.index, self.rank
         wanted = (1, count) if ranks_first else (rank, 1)
@@ -205,7 +199,22 @@ class LowRank(Origin):
             self._sum(reader, tensor, start, stop, values)
             scale_columns(values, start, factors)
         else:
-            self._scaled_rows(reader, tensor, start, stop, values)
+            columns = _matrix(tensor)[1]
+            top, bottom = start // columns, -(-stop // columns)
+            magnitudes = _take(reader, bottom - top)
+            _load(reader, self.magnitude, top, bottom, magnitudes)
+            first, last = -(-start // columns), stop // columns  # the rows that are whole
+            if first < last:
+                inside = values[first * columns - start : last * columns - start]
+                self._sum(reader, tensor, first * columns, last * columns, inside)
+                scale_rows(inside, columns, magnitudes[first - top : last - top])
+            for row in {top, bottom - 1} - set(range(first, last)):  # computed whole for their norms
+                with reader.arena.scratch():
+                    whole = _take(reader, columns)
+                    self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
+                    scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
+                    low, high = max(start, row * columns), min(stop, (row + 1) * columns)
+                    values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
     def _sum(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
         _load(reader, self.base, start, stop, values)
@@ -267,7 +276,11 @@ class LowRank(Origin):
                 for row in range(top, bottom, high):
                     below = min(row + high, bottom)
                     with reader.arena.scratch():
-                        left = self._left(reader, expert, row, below)
+                        if self.left is not None:
+                            left = self.left.read(reader, expert, self.ranks, row, below, ranks_first=False)
+                        else:
+                            left = _take(reader, below - row)
+                            left[:] = 1
                         add_product(
                             values,
                             start,
@@ -280,33 +293,6 @@ class LowRank(Origin):
                             self.scaling,
                             sums,
                         )
-
-    def _left(self, reader: Reader, expert: int, row: int, below: int) -> Reals:
-        if self.left is not None:
-            return self.left.read(reader, expert, self.ranks, row, below, ranks_first=False)
-        ones = _take(reader, below - row)
-        ones[:] = 1
-        return ones
-
-    def _scaled_rows(self, reader: Reader, tensor: Tensor, start: int, stop: int, values: Reals) -> None:
-        """As `_sum`, with the magnitude of each row. Rows that the block cuts are computed whole for their norms."""
-        assert self.magnitude is not None
-        columns = _matrix(tensor)[1]
-        top, bottom = start // columns, -(-stop // columns)
-        magnitudes = _take(reader, bottom - top)
-        _load(reader, self.magnitude, top, bottom, magnitudes)
-        first, last = -(-start // columns), stop // columns  # the rows that are whole
-        if first < last:
-            inside = values[first * columns - start : last * columns - start]
-            self._sum(reader, tensor, first * columns, last * columns, inside)
-            scale_rows(inside, columns, magnitudes[first - top : last - top])
-        for row in {top, bottom - 1} - set(range(first, last)):
-            with reader.arena.scratch():
-                whole = _take(reader, columns)
-                self._sum(reader, tensor, row * columns, (row + 1) * columns, whole)
-                scale_rows(whole, columns, magnitudes[row - top : row - top + 1])
-                low, high = max(start, row * columns), min(stop, (row + 1) * columns)
-                values[low - start : high - start] = whole[low - row * columns : high - row * columns]
 
     def _column_factors(self, reader: Reader, tensor: Tensor) -> Reals:
         """Factors of the columns. Every element of a column counts, so it is computed once and kept."""

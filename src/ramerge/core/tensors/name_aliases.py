@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from ramerge.core.tensors.text_config import text_configs
 
@@ -72,7 +71,7 @@ RENAMINGS = (
 )
 
 
-def interleaves_gates(config: Mapping[str, Any]) -> bool:
+def interleaves_gates(config: Mapping[str, object]) -> bool:
     """Whether rows of gate and up take turns in `experts.gate_up_proj`, instead of lying one below the other."""
     return any(part.get("model_type") == "gpt_oss" for part in text_configs(config))
 
@@ -94,13 +93,11 @@ def name_aliases(name: str) -> dict[str, tuple[str, ...]]:
     numbers = _NUMBERS.findall(name)
     if _NUMBER in name or not numbers:
         return dict(_spelled(name))
-    found = _spelled(_NUMBERS.sub(_NUMBER, name))
-    return {_numbered(other, numbers): reasons for other, reasons in found.items()}
-
-
-def _numbered(template: str, numbers: list[str]) -> str:
-    first, *others = template.split(_NUMBER)
-    return first + "".join(number + text for number, text in zip(numbers, others, strict=True))
+    found = {}
+    for other, reasons in _spelled(_NUMBERS.sub(_NUMBER, name)).items():
+        first, *others = other.split(_NUMBER)
+        found[first + "".join(number + text for number, text in zip(numbers, others, strict=True))] = reasons
+    return found
 
 
 @lru_cache(4096)  # layers and experts differ in their numbers only

@@ -183,15 +183,12 @@ class Cut(_Moved):
         assert box is not None, f"{self.offsets} of {self.whole.name} is no box in a matrix"
         return box
 
-    def _spanned(self, elements: int) -> int:
-        """The most elements of the other tensor between the first and the last of so many elements."""
-        box = self._box
-        return elements if box.is_run else -(-elements // box.columns) * box.width
-
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
-        spanned = min(self._spanned(elements), self.whole.elements)
-        own = 0 if self._box.is_run else room(spanned * itemsize(tensor.dtype))
+        box = self._box
+        # the most elements of the other tensor between the first and the last of so many elements
+        spanned = min(elements if box.is_run else -(-elements // box.columns) * box.width, self.whole.elements)
+        own = 0 if box.is_run else room(spanned * itemsize(tensor.dtype))
         return own + self.whole.scratch(spanned)
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
@@ -276,25 +273,22 @@ def box_of(tensor: Tensor, offsets: tuple[int, ...], sizes: tuple[int, ...]) -> 
         return tensor
     origin = tensor.origin
     if isinstance(origin, Pieces):
-        found = tuple(_inside(origin.pieces, offsets, sizes))
-        origin = found[0].tensor.origin if len(found) == 1 and found[0].tensor.shape == sizes else Pieces(found)
-        return Tensor(tensor.name, tensor.dtype, sizes, origin)
+        begins = np.array([piece.offsets for piece in origin.pieces])
+        lows = np.maximum(begins, offsets)
+        highs = np.minimum(begins + [piece.tensor.shape for piece in origin.pieces], np.add(offsets, sizes))
+        found = []
+        for place in np.flatnonzero((lows < highs).all(axis=1)).tolist():
+            piece, low, high = origin.pieces[place], lows[place], highs[place]
+            inner = box_of(piece.tensor, tuple((low - piece.offsets).tolist()), tuple((high - low).tolist()))
+            found.append(PlacedPiece(tuple((low - offsets).tolist()), inner))
+        is_whole = len(found) == 1 and found[0].tensor.shape == sizes
+        return Tensor(tensor.name, tensor.dtype, sizes, found[0].tensor.origin if is_whole else Pieces(tuple(found)))
     box = Box.of(tensor.shape, offsets, sizes)
     if isinstance(origin, Stored) and box is not None and box.is_run:
         size = itemsize(tensor.dtype)
         begin = origin.offset + (box.row * box.width + box.column) * size
         return Tensor(tensor.name, tensor.dtype, sizes, Stored(origin.path, begin, math.prod(sizes) * size))
     return Tensor(tensor.name, tensor.dtype, sizes, Cut(tensor, offsets, sizes))
-
-
-def _inside(pieces: Sequence[PlacedPiece], offsets: Sequence[int], sizes: Sequence[int]) -> Iterator[PlacedPiece]:
-    begins = np.array([piece.offsets for piece in pieces])
-    lows = np.maximum(begins, offsets)
-    highs = np.minimum(begins + [piece.tensor.shape for piece in pieces], np.add(offsets, sizes))
-    for place in np.flatnonzero((lows < highs).all(axis=1)).tolist():
-        piece, low, high = pieces[place], lows[place], highs[place]
-        inner = box_of(piece.tensor, tuple((low - piece.offsets).tolist()), tuple((high - low).tolist()))
-        yield PlacedPiece(tuple((low - offsets).tolist()), inner)
 
 
 def reshaped(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:

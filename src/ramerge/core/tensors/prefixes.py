@@ -8,6 +8,7 @@ next to a stack, such as embeddings and heads, moves with it.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
@@ -72,10 +73,14 @@ def aligned(
         {old: stack for old, stack in stacks(shapes).items() if old not in kept}, stacks(wanted), preferred
     )
     around = {_around(old, new) for old, new in chosen.items()}
-    pairs = sorted({pair for old, new in around for pair in _shorter(old, new)}, key=_length)
+    pairs = sorted(
+        {pair for old, new in around for pair in _shorter(old, new)}, key=lambda pair: (-len(pair[0]), *pair)
+    )
     names: dict[str, str] = {}
     used: dict[str, str] = {}
-    ends = _ends(wanted)
+    ends: dict[str, list[str]] = {}
+    for name in wanted:
+        ends.setdefault(_end(name), []).append(name)
     for name, shape in shapes.items():
         stack = stack_of(name)
         if stack in chosen:
@@ -87,9 +92,7 @@ def aligned(
         for old, new in places[:1]:
             names[name] = new + name[len(old) :]
             used.setdefault(*_shortest(old, new))
-    counts: dict[str, int] = {}
-    for new in names.values():
-        counts[new] = counts.get(new, 0) + 1
+    counts = Counter(names.values())
     found = {old: new for old, new in names.items() if old != new and counts[new] == 1}
     return found, {old: new for old, new in used.items() if old != new}
 
@@ -100,7 +103,7 @@ def _chosen(ours: Mapping[str, Stack], theirs: Mapping[str, Stack], preferred: C
     def likeness(old: str, new: str) -> tuple[int, ...]:
         one, other = ours[old], theirs[new]
         return (
-            _common(one, other),
+            sum(not shapes.isdisjoint(other.shapes.get(rest, ())) for rest, shapes in one.shapes.items()),
             -len(one.layers ^ other.layers),
             sum(word in f"{old}{new}".split(".") for word in preferred),
             len(other.shapes),
@@ -125,10 +128,6 @@ def _around(old: str, new: str) -> tuple[str, str]:
     return f"{before}." if before else "", f"{after}." if after else ""
 
 
-def _common(stack: Stack, other: Stack) -> int:
-    return sum(not shapes.isdisjoint(other.shapes.get(rest, ())) for rest, shapes in stack.shapes.items())
-
-
 def _shorter(old: str, new: str) -> Iterable[tuple[str, str]]:
     """Two prefixes, and these without what both end in: what is next to a stack has the same prefix."""
     while True:
@@ -144,21 +143,10 @@ def _shortest(old: str, new: str) -> tuple[str, str]:
     return list(_shorter(old, new))[-1]
 
 
-def _length(pair: tuple[str, str]) -> tuple[int, str, str]:
-    return -len(pair[0]), *pair
-
-
 def _end(name: str) -> str:
     """The last two modules and the parameter of a name, which are enough to know it by; empty if it has fewer."""
     parts = name.split(".")
     return ".".join(parts[-3:]) if len(parts) > 2 else ""
-
-
-def _ends(names: Iterable[str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name in names:
-        found.setdefault(_end(name), []).append(name)
-    return found
 
 
 def _in_front(name: str, ends: Mapping[str, list[str]]) -> list[tuple[str, str]]:

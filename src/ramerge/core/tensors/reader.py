@@ -29,7 +29,7 @@ from ramerge.core.foundation.machine import processors
 from ramerge.core.foundation.systems import PRIVATE, read_into
 from ramerge.core.storage.location import Location, Remote, is_far
 from ramerge.core.storage.storage import Stream, has_changed
-from ramerge.core.tensors.access import FileIdentity, Identity, identity_of
+from ramerge.core.tensors.access import Identity, identity_of
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.identity import is_another, is_same_elsewhere
 from ramerge.core.tensors.tensor import Stored, Tensor
@@ -99,20 +99,17 @@ class _Ahead:
     def give(self, position: int, out: NDArray[np.uint8]) -> bool:
         for extent in self._extents:
             if extent.begin <= position and position + out.size <= extent.end:
+                if extent not in self._answers:
+                    while len(self._answers) >= _ANSWERS:
+                        self._answers.popitem(last=False)
+                    answer = np.empty(extent.end - extent.begin, np.uint8)
+                    extent.path.storage.fill(extent.path.key, extent.begin, answer)
+                    self._answers[extent] = answer
+                self._answers.move_to_end(extent)
                 start = position - extent.begin
-                out[:] = self._answer(extent)[start : start + out.size]
+                out[:] = self._answers[extent][start : start + out.size]
                 return True
         return False
-
-    def _answer(self, extent: _Extent) -> NDArray[np.uint8]:
-        if extent not in self._answers:
-            while len(self._answers) >= _ANSWERS:
-                self._answers.popitem(last=False)
-            answer = np.empty(extent.end - extent.begin, np.uint8)
-            extent.path.storage.fill(extent.path.key, extent.begin, answer)
-            self._answers[extent] = answer
-        self._answers.move_to_end(extent)
-        return self._answers[extent]
 
 
 class Files:
@@ -131,8 +128,8 @@ class Files:
         self._opened = lru_cache(_MOST_OPEN)(self._open)
         self._opening = threading.Lock()
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _arrived, (self._identities,)
+    def __reduce__(self) -> tuple[object, ...]:
+        return Files, (self._identities,), {"_unseen": set(self._identities)}
 
     def __enter__(self) -> Files:
         return self
@@ -160,7 +157,12 @@ class Files:
         try:
             with self._opening:  # so that each file is opened once
                 file = self._opened(path)
-            _fill(file.descriptor, path, position, out)
+            view = out.data
+            while view:
+                got = read_into(file.descriptor, [view], position)
+                if got == 0:
+                    raise CheckpointError(has_changed(path))
+                view, position = view[got:], position + got
         except OSError as error:
             raise CheckpointError(f"{path}: cannot be read: {reason(error)}") from error
 
@@ -202,19 +204,16 @@ class Files:
                     raise
             self._opened.cache_clear()
             sleep(0.01)
-        if (problem := self._problem(path, identity_of(file.descriptor))) is not None:
-            raise CheckpointError(problem)
-        return file
-
-    def _problem(self, path: Path, found: FileIdentity) -> str | None:
+        found = identity_of(file.descriptor)
         wanted = self._identities.get(path, found)
         if path in self._unseen:
             if not is_same_elsewhere(found, wanted):
-                return is_another(path, found, wanted)
+                raise CheckpointError(is_another(path, found, wanted))
             self._unseen.remove(path)
             self._identities[path] = found
-            return None
-        return None if found == wanted else has_changed(path)
+        elif found != wanted:
+            raise CheckpointError(has_changed(path))
+        return file
 
 
 def _elsewhere(tensor: Tensor, start: int, stop: int) -> _Extent | None:
@@ -241,21 +240,6 @@ def _cut(extent: _Extent | None) -> Iterator[_Extent]:
     if extent is not None:
         for begin in range(extent.begin, extent.end, _AHEAD):
             yield extent._replace(begin=begin, end=min(begin + _AHEAD, extent.end))
-
-
-def _arrived(identities: Mapping[Location, Identity]) -> Files:
-    files = Files(identities)
-    files._unseen = set(identities)  # noqa: SLF001  # unpickles it
-    return files
-
-
-def _fill(descriptor: int, path: Path, position: int, out: NDArray[np.uint8]) -> None:
-    view = out.data
-    while view:
-        got = read_into(descriptor, [view], position)
-        if got == 0:
-            raise CheckpointError(has_changed(path))
-        view, position = view[got:], position + got
 
 
 class Reader:

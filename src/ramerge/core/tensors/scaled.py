@@ -65,21 +65,14 @@ class Scaled(Origin):
 
     def scratch(self, tensor: Tensor, elements: int) -> int:
         """See `Origin`."""
-        codes, scales = self._code_bytes(elements), self._most_scales(elements)
+        grid, per = self.grid, len(dequantize.CODES[self.format])
+        codes = elements // per + (per > 1)
+        rows = (elements - 1) // grid.columns + 2 if elements else 0
+        # an incomplete row of scales at each end, and where a matrix ends
+        down = rows // grid.block_rows + 2 + rows // grid.rows + 1
+        scales = min(min(rows, down) * grid.across, self.scales.elements)
         inner = max(self.codes.scratch(codes), self.scales.scratch(scales))
         return room(codes) + room(scales * itemsize(self.scales.dtype)) + 2 * room(4) + inner
-
-    def _code_bytes(self, elements: int) -> int:
-        per = len(dequantize.CODES[self.format])
-        return elements // per + (per > 1)
-
-    def _most_scales(self, elements: int) -> int:
-        if not elements:
-            return 0
-        rows = (elements - 1) // self.grid.columns + 2
-        # an incomplete row of scales at each end, and where a matrix ends
-        down = rows // self.grid.block_rows + 2 + rows // self.grid.rows + 1
-        return min(min(rows, down) * self.grid.across, self.scales.elements)
 
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
         """See `Origin`."""

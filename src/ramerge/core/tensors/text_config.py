@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
-Config = Mapping[str, Any]
+Config = Mapping[str, object]
 
 # Keys under which larger models have the configuration of their text model; a thinker has one in turn.
 _TEXT = ("text_config", "llm_config", "language_config", "thinker_config")
@@ -19,11 +18,11 @@ _OF_MODELS = ("model_type", "hidden_size", "embed_dim", "depth", "num_hidden_lay
 
 def text_configs(config: Config) -> list[Config]:
     """The configuration, and those of the text model inside of it, the innermost last."""
-    found = [config]
-    while (
-        inner := next((found[-1][key] for key in _TEXT if isinstance(found[-1].get(key), Mapping)), None)
-    ) is not None:
+    found: list[Config] = []
+    inner: Config | None = config
+    while inner is not None:
         found.append(inner)
+        inner = next((part for key in _TEXT if isinstance(part := inner.get(key), Mapping)), None)
     return found
 
 
@@ -49,12 +48,12 @@ def all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tupl
         yield from all_parts(part, (*path, key))
 
 
-def path_to(config: Config, kind: Any) -> tuple[str, ...]:
+def path_to(config: Config, kind: object) -> tuple[str, ...]:
     """The keys that lead to the part of this `model_type`; none if the model itself is, or no part is."""
     return next((path for path, part in all_parts(config) if kind and part.get("model_type") == kind), ())
 
 
-def map_text(config: Config, change: Any) -> dict[str, Any]:
+def map_text(config: Config, change: Callable[[Config], Config]) -> dict[str, object]:
     """A configuration in which `change` has made another mapping of it and of those of its text models."""
     changed = dict(change(config))
-    return changed | {key: map_text(changed[key], change) for key in _TEXT if isinstance(changed.get(key), Mapping)}
+    return changed | {key: map_text(part, change) for key in _TEXT if isinstance(part := changed.get(key), Mapping)}

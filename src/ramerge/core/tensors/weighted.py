@@ -13,7 +13,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,70 +124,53 @@ class Weighted(Origin):
         grain, width = self.grain, itemsize(tensor.dtype)
         low, high = start // grain * grain, min(-(-stop // grain) * grain, tensor.elements)
         whole = out if (low, high) == (start, stop) else reader.arena.take((high - low) * width)
-        _Mean(self, reader, tensor.dtype, low, high).compute(whole)
+        self._compute(reader, tensor.dtype, low, high, whole)
         if whole is not out:
             out[:] = whole[(start - low) * width : (stop - low) * width]
 
-
-class _Mean:
-    """The mean of elements `low:high`."""
-
-    def __init__(self, origin: Weighted, reader: Reader, dtype: str, low: int, high: int) -> None:
-        self._origin, self._reader, self._low, self._high = origin, reader, low, high
-        self._real = dtype
-        self._format = origin.held_dtype(dtype)
-
-    def compute(self, out: Bytes) -> None:
-        reader, first = self._reader, self._origin.terms[0]
-        result = out.view(FORMATS[self._real].real)
+    def _compute(self, reader: Reader, real: str, low: int, high: int, out: Bytes) -> None:
+        """Fill `out` with the mean of elements `low:high`, which begin and end at the grain."""
+        held, result = self.held_dtype(real), out.view(FORMATS[real].real)
         total = reader.arena.take(out.size).view(result.dtype)
         total[:] = 0
-        steps = self._origin.steps(self._real)
-        slots = [self._slot() for _ in range(_together(steps))]
-        self._fetch(first, slots[0])
-        convert(self._format, slots[0], self._real, out, result.size)
+        steps = self.steps(real)
+        slots = [reader.arena.take((high - low) * itemsize(held)) for _ in range(_together(steps))]
         waiting, weights = [0], list[float]()
+
+        def fetch(term: Tensor, slot: Bytes) -> None:
+            if term.dtype == held:
+                reader.read(term, low, high, slot)
+                return
+            with reader.arena.scratch():  # tensors have several dtypes, so this is the mean's
+                stored = reader.arena.take((high - low) * itemsize(term.dtype))
+                reader.read(term, low, high, stored)
+                convert(term.dtype, stored, held, slot, high - low)
+
+        def add() -> None:
+            if weights:
+                kernels.add_changes(held, [slots[index] for index in waiting], weights, total)
+                del waiting[:-1], weights[:]
+
+        fetch(self.terms[0], slots[0])
+        convert(held, slots[0], real, out, result.size)
         for is_change, group in groupby(steps, attrgetter("is_change")):
             if is_change:
-                self._add(slots, waiting, weights, total)
-                waiting, weights = [waiting[-1]], []
-                self._add_chain(list(group), slots[waiting[0]], total)
+                add()
+                chain = list(group)
+                factors = [(step.term, step.factor) for step in chain]
+                with reader.arena.scratch():
+                    origin, before = chain[0].term.origin, chain[0].before
+                    origin.add_changes(reader, before, factors, low, high, slots[waiting[0]], total)
                 continue
             for step in group:
                 if len(waiting) == len(slots):
-                    self._add(slots, waiting, weights, total)
-                    waiting, weights = [waiting[-1]], []
+                    add()
                 free = next(index for index in range(len(slots)) if index not in waiting)
-                self._fetch(step.term, slots[free])
+                fetch(step.term, slots[free])
                 waiting.append(free)
                 weights.append(step.factor)
-        self._add(slots, waiting, weights, total)
+        add()
         kernels.finish(total, result)
-
-    def _add_chain(self, steps: Sequence[_Step], held: Bytes, total: NDArray[Any]) -> None:
-        before, first, chain = steps[0].before, steps[0].term, [(step.term, step.factor) for step in steps]
-        with self._reader.arena.scratch():
-            first.origin.add_changes(self._reader, before, chain, self._low, self._high, held, total)
-
-    def _slot(self) -> Bytes:
-        """Room for the elements of a tensor."""
-        return self._reader.arena.take((self._high - self._low) * itemsize(self._format))
-
-    def _fetch(self, term: Tensor, slot: Bytes) -> None:
-        """Read a tensor's elements; in the mean's dtype if tensors have several."""
-        if term.dtype == self._format:
-            self._reader.read(term, self._low, self._high, slot)
-            return
-        with self._reader.arena.scratch():
-            stored = self._reader.arena.take((self._high - self._low) * itemsize(term.dtype))
-            self._reader.read(term, self._low, self._high, stored)
-            convert(term.dtype, stored, self._format, slot, self._high - self._low)
-
-    def _add(
-        self, slots: Sequence[Bytes], waiting: Sequence[int], weights: Sequence[float], total: NDArray[Any]
-    ) -> None:
-        if weights:
-            kernels.add_changes(self._format, [slots[index] for index in waiting], weights, total)
 
 
 def mean_of(name: str, tensors: Sequence[Tensor], weights: Sequence[float]) -> Tensor:

@@ -213,6 +213,7 @@ def read(folder: Path, opening: Opening) -> Link:
     noted = metadata.get("file_manifest", {})
     if not isinstance(noted, dict):
         problems.append(f"{folder / _METADATA}: file_manifest must map files to checksums")
+        noted = {}
     if problems:
         raise CheckpointError(problems)
     manifest = {name: str(noted[name]) for name in (_ABOUT, _DATA) if name in noted}

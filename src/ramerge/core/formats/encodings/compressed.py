@@ -8,8 +8,7 @@ codes, and a `weight_global_scale` by which the scales are divided. `mxfp4-pack-
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
 from ramerge.core.foundation.text import quoted
@@ -37,7 +36,8 @@ def decode(decoding: Decoding) -> None:
     schemes = list(_schemes(config))
     for name, tensor in decoding.stored.items():
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
-            decoding.scaled(name, tensor, f"{name}_scale", _grids(tensor.shape, schemes))
+            grids = dict.fromkeys(grid for scheme in schemes for grid in _grids(tensor.shape, scheme))
+            decoding.scaled(name, tensor, f"{name}_scale", list(grids))
         elif name.endswith(_PACKED) and tensor.dtype == "U8":
             _packed(decoding, name.removesuffix("_packed"), tensor, schemes)
         else:
@@ -48,7 +48,7 @@ def decode(decoding: Decoding) -> None:
                 decoding.problem(tensor, f"has {quoted(own + suffix)}; only symmetric weights are supported")
 
 
-def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: list[Mapping[str, Any]]) -> None:
+def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: Sequence[Config]) -> None:
     if not tensor.shape:
         decoding.problem(tensor, "must have dimensions")
         return
@@ -62,11 +62,7 @@ def _packed(decoding: Decoding, own: str, tensor: Tensor, schemes: list[Mapping[
     decoding.put(own, tensor, "E2M1", shape, f"{own}_scale", grids, divisor=divisor)
 
 
-def _grids(shape: tuple[int, ...], schemes: list[Mapping[str, Any]]) -> list[Grid]:
-    return list(dict.fromkeys(grid for scheme in schemes for grid in _grids_of(shape, scheme)))
-
-
-def _grids_of(shape: tuple[int, ...], scheme: Mapping[str, Any]) -> Iterator[Grid]:
+def _grids(shape: tuple[int, ...], scheme: Config) -> Iterator[Grid]:
     strategy, structure, size = scheme.get("strategy"), scheme.get("block_structure"), _size(scheme.get("group_size"))
     if strategy == "tensor":
         yield whole(shape)
@@ -78,11 +74,11 @@ def _grids_of(shape: tuple[int, ...], scheme: Mapping[str, Any]) -> Iterator[Gri
         yield block(shape, *structure)
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     return value if type(value) is int and value > 0 else 0
 
 
-def _schemes(config: Config) -> Iterator[Mapping[str, Any]]:
+def _schemes(config: Config) -> Iterator[Config]:
     groups = config.get("config_groups")
     for group in groups.values() if isinstance(groups, Mapping) else ():
         weights = group.get("weights") if isinstance(group, Mapping) else None

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from shlex import quote
-from typing import Any
 
 from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding
 from ramerge.core.formats.encodings.registry import ENCODINGS
@@ -16,7 +15,6 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief, quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Contents, Quantized
-from ramerge.core.tensors.tensor import Tensor
 from ramerge.core.tensors.text_config import map_text, text_configs
 
 KEYS = ("quantization_config", "compression_config")
@@ -35,19 +33,19 @@ _OF_ACTIVATIONS = re.compile(
 )
 
 
-def declared(config: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def declared(config: Mapping[str, object]) -> Mapping[str, object] | None:
     """Quantization in a configuration, or in that of its text model; None if it says nothing."""
     stated = (part.get(key) for part in text_configs(config) for key in KEYS)
     return next((found for found in stated if isinstance(found, Mapping)), None)
 
 
-def method_of(quantization: Mapping[str, Any]) -> str:
+def method_of(quantization: Mapping[str, object]) -> str:
     """The name of a declared quantization, such as `gptq` or `fp8`."""
     method = brief(str(quantization.get("quant_method", quantization.get("format", "unknown method"))), 100)
     return "modelopt" if method.startswith("modelopt_") else method
 
 
-def without_declaration(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_declaration(config: Mapping[str, object]) -> dict[str, object]:
     """A configuration that does not declare a quantization."""
     return map_text(config, lambda part: {key: value for key, value in part.items() if key not in KEYS})
 
@@ -64,10 +62,13 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
         CheckpointError: weights are quantized in a way that is not known, scales are missing, or their shapes or dtypes
             do not fit; all problems are listed.
     """
-    if not ignore and (packed_by_mlx := _packed_by_mlx(contents.tensors)):
+    # words of 32 bits, with scales next to them
+    words = (name for name, tensor in contents.tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
+    of_mlx = (name for name in words if f"{name.removesuffix('weight')}scales" in contents.tensors)
+    if not ignore and (name := next(of_mlx, None)):
         command = f"mlx_lm.convert --hf-path {quote(str(directory))} --mlx-path OUT --dequantize"
         raise CheckpointError(
-            f"{directory}: is quantized by MLX ({quoted(packed_by_mlx)} and others), which cannot be merged; {ADVICE}, "
+            f"{directory}: is quantized by MLX ({quoted(name)} and others), which cannot be merged; {ADVICE}, "
             f"or if there are no others, dequantize it, which leaves its rounding: {command}"
         )
     found = _declared(contents)
@@ -94,7 +95,7 @@ def decode(directory: Location, contents: Contents, *, ignore: bool) -> tuple[Co
     return _decoded(contents, decoding, encoding, found)
 
 
-def _declared(contents: Contents) -> Mapping[str, Any] | None:
+def _declared(contents: Contents) -> Mapping[str, object] | None:
     """The statement about quantization of a folder. Older exports of ModelOpt have a file of its own for it."""
     found = declared(contents.config)
     if found is None and any(tensor.dtype in ("U8", *FLOAT8) for tensor in contents.tensors.values()):
@@ -104,26 +105,21 @@ def _declared(contents: Contents) -> Mapping[str, Any] | None:
     return {"quant_method": "modelopt", **inner} if isinstance(inner, Mapping) else found
 
 
-def _packed_by_mlx(tensors: Mapping[str, Tensor]) -> str | None:
-    """A matrix in codes of MLX, if there is one: words of 32 bits, with scales next to them."""
-    words = (name for name, tensor in tensors.items() if tensor.dtype == "U32" and name.endswith(".weight"))
-    return next((name for name in words if f"{name.removesuffix('weight')}scales" in tensors), None)
-
-
 def _check_rest(decoding: Decoding) -> None:
-    left = [name for name in decoding.stored if name not in decoding.tensors and name not in decoding.hidden]
+    """Note tensors that are there twice, or otherwise codes and scales that were not used."""
     for tensor in decoding.tensors.values():
         if tensor.name in decoding.stored and tensor.name not in decoding.tensors:
             decoding.problem(decoding.stored[tensor.name], "is stored both quantized and as it is")
     if decoding.problems:
         return
-    for name in left:
-        if _SCALES.search(name) or _PACKED.search(name):
-            decoding.problem(decoding.stored[name], "belongs to no quantized tensor that is known")
+    for name, tensor in decoding.stored.items():
+        is_left = name not in decoding.tensors and name not in decoding.hidden
+        if is_left and (_SCALES.search(name) or _PACKED.search(name)):
+            decoding.problem(tensor, "belongs to no quantized tensor that is known")
 
 
 def _decoded(
-    contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, Any]
+    contents: Contents, decoding: Decoding, encoding: Encoding, config: Mapping[str, object]
 ) -> tuple[Contents, Quantized]:
     extras = {
         name: tensor
@@ -154,7 +150,7 @@ def _decoded(
     return made, Quantized(title, names_of_decoded, decoding.dtype, extras, contents.shards)
 
 
-def stated_dtype(config: Mapping[str, Any]) -> str | None:
+def stated_dtype(config: Mapping[str, object]) -> str | None:
     """Safetensors' name of the dtype that a configuration states for the weights, before they were quantized."""
     for part in text_configs(config):
         for key in ("dtype", "torch_dtype"):

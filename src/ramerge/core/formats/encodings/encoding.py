@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
 
 from ramerge.core.foundation.text import quoted
 from ramerge.core.kernels.dequantize import Grid
@@ -14,7 +13,7 @@ from ramerge.core.tensors.scaled import Scaled
 from ramerge.core.tensors.tensor import Tensor
 
 Tensors = Mapping[str, Tensor]
-Config = Mapping[str, Any]
+Config = Mapping[str, object]
 
 FLOAT8 = ("F8_E4M3", "F8_E5M2")
 # What dtypes of scales hold; a byte without further type is an exponent.
@@ -167,17 +166,10 @@ def _grid_shape(shape: Sequence[int], grid: Grid) -> tuple[int, ...]:
 @lru_cache(1024)  # a large model has thousands of tensors of each shape
 def _fitting(scales: Sequence[int], shape: Sequence[int], grids: tuple[Grid, ...]) -> list[Grid]:
     """The grids whose scales have this shape, or that have it without dimensions of one if none has it."""
-    fitting = list(dict.fromkeys(grid for grid in grids if _fits(scales, shape, grid)))
+    extents = [extent for extent in scales if extent != 1]
+    grids = tuple(dict.fromkeys(grids))
+    fitting = [grid for grid in grids if [extent for extent in _grid_shape(shape, grid) if extent != 1] == extents]
     return [grid for grid in fitting if tuple(scales) == _grid_shape(shape, grid)] or fitting
-
-
-def _fits(scales: Sequence[int], shape: Sequence[int], grid: Grid) -> bool:
-    """Whether scales of a shape are those of a grid. Dimensions of one may be left out."""
-    stack = math.prod(shape[:-2])
-    if math.prod(scales) != stack * grid.down * grid.across:
-        return False
-    wanted = [extent for extent in _grid_shape(shape, grid) if extent != 1]
-    return [extent for extent in scales if extent != 1] == wanted
 
 
 @dataclass(frozen=True)

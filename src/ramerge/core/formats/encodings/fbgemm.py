@@ -8,18 +8,16 @@ so their scales belong to columns: `gate_up_proj_scale` of shape (experts, 1, ou
 from __future__ import annotations
 
 from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block, row
-from ramerge.core.kernels.dequantize import Grid
 
 
 def decode(decoding: Decoding) -> None:
     """See `Encoding`."""
     for name, tensor in decoding.stored.items():
         if tensor.dtype in FLOAT8:
-            decoding.scaled(name, tensor, f"{name}_scale", [_grid(tensor.shape)])
-
-
-def _grid(shape: tuple[int, ...]) -> Grid:
-    return block(shape, 1 << 62, 1) if len(shape) == 3 else row(shape)
+            shape = tensor.shape
+            decoding.scaled(
+                name, tensor, f"{name}_scale", [block(shape, 1 << 62, 1) if len(shape) == 3 else row(shape)]
+            )
 
 
 ENCODING = Encoding("fbgemm_fp8", lambda _: "float8, scales of rows", decode)

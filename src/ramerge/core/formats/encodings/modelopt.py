@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from ramerge.core.formats.encodings.encoding import FLOAT8, Config, Decoding, Encoding, block, row, whole
+from ramerge.core.formats.encodings.encoding import FLOAT8, Decoding, Encoding, block, row, whole
 from ramerge.core.foundation.text import quoted
-from ramerge.core.tensors.tensor import Tensor
 
 # Weights that are divided by the scales of their inputs, or that are integers.
 _REFUSED = ("AWQ", "INT4", "INT8", "SQ", "SVDQUANT")
@@ -31,44 +30,28 @@ def decode(decoding: Decoding) -> None:
         why = f"({quoted(smoothed)} and others)" if smoothed else "(integers, or weights smoothed by their inputs)"
         decoding.problems.append(f"config.json: quant_algo {quoted(algorithm)} {why} cannot be merged")
         return
+    # modules that the recipe leaves out
+    listed = [part for key in ("ignore", "exclude_modules") if isinstance(part := decoding.config.get(key), list)]
+    excluded = [pattern for part in listed for pattern in part if isinstance(pattern, str) and len(pattern) < 200]
     for name, tensor in decoding.stored.items():
         scales = f"{name}_scale" if name.endswith("weight") else f"{name}_weight_scale"
+        shape = tensor.shape
         if tensor.dtype in FLOAT8 and not name.endswith("_scale"):
             inverted = f"{name}_scale_inv"
-            _float8(decoding, name, tensor, inverted if inverted in decoding.stored else scales)
+            grids = [whole(shape), row(shape), block(shape, _BLOCK, _BLOCK), block(shape, 1, 32)]
+            decoding.scaled(name, tensor, inverted if inverted in decoding.stored else scales, grids)
         elif tensor.dtype == "U8" and scales in decoding.stored:
-            _float4(decoding, name, tensor, scales)
-        elif tensor.is_float and _is_excluded(name, decoding.config):
+            if not shape:
+                decoding.problem(tensor, "must have dimensions")
+                continue
+            shape = (*shape[:-1], 2 * shape[-1])
+            if decoding.stored[scales].dtype == "U8":
+                decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 32)])
+            else:
+                decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 16)], factor=f"{scales}_2")
+        elif tensor.is_float and any(fnmatchcase(name.removesuffix(".weight"), pattern) for pattern in excluded):
             # left over where a module was quantized for calibration only
             decoding.hidden |= {scales, f"{scales}_2"} & decoding.stored.keys()
 
 
-def _float8(decoding: Decoding, name: str, tensor: Tensor, scales: str) -> None:
-    shape = tensor.shape
-    decoding.scaled(name, tensor, scales, [whole(shape), row(shape), block(shape, _BLOCK, _BLOCK), block(shape, 1, 32)])
-
-
-def _float4(decoding: Decoding, name: str, tensor: Tensor, scales: str) -> None:
-    if not tensor.shape:
-        decoding.problem(tensor, "must have dimensions")
-        return
-    shape = (*tensor.shape[:-1], 2 * tensor.shape[-1])
-    if decoding.stored[scales].dtype == "U8":
-        decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 32)])
-    else:
-        decoding.put(name, tensor, "E2M1", shape, scales, [block(shape, 1, 16)], factor=f"{scales}_2")
-
-
-def _is_excluded(name: str, config: Config) -> bool:
-    """Whether the recipe leaves out the module of a weight."""
-    patterns = [config.get(key) for key in ("ignore", "exclude_modules")]
-    module = name.removesuffix(".weight")
-    named = [pattern for part in patterns if isinstance(part, list) for pattern in part if isinstance(pattern, str)]
-    return any(fnmatchcase(module, pattern) for pattern in named if len(pattern) < 200)
-
-
-def _title(config: Config) -> str:
-    return f"ModelOpt, {config.get('quant_algo', 'quantized')}"
-
-
-ENCODING = Encoding("modelopt", _title, decode)
+ENCODING = Encoding("modelopt", lambda config: f"ModelOpt, {config.get('quant_algo', 'quantized')}", decode)

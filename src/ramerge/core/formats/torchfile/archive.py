@@ -13,11 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import itemgetter
 from pathlib import Path
 
 from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable, reason
 from ramerge.core.foundation.systems import NO_WAIT, PRIVATE, read_at
 from ramerge.core.foundation.text import quoted
+from ramerge.core.tensors.header import LFS_POINTER
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -29,7 +31,6 @@ _NUMBERS64 = 1  # the kind of the extra field that holds numbers of 64 bits
 _IN_64_BITS = 0xFFFFFFFF
 _ENCRYPTED = 0x2041
 _SIZES_FOLLOW = 8
-_LFS_POINTER = b"version https://git-lfs"
 _LEGACY = bytes.fromhex("80028a0a6cfc9c46f9206aa85019")
 # 160,000 tensors need as much
 _MOST_DIRECTORY_BYTES = 16_000_000
@@ -120,7 +121,22 @@ class Archive:
 
     def __init__(self, file: Window) -> None:
         self.file = file
-        self.entries = _entries(file)
+        self.entries: dict[str, Place] = {}
+        start, directory, count = _directory(file)
+        found = sorted(_listed(file, directory, count), key=itemgetter(1))
+        names = sorted(name for name, *_ in found)
+        for left, right in pairwise(names):
+            if left == right:
+                raise broken(file.path, f"holds two entries {quoted(left)}")
+        ends = [position for _, position, *_ in found[1:]] + [start]
+        root = found[0][0].partition("/")[0] + "/" if found else ""
+        # checked against each other here; local headers are checked when an entry is used
+        for (name, position, nbytes, checksum), limit in zip(found, ends, strict=True):
+            if position + _LOCAL.size + len(name) + nbytes > limit or position < file.begin:
+                raise broken(file.path, f"the entry {quoted(name)} overlaps what follows it")
+            if not name.startswith(root):
+                raise broken(file.path, f"the entry {quoted(name)} is not in the folder {quoted(root)} of the others")
+            self.entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
 
     def read(self, name: str, most: int) -> bytes | None:
         """The data of an entry of at most so many bytes; None if there is no such entry."""
@@ -157,27 +173,6 @@ class Archive:
                 self.file.path, f"the header of its entry {quoted(place.name)} contradicts its list of entries"
             )
         return int(position)
-
-
-def _entries(file: Window) -> dict[str, Place]:
-    """Checked against each other. Local headers are checked when an entry is used."""
-    start, directory, count = _directory(file)
-    found = list(_listed(file, directory, count))
-    if len({name for name, *_ in found}) < count:
-        doubled = sorted(name for name, *_ in found)
-        name = next(left for left, right in pairwise(doubled) if left == right)
-        raise broken(file.path, f"holds two entries {quoted(name)}")
-    found.sort(key=lambda entry: entry[1])
-    ends = [position for _, position, *_ in found[1:]] + [start]
-    root = found[0][0].partition("/")[0] + "/" if found else ""
-    entries = {}
-    for (name, position, nbytes, checksum), limit in zip(found, ends, strict=True):
-        if position + _LOCAL.size + len(name) + nbytes > limit or position < file.begin:
-            raise broken(file.path, f"the entry {quoted(name)} overlaps what follows it")
-        if not name.startswith(root):
-            raise broken(file.path, f"the entry {quoted(name)} is not in the folder {quoted(root)} of the others")
-        entries[name[len(root) :]] = Place(name, position, nbytes, limit, checksum)
-    return entries
 
 
 def _directory(file: Window) -> tuple[int, bytes, int]:
@@ -245,8 +240,8 @@ def _in_64_bits(extra: bytes, *numbers: int) -> tuple[int, ...]:
 
 
 def _no_archive(file: Window) -> CheckpointError:
-    head = file.read(file.begin, min(len(_LFS_POINTER), file.end - file.begin))
-    if head == _LFS_POINTER:
+    head = file.read(file.begin, min(len(LFS_POINTER), file.end - file.begin))
+    if head == LFS_POINTER:
         return CheckpointError(f"{file.path}: is a Git LFS pointer, not the weights; get them with `git lfs pull`")
     if head.startswith(_LEGACY):
         return CheckpointError(

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from ramerge.core.formats.torchfile.archive import Archive, Window, broken, window
 from ramerge.core.formats.torchfile.machine import Machine, Name, RefusedError, Stub
@@ -83,7 +82,7 @@ SHARDED_TENSOR = "torch.distributed._shard.sharded_tensor.api.ShardedTensor"
 _PACKAGES = ("torch.distributed", "pathlib")
 _CLASSES = ("torch.device", "torch.Tensor", "torch.nn.parameter.Parameter", "torch.serialization._get_layout")
 
-_Make = Callable[[Name, tuple[Any, ...]], Any]
+_Make = Callable[[Name, tuple[object, ...]], object]
 
 
 @contextmanager
@@ -101,7 +100,7 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def load(file: Window, modules: Collection[str] = ()) -> Any:
+def load(file: Window, modules: Collection[str] = ()) -> object:
     """The value in an archive of torch.save.
 
     Args:
@@ -120,26 +119,26 @@ def load(file: Window, modules: Collection[str] = ()) -> Any:
     data = archive.read("data.pkl", most=_MOST_PICKLE_BYTES)
     if data is None:
         raise broken(file.path, "the archive has no data.pkl")
-    return _value(file.path, data, partial(_storage, archive, {}), modules)
+    return _value(file.path, data, archive, modules)
 
 
-def load_file(path: Path, modules: Collection[str] = ()) -> Any:
+def load_file(path: Path, modules: Collection[str] = ()) -> object:
     """The value in a file of torch.save; see `load`."""
     with window(path) as file:
         return load(file, modules)
 
 
-def load_plain(path: Path, modules: Collection[str] = ()) -> Any:
+def load_plain(path: Path, modules: Collection[str] = ()) -> object:
     """The value in a file that is one pickle and holds no tensors; see `load`."""
     with window(path) as file:
         if file.end > _MOST_PICKLE_BYTES:
             raise CheckpointError(f"{path}: has {file.end:,} bytes, more than the {_MOST_PICKLE_BYTES:,} that are read")
-        return _value(path, file.read(0, file.end), _no_storage, modules)
+        return _value(path, file.read(0, file.end), None, modules)
 
 
-def _value(path: Path, data: bytes, refer: Callable[[Any], Any], modules: Collection[str]) -> Any:
+def _value(path: Path, data: bytes, archive: Archive | None, modules: Collection[str]) -> object:
     try:
-        return Machine(data, partial(_find, modules), _make, refer).run()
+        return Machine(data, partial(_find, modules), _make, partial(_storage, archive, {})).run()
     except RefusedError as error:
         raise CheckpointError(f"{path}: refused: {error}; nothing of it was executed") from error
 
@@ -153,7 +152,7 @@ def _find(modules: Collection[str], module: str, name: str) -> Name:
     raise RefusedError(f"its pickle asks for {quoted(path)}, which is neither a tensor nor describes one")
 
 
-def _make(name: Name, args: tuple[Any, ...]) -> Any:
+def _make(name: Name, args: tuple[object, ...]) -> object:
     if name.path in _MAKERS:
         return _MAKERS[name.path](name, args)
     if name.path in DTYPES or name.path in _STORAGES or name.path == _UNTYPED:
@@ -161,24 +160,20 @@ def _make(name: Name, args: tuple[Any, ...]) -> Any:
     return Stub(name.path, args)
 
 
-def _ordered(_name: Name, args: tuple[Any, ...]) -> dict[Any, Any]:
+def _ordered(_name: Name, args: tuple[object, ...]) -> dict[object, object]:
     if args:
         raise RefusedError("its pickle makes a dictionary from arguments, which torch does not do")
     return {}
 
 
-def _size(_name: Name, args: tuple[Any, ...]) -> tuple[int, ...]:
-    return numbers(args[0] if len(args) == 1 else None, "a size")
-
-
-def _attribute(_name: Name, args: tuple[Any, ...]) -> Name:
+def _attribute(_name: Name, args: tuple[object, ...]) -> Name:
     """The one attribute that torch's pickles ask for: a class inside of a class."""
     if args != (Name(SHARDED_TENSOR), "ProcessGroupState"):
         raise RefusedError("its pickle asks for an attribute of an object; it may be an attack")
     return Name(f"{SHARDED_TENSOR}.ProcessGroupState")
 
 
-def _tensor(name: Name, args: tuple[Any, ...]) -> View:
+def _tensor(name: Name, args: tuple[object, ...]) -> View:
     """`_rebuild_tensor_v2(storage, start, shape, strides, requires_grad, hooks, more)`; v3 has the dtype before `more`.
 
     `more` says that elements are negated or conjugated when they are read.
@@ -203,13 +198,13 @@ def _tensor(name: Name, args: tuple[Any, ...]) -> View:
     return View(storage, dtype, shape, strides, start)
 
 
-def _parameter(_name: Name, args: tuple[Any, ...]) -> Any:
+def _parameter(_name: Name, args: tuple[object, ...]) -> object:
     if not args or type(args[0]) not in (View, Stub):
         raise RefusedError("its pickle makes a parameter from something that is not a tensor")
     return args[0]
 
 
-def _typed(_name: Name, args: tuple[Any, ...]) -> Any:
+def _typed(_name: Name, args: tuple[object, ...]) -> object:
     if len(args) != 4 or type(args[0]) is not Name or type(args[2]) is not tuple:
         raise RefusedError("its pickle makes a tensor of a class in a way that torch does not")
     made = _make(args[0], args[2])
@@ -218,7 +213,7 @@ def _typed(_name: Name, args: tuple[Any, ...]) -> Any:
     return made
 
 
-def _wrapper(_name: Name, args: tuple[Any, ...]) -> Stub:
+def _wrapper(_name: Name, args: tuple[object, ...]) -> Stub:
     """`_rebuild_wrapper_subclass(class, dtype, shape, ...)`: a DTensor or a ShardedTensor, without its state yet."""
     if not args or type(args[0]) is not Name:
         raise RefusedError("its pickle makes a tensor of something that is not a class")
@@ -227,7 +222,7 @@ def _wrapper(_name: Name, args: tuple[Any, ...]) -> Stub:
 
 _MAKERS: dict[str, _Make] = {
     "collections.OrderedDict": _ordered,
-    "torch.Size": _size,
+    "torch.Size": lambda _, args: numbers(args[0] if len(args) == 1 else None, "a size"),
     "torch._utils._rebuild_tensor_v2": _tensor,
     "torch._utils._rebuild_tensor_v3": _tensor,
     "torch._utils._rebuild_parameter": _parameter,
@@ -238,14 +233,14 @@ _MAKERS: dict[str, _Make] = {
 }
 
 
-def numbers(values: Any, what: str) -> tuple[int, ...]:
+def numbers(values: object, what: str) -> tuple[int, ...]:
     """A tuple of few numbers that are not negative and fit 63 bits.
 
     Raises:
         RefusedError: it is something else.
     """
     if not (
-        type(values) in (tuple, list)
+        isinstance(values, tuple | list)
         and len(values) <= _MOST_DIMENSIONS
         and all(type(value) is int and 0 <= value <= _MOST for value in values)
     ):
@@ -253,8 +248,12 @@ def numbers(values: Any, what: str) -> tuple[int, ...]:
     return tuple(values)
 
 
-def _storage(archive: Archive, known: dict[str, TorchStorage], reference: Any) -> tuple[TorchStorage, str | None]:
+def _storage(
+    archive: Archive | None, known: dict[str, TorchStorage], reference: object
+) -> tuple[TorchStorage, str | None]:
     """A storage for `('storage', class, key, location, elements)`, and its dtype. The location is a device."""
+    if archive is None:
+        raise RefusedError("its pickle refers to a storage, but there is none")
     if type(reference) is not tuple or len(reference) != 5 or reference[0] != "storage":
         raise RefusedError("its pickle refers to something that is not a storage")
     _, kind, key, _, elements = reference
@@ -272,7 +271,3 @@ def _storage(archive: Archive, known: dict[str, TorchStorage], reference: Any) -
             f"its pickle says that storage {quoted(key)} holds {count:,} elements, but it has {storage.nbytes:,} bytes"
         )
     return storage, dtype
-
-
-def _no_storage(_reference: Any) -> Any:
-    raise RefusedError("its pickle refers to a storage, but there is none")

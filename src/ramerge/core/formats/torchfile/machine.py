@@ -12,10 +12,11 @@ import pickletools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from ramerge.core.foundation.text import quoted
 
+_Kind = TypeVar("_Kind")
 # Half a million tensors of DTensor's kind need as many.
 _MOST_CONTAINERS = 3_000_000
 
@@ -36,16 +37,16 @@ class Stub:
     """Stand-in for an object of a class: the arguments that it was made with, and its state. It does nothing."""
 
     path: str
-    args: tuple[Any, ...]
-    state: Any = field(default=None)
+    args: tuple[object, ...]
+    state: object = field(default=None)
 
-    def fill(self, state: Any) -> None:
+    def fill(self, state: object) -> None:
         """Set the state. Classes with `__slots__` write (None, values)."""
         self.state = state[1] if type(state) is tuple and len(state) == 2 and state[0] is None else state
 
-    def get(self, *names: str) -> Any:
+    def get(self, *names: str) -> object:
         """An attribute of the state; with further names one of the stub that it is. None if there is none."""
-        found: Any = self
+        found: object = self
         for name in names:
             found = found.state.get(name) if isinstance(found, Stub) and isinstance(found.state, dict) else None
         return found
@@ -65,17 +66,17 @@ class Machine:
         self,
         data: bytes,
         find: Callable[[str, str], Name],
-        make: Callable[[Name, tuple[Any, ...]], Any],
-        refer: Callable[[Any], Any],
+        make: Callable[[Name, tuple[object, ...]], object],
+        refer: Callable[[object], object],
     ) -> None:
         self.data = data
-        self.stack: list[Any] = []
+        self.stack: list[object] = []
         self.marks: list[int] = []
-        self.memo: list[Any] = []
+        self.memo: list[object] = []
         self.containers = 0
         self.find, self.make, self.refer = find, make, refer
 
-    def run(self) -> Any:
+    def run(self) -> object:
         """The value.
 
         Raises:
@@ -96,14 +97,14 @@ class Machine:
         except (LookupError, ValueError):
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
 
-    def marked(self) -> list[Any]:
+    def marked(self) -> list[object]:
         """Take off the stack what lies above the last mark."""
         mark = self.marks.pop()
         found = self.stack[mark:]
         del self.stack[mark:]
         return found
 
-    def contain(self, value: Any) -> None:
+    def contain(self, value: object) -> None:
         """Put a new container on the stack."""
         self.containers += 1
         if self.containers > _MOST_CONTAINERS:
@@ -112,10 +113,10 @@ class Machine:
             )
         self.stack.append(value)
 
-    def top(self, kind: type) -> Any:
+    def top(self, kind: type[_Kind]) -> _Kind:
         """The value on the stack, which must be of a type."""
         value = self.stack[-1]
-        if type(value) is not kind:
+        if not isinstance(value, kind):
             raise RefusedError(f"its pickle is damaged: a {type(value).__name__} is filled as a {kind.__name__}")
         return value
 
@@ -129,11 +130,11 @@ def _ignore(machine: Machine, number: int) -> None:
     """Protocol and frames say nothing that is needed."""
 
 
-def _constant(value: Any) -> _Act:
+def _constant(value: object) -> _Act:
     return lambda machine, _: machine.stack.append(value)
 
 
-def _push(machine: Machine, value: Any) -> None:
+def _push(machine: Machine, value: object) -> None:
     machine.stack.append(value)
 
 
@@ -153,17 +154,11 @@ def _tuple_of(length: int) -> _Act:
     return make
 
 
-def _append(machine: Machine, _: None) -> None:
-    value = machine.stack.pop()
-    machine.top(list).append(value)
-
-
-def _appends(machine: Machine, _: None) -> None:
-    values = machine.marked()
+def _extend(machine: Machine, values: list[object]) -> None:
     machine.top(list).extend(values)
 
 
-def _set(machine: Machine, items: list[Any]) -> None:
+def _set(machine: Machine, items: list[object]) -> None:
     into = machine.top(dict)
     if len(items) % 2:
         raise IndexError
@@ -174,15 +169,6 @@ def _set(machine: Machine, items: list[Any]) -> None:
             raise RefusedError(f"its pickle holds a dictionary with a key of type {type(key).__name__}")
         # a pickle can choose numbers that all have one hash, but not texts: Python's hash of these is random
         into[b"%d" % key if type(key) is int else key] = items[place + 1]
-
-
-def _set_item(machine: Machine, _: None) -> None:
-    value, key = machine.stack.pop(), machine.stack.pop()
-    _set(machine, [key, value])
-
-
-def _set_items(machine: Machine, _: None) -> None:
-    _set(machine, machine.marked())
 
 
 def _put(machine: Machine, index: int) -> None:
@@ -199,10 +185,6 @@ def _names(file: IO[bytes]) -> list[str]:
     if not all(line.endswith(b"\n") for line in lines):
         raise IndexError
     return [line[:-1].decode() for line in lines]
-
-
-def _global(machine: Machine, names: list[str]) -> None:
-    machine.stack.append(machine.find(*names))
 
 
 def _stack_global(machine: Machine, _: None) -> None:
@@ -254,16 +236,16 @@ _ACTS: dict[bytes, _Act] = {
     pickle.TUPLE1: _tuple_of(1),
     pickle.TUPLE2: _tuple_of(2),
     pickle.TUPLE3: _tuple_of(3),
-    pickle.APPEND: _append,
-    pickle.APPENDS: _appends,
-    pickle.SETITEM: _set_item,
-    pickle.SETITEMS: _set_items,
+    pickle.APPEND: lambda machine, _: _extend(machine, [machine.stack.pop()]),
+    pickle.APPENDS: lambda machine, _: _extend(machine, machine.marked()),
+    pickle.SETITEM: lambda machine, _: _set(machine, [machine.stack.pop(-2), machine.stack.pop()]),
+    pickle.SETITEMS: lambda machine, _: _set(machine, machine.marked()),
     pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.BINPUT: _put,
     pickle.LONG_BINPUT: _put,
     pickle.MEMOIZE: lambda machine, _: machine.memo.append(machine.stack[-1]),
-    pickle.GLOBAL: _global,
+    pickle.GLOBAL: lambda machine, names: machine.stack.append(machine.find(*names)),
     pickle.STACK_GLOBAL: _stack_global,
     pickle.REDUCE: _make,
     pickle.NEWOBJ: _make,
