@@ -31,7 +31,7 @@ TRAINED_BY = {"rl": "RL", "sft": "SFT"}
 """How agents can have been trained, as users say it."""
 TrainedBy = Literal["rl", "sft"]
 DEFAULT_TRAINING: TrainedBy = "rl"
-PAGE = "docs/findings-recommend.md"
+PAGE, REAL = "docs/findings-recommend.md", "docs/findings-real-agents.md"
 _COPIES_FROM = 0.9
 """Two task vectors of a greater cosine are counted as copies of one agent, or of one training."""
 _DENSE_FROM = 0.5
@@ -341,7 +341,7 @@ def _evidence(known: dict[str, Any], advice: dict[str, Any]) -> Iterable[str]:
     if behind < -advice["margin"]:
         yield f"Its weakest tiny agents: {weakest}, {-behind:.1f} points behind the best."
     yield f"Tiny agents: {'; '.join(known['agents'])}; {known['seeds']} trainings of each."
-    yield f"Tables: {PAGE}{', docs/findings-real-agents.md' if known['real'] else ''}"
+    yield f"Tables: {PAGE}{f', {REAL}' if known['real'] else ''}"
 
 
 def _assigned(parameters: dict[str, object]) -> list[str]:

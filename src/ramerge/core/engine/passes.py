@@ -153,12 +153,12 @@ def in_turn(runs: Iterable[T], operator: Callable[[T], Hashable], count: int) ->
 
     Runs without an operator keep their order.
     """
-    groups: dict[Hashable, list[T]] = {}
+    groups: dict[Hashable, deque[T]] = {}
     for number, run in enumerate(runs):
-        groups.setdefault(operator(run) or number, []).append(run)
+        groups.setdefault(operator(run) or number, deque()).append(run)
     waiting = iter(groups.values())
     begun = deque(islice(waiting, count))
     while begun:
-        first, *others = begun.popleft()
-        yield first
-        begun.extend([others] if others else islice(waiting, 1))
+        group = begun.popleft()
+        yield group.popleft()
+        begun.extend([group] if group else islice(waiting, 1))
