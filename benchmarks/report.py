@@ -45,10 +45,6 @@ REASONS: dict[str, str] = {
         "half of its 90,369 tensors are scales of float8. A tensor takes some 60 µs from its header to its place in "
         "the output (JSON, checks, decoding, layout), and all of that is Python"
     ),
-    "prompts.0.5B.regmean": (
-        "products in float32 and float64 take some 40 s of a processor that does 90 and 45 billion operations a second "
-        "in them, and a thread waits where another makes the operator that both need"
-    ),
     "cluster.0.5B.one": (
         "a pass begins with tasks that import ramerge's modules, load kernels and unpack the plan, and a task waits "
         "for its last write to the disk. Ray also runs its processes at a lower priority (nice 15)"
