@@ -3,7 +3,7 @@ from .analysis.recommend import Recommendation, recommend
 from .analysis.results import Analysis
 from .api import Plan, SweepPlan, clean, convert, merge, plan, read_recipe, sweep
 from .calibration.agreement import Agreement, ReplySet, agreement, replies_of
-from .calibration.cached import Ranking, gather, rank
+from .calibration.cache import Ranking, gather, rank
 from .calibration.calibrate import calibrate
 from .calibration.record import CalibrationRecord, CalibrationSettings
 from .core.engine.record import AgentStatistics, Record
@@ -33,9 +33,9 @@ from .evaluation.run import EvaluationRequest, evaluate
 from .searches.results import SearchResult
 from .searches.run import SearchProgress
 from .searches.search import search
-from .searches.served import TaskScore
 from .searches.serving import ModelServer
 from .searches.settings import SearchSettings
+from .searches.task_scores import TaskScore
 from .state_dicts import MergedStateDict, merge_state_dicts, merge_tensors
 
 __all__ = [

@@ -14,7 +14,7 @@ from rich.filesize import decimal
 import ramerge
 from ramerge.core.foundation.errors import DownloadNote
 from ramerge.core.storage.hub import said
-from ramerge.core.storage.models import resolve
+from ramerge.core.storage.resolve import resolve
 from ramerge.soups.run import agents_of, checkpoints_of
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
@@ -161,7 +161,7 @@ def test_advice_about_a_hub_that_does_not_answer_is_given_once(tmp_path: Path, m
 
 
 def test_without_obstore_it_is_downloaded(hub: WebServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.core.storage.models.find_spec", lambda _name: None)
+    monkeypatch.setattr("ramerge.core.storage.resolve.find_spec", lambda _name: None)
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     size = sum(path.stat().st_size for path in (hub.folder / NAME).iterdir() if path.suffix != ".png")
     said = re.escape(f"{NAME}: downloads {decimal(size)} into the hub's cache; without a download, by range: pip ")

@@ -7,7 +7,7 @@ import pytest
 
 import ramerge
 from ramerge.core.foundation.errors import CheckpointError
-from ramerge.core.storage.models import resolve
+from ramerge.core.storage.resolve import resolve
 from tests.checkpoints import simple, write_checkpoint, write_simple
 
 REVISION = "0123456789012345678901234567890123456789"

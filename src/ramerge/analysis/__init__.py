@@ -5,6 +5,7 @@ task_vector_statistics, precision_loss   what is counted, tensor by tensor; `sur
 observe      the pass that counts
 cells        figures by layer and role, also while they are counted
 parts        what the counts mean, for a part of the model; `results`: for all parts; `roles` of tensors
+cores        the coefficients of `core`, and the best factor of the sum, forecast
 recommend    which merge to try first
 findings     what that means for merging, in sentences
 text, tables, report/     results for people, for data frames, as a page

@@ -218,6 +218,7 @@ def _low_rank(figures: _FindingFigures, adapters: Sequence[str]) -> Finding | No
 
 
 def _overlap(figures: _FindingFigures) -> Finding:
+    """How much of what agents moved is their own, and how that compares with chance."""
     if len(figures.agents) == 1:
         return Finding("With a single agent nothing is shared.", "Every element that it moved is its own.")
     text = f"{_own(figures.agents)} {_said(_CHANCE, figures)}"

@@ -189,6 +189,7 @@ def _is_printable(values: object) -> bool:
 
 
 def _fits(part: Mapping[str, Any], names: Sequence[str], epsilons: int) -> bool:
+    """Whether the lists of a part have these agents, all their pairs, and so many epsilons."""
     pairs = [[first, second] for index, first in enumerate(names) for second in names[index + 1 :]]
     return (
         [agent["name"] for agent in part["agents"]] == list(names)

@@ -2,8 +2,9 @@
 
 commands                          `ramerge calibrate`
 prompts, rollouts, encode         prompts with or without replies, and their tokens
-calibrate, gather, live           the whole run; replies; the model whose weights are replaced
-inputs, importances               what is gathered of layers and of parameters
+calibrate, gather, live           the whole run; replies (`Speaker`); the model whose weights are replaced
+offload, estimate                 a model larger than the memory; what a calibration will take
+inputs, experts, importances      what is gathered of layers and of parameters
 exchanges, layout, record, names  what is written
-agreement, cached                 how likely merges find replies; calibrations of recipes in the user's cache
+agreement, cache                  how likely merges find replies; calibrations of recipes in the user's cache
 """

@@ -71,6 +71,7 @@ class Speaker:
         )
 
     def _example(self, prompt: Prompt, reply: Reply) -> Example:
+        """Prompt and reply as the encoder takes them."""
         said = {"role": "assistant", "content": reply.text}
         if prompt.text is None:
             return ChatExample(0, [*prompt.messages, *reply.turns, said])

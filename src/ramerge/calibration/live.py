@@ -101,7 +101,7 @@ class LiveModel:
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
     def negative_log_likelihoods(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """-log p of each token from position `start` on, given those before it; float64 on the CPU.
+        """As `losses`, without gradients, in float64 on the CPU.
 
         Raises:
             PlanError: the memory of the device does not suffice.

@@ -8,6 +8,6 @@
 
 from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.core import acts, coefficients, movers
+from ramerge.core.linalg.core_coefficients import acts, coefficients, movers
 
 __all__ = ["Array", "acts", "coefficients", "movers", "spectral"]

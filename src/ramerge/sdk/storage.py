@@ -7,8 +7,8 @@
 
 from ramerge.core.storage import hub, own_files
 from ramerge.core.storage.location import Location, here, is_far
-from ramerge.core.storage.models import FoundModel, is_hub_id, not_found, resolve
 from ramerge.core.storage.own_files import BLOCK, COMPANIONS, INDEX, RECORDS, digest_of_index, signed
+from ramerge.core.storage.resolve import FoundModel, is_hub_id, not_found, resolve
 from ramerge.core.storage.schemes import is_remote, on_hub
 
 __all__ = [

@@ -1,13 +1,16 @@
 """`ramerge search`: which merge of some agents scores best, and how sure that is.
 
 commands               the command line
+arguments, settings    arguments of public functions, checked; how a search is carried out
 run                    the whole search: ask for a point, merge it, score it, report; then the best on items kept apart
 space, spacefile       what may vary: axes, and the points between them; the YAML form
 points                 from a point to a merged checkpoint
 scores, evidence       what a score returns; intervals, paired differences, how far ahead the best is
 functions, child       a score that is a Python function, in a process of its own with a time limit
-served                 a score that is suites of `ramerge eval`, asked on a server that is kept running
+children               processes that end when this one does
+task_scores, serving   a score that is tasks of `ramerge eval`, asked on a server that is kept running
+prompted               a score that is the agreement with prompts
 study                  Optuna: samplers, and the journal from which a search resumes
 folder, results        the folder OUT; what `search.json` holds
-text, page, charts      a table for the terminal; the page and its figures
+text, page, charts     rows and sentences for the terminal and the page; the page and its figures
 """

@@ -32,7 +32,7 @@ from ramerge.searches.settings import SearchSettings
 if TYPE_CHECKING:
     from ramerge import Options, Progress
     from ramerge.searches.run import SearchProgress
-    from ramerge.searches.served import TaskScore
+    from ramerge.searches.task_scores import TaskScore
 
 SERVERS = ("transformers", "vllm", "sglang")
 _PROMPTS = (".jsonl", ".json", ".parquet")
@@ -161,8 +161,8 @@ def score_of(options: dict[str, Any]) -> str | TaskScore:
 
     from ramerge.evaluation.commands import pairs
     from ramerge.evaluation.run import EvaluationRequest
-    from ramerge.searches.served import TaskScore
     from ramerge.searches.serving import ModelServer
+    from ramerge.searches.task_scores import TaskScore
 
     spec: str = options["score"]
     if ":" in spec:

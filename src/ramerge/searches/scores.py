@@ -44,7 +44,7 @@ class Measure:
         return self if self.items is None else of_items(self.items[:count])
 
     def half(self, split: Split) -> Measure:
-        """The figure of every second item: the first, third and so on are for validation."""
+        """The figure on one half of the items: validation takes the first, third and so on, the test the others."""
         if self.items is None:
             return self
         if len(self.items) < 2:
@@ -122,7 +122,7 @@ class Objective:
         return [scores[self.name]] if self.name in scores else list(scores.values())
 
     def combined(self, values: Sequence[Any]) -> Any:
-        """Its value from those of `measures`, which are numbers, or arrays of replicates."""
+        """The objective's value, from the values of its measures: numbers, or arrays of replicates."""
         if self.name != WORST:
             return sum(values) / len(values)
         retentions = zip(values, self.specialists.values(), strict=True) if self.specialists else ()

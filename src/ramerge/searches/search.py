@@ -23,10 +23,10 @@ from ramerge.searches.prompted import LOWER, AgreementScorer, Prompted, prompted
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import Listener, MakeScorer, SearchProgress, SearchRequest
 from ramerge.searches.scores import WORST, Objective
-from ramerge.searches.served import TaskScore, TaskScorer
 from ramerge.searches.settings import SearchSettings
 from ramerge.searches.space import Space
 from ramerge.searches.spacefile import file_space, mapped_space, vary_space
+from ramerge.searches.task_scores import TaskScore, TaskScorer
 
 _A_SCORE = "a function, or module:function or file.py:function, or a ramerge.TaskScore"
 _SETTINGS, _OPTIONS = SearchSettings(), Options()

@@ -1,6 +1,6 @@
 """`ramerge ui`: a page in the browser, made with Gradio, that runs the commands which it shows.
 
-commands, start          from words to a `Desk`: roots, limits, and what runs
+commands, start, desk    from words to a `Desk`: roots, limits, and what runs
 serve, guard             the server on this machine; who may ask for what
 page                     the tabs around one recipe
 agents, look, search, choose, run, compare, share   a tab each

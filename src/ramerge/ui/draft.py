@@ -72,7 +72,7 @@ def with_models(text: str, base: str | None, agents: Sequence[str], roots: Roots
 
 
 def models_in(document: Document) -> tuple[str | None, list[str]]:
-    """Base and agents, as `with_models` takes them."""
+    """The page's base and agents as texts, for `with_models`; what is no plain name is JSON."""
     agents = document.values.get("agents")
     values = list(agents.values()) if isinstance(agents, Mapping) else []
     base = document.values.get("base")

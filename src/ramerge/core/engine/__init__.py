@@ -2,8 +2,10 @@
 
 execute                  all steps in order
 reads                    what is read of the inputs, pass by pass, and what it finds
+gathered_from            refuses inputs that were recorded from other models
 passes                   counting and merging, as values that an executor takes
 worker, tally            the work on one block; sums over blocks
+operators                what methods make of recorded inputs, once for all threads
 result_codec             what was found in a block, as bytes
 sinks, uploads, stream   where merged bytes go: files, remote shards, memory
 outputs                  kinds of output, by entry point; the folder that is built, with its journal

@@ -16,7 +16,7 @@ from ramerge.core.methods.base import Column
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.points import Point
-from ramerge.core.storage.models import FoundModel
+from ramerge.core.storage.resolve import FoundModel
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9_][\w.-]{0,95})?")
 
@@ -117,7 +117,7 @@ def columns_of(record: Record) -> tuple[Column, ...]:
 
 
 def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
-    """Explanation of an agent's figure `erased`.
+    """Explanation of the column `erased`.
 
     Args:
         merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.

@@ -26,7 +26,7 @@ from ramerge.core.recipe.model import Agent, Recipe
 from ramerge.core.recipe.paths import prompts_of
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
-from ramerge.core.storage.models import FoundModel
+from ramerge.core.storage.resolve import FoundModel
 
 
 def records_of(

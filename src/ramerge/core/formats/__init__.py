@@ -16,6 +16,7 @@ dcp                     folders of torch.distributed.checkpoint
 deepspeed               partitions of ZeRO, with the float32 weights of the optimizer
 views, sharded          what the formats share that torch writes: tensors of its files, models in pieces
 unread                  folders that are recognized, and refused with advice
+recorded                what was recorded at the inputs of layers, and the layers that it belongs to
 sidecars                tokenizer, configuration and other files that are copied alongside the weights
 encodings/              which tensors of a folder are codes and scales: one encoding a file
 torchfile/              what `torch.save` writes, without torch

@@ -86,6 +86,7 @@ def open_folder(folder: Path, opening: Opening) -> Contents:
 
 
 def _of_one_world(folder: Path) -> list[str]:
+    """Names of the shards by rank; refuses missing ranks, and shards of two world sizes."""
     found = _shards(folder)
     sizes = sorted({size for size, _ in found})
     if (folder / _CONFIG).is_file():

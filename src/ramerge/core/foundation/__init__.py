@@ -6,6 +6,8 @@ files, signals, store         files that appear complete or not at all, delayed 
 progress                      events of long work
 extras                        packages that not every user installs
 pool                          blocks side by side in threads, with their results in order
+systems                       calls that only some systems have
+devices                       where torch computes
 machine                       processors, memory, and limits under which libraries fail
 blas                          BLAS held to one thread
 dtypes                        names of element types

@@ -7,5 +7,6 @@ ram, elementwise                 the loops of methods; `threefry`: random draws
 lowrank                          products of thin matrices, and norms: LoRA and DoRA
 rounding, effect, stochastic     what rounding erases, and stochastic rounding
 sums, fixed                      sums of products over segments; sums of floats that no order of adding changes
-native, compiler                 machine code, compiled once and cached, from templates
+weighted                         weighted means, and changes on them
+native, compiler, bundle         machine code, compiled once and cached, from templates; what a wheel brings
 """

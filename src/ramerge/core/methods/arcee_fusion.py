@@ -20,7 +20,7 @@ from ramerge.core.kernels.elementwise import Inputs, histogram
 from ramerge.core.kernels.formats import uniform
 from ramerge.core.kernels.piece import Numbers, Piece
 from ramerge.core.methods.base import Agents, Counts, Parameters, Results
-from ramerge.core.methods.ranks import Ranked, Values, ranked
+from ramerge.core.methods.quantiles import Ranked, Values, ranked
 from ramerge.core.methods.rows import RowMethod, row_of
 from ramerge.core.methods.trim import every
 

@@ -22,7 +22,7 @@ from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import totals
 from ramerge.core.methods.base import FRACTIONS, Agents, Counts, Results, Statistic, WeightedParameters, for_each
 from ramerge.core.methods.formula import CountedMethod
-from ramerge.core.methods.ranks import Rank, Ranked, Values, ranked
+from ramerge.core.methods.quantiles import Rank, Ranked, Values, ranked
 from ramerge.core.methods.sums import Floats, Summand, Sums
 from ramerge.core.methods.task_arithmetic import divisor_of
 from ramerge.core.methods.ties import Election, lies

@@ -20,10 +20,10 @@ from pydantic import Field
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.kernels.threefry import key_words
-from ramerge.core.linalg import core as kernel
+from ramerge.core.linalg import core_coefficients as kernel
 from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
-from ramerge.core.linalg.core import coefficients, movers
+from ramerge.core.linalg.core_coefficients import coefficients, movers
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field

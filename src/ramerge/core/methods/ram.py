@@ -52,7 +52,7 @@ from ramerge.core.methods.moved import (
     thresholds,
     thresholds_of,
 )
-from ramerge.core.methods.ranks import Ranked
+from ramerge.core.methods.quantiles import Ranked
 from ramerge.core.methods.trim import least_kept, trimming
 
 SOURCE = "Behavior Knowledge Merge in Reinforced Agentic Models, arXiv 2601.13572"

@@ -20,7 +20,7 @@ from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import squares
 from ramerge.core.methods.base import Agents, Counts, Parameters, Results
 from ramerge.core.methods.formula import CountedMethod
-from ramerge.core.methods.ranks import Values, ranked
+from ramerge.core.methods.quantiles import Values, ranked
 from ramerge.core.methods.sums import Floats, Summand, Sums
 
 LEAST_WEIGHT = cast(float, np.float32(1e-6))

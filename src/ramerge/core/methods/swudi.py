@@ -90,7 +90,7 @@ def _filter(shape: Shape, agents: int, parameters: SwudiParameters) -> tuple[cur
 
 
 def chosen_rank(method: str, values: Array, shape: Shape) -> int:
-    """How many directions a rule takes, at least 1.
+    """How many leading directions `aswudi` solves for by `auto_rank_method`, at least 1.
 
     Args:
         method: see `AswudiParameters`.

@@ -29,7 +29,7 @@ from ramerge.core.methods.base import (
     present,
 )
 from ramerge.core.methods.formula import CountedMethod
-from ramerge.core.methods.ranks import Rank, Ranked
+from ramerge.core.methods.quantiles import Rank, Ranked
 from ramerge.core.methods.trim import least_kept, trimming
 
 # What is kept beyond what was asked for is worth a word from here on.

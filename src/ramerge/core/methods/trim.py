@@ -14,7 +14,7 @@ from ramerge.core.kernels.piece import Piece
 from ramerge.core.methods.base import Agents, Counts, Results
 from ramerge.core.methods.drop_mask import DropMask
 from ramerge.core.methods.moved import Epsilon, factor, measured, thresholds
-from ramerge.core.methods.ranks import Ranked, Values, ranked
+from ramerge.core.methods.quantiles import Ranked, Values, ranked
 
 
 @dataclass(frozen=True)

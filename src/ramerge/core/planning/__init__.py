@@ -1,6 +1,7 @@
 """Plans: made from headers only, and complete before the first weight is read.
 
 build            from a checked recipe to a plan
+soups            agents that are means of checkpoints
 inputs           finds and opens the models
 headers          what their headers say, before anything is planned
 name_mappings    gives agents' tensors the base's names, by the recipe's rules and by what libraries usually do

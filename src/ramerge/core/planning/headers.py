@@ -12,7 +12,7 @@ from ramerge.core.formats.open import open_stacked
 from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.errors import RamergeError
 from ramerge.core.recipe.document import Document
-from ramerge.core.storage.models import resolve_all
+from ramerge.core.storage.resolve import resolve_all
 from ramerge.core.tensors.checkpoint import Checkpoint
 
 _MOST_DTYPES = 3

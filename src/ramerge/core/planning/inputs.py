@@ -22,7 +22,7 @@ from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
 from ramerge.core.recipe.model import Agent, Recipe
 from ramerge.core.storage.location import Location
-from ramerge.core.storage.models import FoundModel, is_hub_id, resolve, resolve_all
+from ramerge.core.storage.resolve import FoundModel, is_hub_id, resolve, resolve_all
 from ramerge.core.storage.schemes import is_remote
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.checkpoint import Checkpoint

@@ -21,7 +21,7 @@ from ramerge.core.recipe.layers import layer_of
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
-from ramerge.core.storage.models import FoundModel
+from ramerge.core.storage.resolve import FoundModel
 from ramerge.core.tensors import scaled
 from ramerge.core.tensors.access import Identity
 from ramerge.core.tensors.arena import room

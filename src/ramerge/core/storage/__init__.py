@@ -1,8 +1,8 @@
-"""Files that are not on a disk of this machine: object stores, the hub, the memory of this process.
+"""From a model's name to its files, on this machine or not: object stores, the hub, the memory of this process.
 
-They are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
+Remote files are read by ranges; nothing is downloaded whole. Outputs are uploaded as whole files.
 
-models         from a model's name to its folder
+resolve        from a model's name to its folder
 location       what names a file or folder anywhere: `Path`, or `Remote`, which has the same methods (`tensors.access`)
 storage        the interface: which files there are, each pinned to its version, and their bytes
 schemes        which storage and upload a name such as `s3://bucket/model` belongs to

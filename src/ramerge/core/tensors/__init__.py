@@ -4,6 +4,7 @@ tensor         name, dtype, shape, and an origin: where the elements come from
 origins        origins that move elements: pieces, cuts, transposes
 lowrank        origins that compute: LoRA and DoRA on a base
 scaled         origins that decode: codes and scales
+weighted       origins that are weighted means of others
 rounded        origins that round: quantized weights as a trainer has loaded them
 checkpoint     a model that was opened
 header         safetensors headers, which are not trusted

@@ -6,6 +6,7 @@ sparse      values at ascending positions
 digests     the checksums that trainers store
 chain       which deltas lead from the base to the requested one
 apply       a chain applied to a model, block by block
+unpack      a chain as one delta in the cache; `convert`: the command
 slime       `weight_v000001/` of slime and miles
 skyrl       `delta-00000001/` of SkyRL
 grail       `checkpoint-1000/DELTA/` of grail

@@ -54,7 +54,7 @@ def format_of(layout: TrainerLayout) -> Format:
 
 
 def unpacked(base: Checkpoint, chain: Sequence[Link], opening: Opening) -> Path:
-    """The folder in the cache with a chain as one delta in ramerge's layout."""
+    """Unpack a chain into the cache as one delta in ramerge's layout, unless it is there; the folder."""
     home = store.folder(_KIND)
     if home is None:
         raise CheckpointError(

@@ -118,7 +118,7 @@ def ways() -> list[Bubblewrap]:
 
 @cache
 def _mounts() -> tuple[str, ...]:
-    """System libraries, the interpreter, its standard library, numpy, /proc and a few devices."""
+    """bubblewrap's arguments that mount system libraries, the interpreter, its libraries, numpy, /proc and devices."""
     # Debian and its kin keep shared libraries in a folder named for the architecture, among much else
     architecture = sysconfig.get_config_var("MULTIARCH") or ""
     libraries = [Path(folder, architecture if Path(folder, architecture).is_dir() else "") for folder in _LIBRARIES]

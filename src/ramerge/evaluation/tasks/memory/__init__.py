@@ -1,5 +1,7 @@
 """`ramerge/memory`: questions on long contexts, RULER's HotpotQA and SQuAD, the way MemAgent asks them.
 
+The Inspect task is in `task`, prompts and parsing in `protocol`, contexts in `corpus`, lengths in `tokens`.
+
 Sources: Yu et al., MemAgent, 2025, arXiv 2507.02259, with its code (github.com/BytedTsinghua-SIA/MemAgent); Hsieh et
 al., RULER, 2024, arXiv 2404.06654. A context is numbered documents with blank lines between them: the question's own,
 then others of its article (SQuAD), then any others, up to so many documents (HotpotQA) or tokens of the model

@@ -223,7 +223,7 @@ class _Request:
 
 
 def _folder(name: str) -> Path:
-    """A folder of the cache, which has now been used."""
+    """The folder of a calibration in the user's cache, marked as used now."""
     home = store.folder("calibrations")
     if home is None:
         raise RecipeError("prompts: there is no cache folder; set RAMERGE_CACHE, or run `ramerge calibrate` first")

@@ -58,7 +58,7 @@ class TaskScore:
 
 
 class TaskScorer:
-    """The main metric of every subset of tasks, on the samples of one purpose, rung by rung."""
+    """Scores of a model on tasks: the main metric of every subset, on the samples of one purpose, part by part."""
 
     splits = True
     has_test = True

@@ -17,9 +17,9 @@ from ramerge.searches import serving
 from ramerge.searches.folder import Folder
 from ramerge.searches.results import SearchResult
 from ramerge.searches.run import SearchRequest, search
-from ramerge.searches.served import TaskScore, TaskScorer, split_of
 from ramerge.searches.serving import KeptServer, ModelServer
 from ramerge.searches.space import Axis, Choices, Space
+from ramerge.searches.task_scores import TaskScore, TaskScorer, split_of
 
 pytest.importorskip("optuna")
 pytest.importorskip("inspect_ai")
