@@ -90,7 +90,9 @@ def _tiny(results: Results) -> Iterator[str]:
         "What merges of tiny agents show about the claims of the [RAM paper](https://arxiv.org/abs/2601.13572), about "
         "all methods of ramerge, and about rules that could be better."
     )
-    yield "## In short\n\n" + "\n".join(f"- {line}" for line in summary.lines(results))
+    taken = "\n".join(f"- {line}" for line in summary.lines(results))
+    if taken:
+        yield f"## In short\n\n{taken}"
     yield _beginning(results, main)
     made = list(claims(results))
     yield _summary(made)
