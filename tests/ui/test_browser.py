@@ -94,6 +94,8 @@ def test_from_the_demo_to_a_retention_table_in_at_most_ten_clicks(opened: Visit,
 
 
 def test_each_tab_says_what_comes_next(opened: Visit) -> None:
+    from playwright.sync_api import expect
+
     page = opened.page
     opened.click(DEMO)
     opened.click("Next: Look: what RL changed in them")
@@ -112,7 +114,7 @@ def test_each_tab_says_what_comes_next(opened: Visit) -> None:
         assert not page.get_by_role("button", name=name, exact=True).locator("visible=true").count()
     opened.click("Next: Compare: the merge with base and agents")
     opened.click("Next: Share: card, report and upload")
-    assert page.get_by_role("tab", name="Share").get_attribute("aria-selected") == "true"
+    expect(page.get_by_role("tab", name="Share")).to_have_attribute("aria-selected", "true", timeout=30_000)
 
 
 def test_every_tab_is_reached_by_keyboard(opened: Visit) -> None:
