@@ -64,11 +64,12 @@ class Passes:
         check_unchanged(plan.inputs.files)
         self.files: Files = Files(plan.inputs.files)
         self.operators: Operators = Operators(plan.resources.workers * len(plan.points))
+        reader = Reader(self.files)
         problems = [
             f"{tie.head.path}: {tie.agent}: {tie.head.name!r} differs from {tie.embedding.name!r}, but the base ties "
             f"them, so the merged model cannot hold both; {tie.untie}"
             for tie in plan.ties
-            if not _equal(tie, Reader(self.files))
+            if not _equal(tie, reader)
         ]
         if problems:
             raise WeightsError(problems)

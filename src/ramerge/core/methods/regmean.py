@@ -225,7 +225,7 @@ class RegMean(Method[RegMeanParameters, Start]):
             return prior
         n, d = sum(layer.rows), layer.width
         few = all(_few(rows, layer, parameters) for rows in layer.rows)
-        made = 5 * n * d + (3 * n * n if few and n < d else 3 * d * d if few else (2 * agents + 3) * d * d)
+        made = 5 * n * d + (4 * n * n if few and n < d else 3 * d * d if few else (2 * agents + 3) * d * d)
         result = math.prod(layer.shape) if layer.transposed else 0
         return 8 * (made + result + _GROUP * ((agents + 4) * d + n)) + WIDENED + prior
 

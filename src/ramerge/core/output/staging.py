@@ -321,7 +321,7 @@ class OutputDir:
             ) from error
 
     def _fits(self, policy: ResumePolicy, built: int | None) -> bool:
-        """Whether what an earlier run left can be continued: not what is a link, or belongs to another user."""
+        """Whether the files of an earlier run can be continued: not links, nor those of another user."""
         for path in (self.work / name for name in _LEFT):
             with suppress(FileNotFoundError):
                 status = path.lstat()
