@@ -32,6 +32,8 @@ KINDS = {
     "SFT": "four, SFT",
     "LoRA": "four, LoRA",
     "RL": "four, RL in bfloat16",
+    "RL, float32": "four, RL in float32",
+    "two, RL": "two, RL in bfloat16",
     "mixture": "two by RL, two by SFT",
     "eight": "eight: four by RL, four by SFT",
     "adapter and full": "three by SFT, one adapter",

@@ -98,6 +98,8 @@ SITUATIONS = {
     "SFT": Situation(_all("sft")),
     "LoRA": Situation(_all("lora"), "float32"),
     "RL": Situation(_all("agents")),
+    "RL, float32": Situation(_all("agents-float32"), "float32"),
+    "two, RL": Situation(dict.fromkeys(("call", "needle"), ("agents",))),
     "mixture": Situation({"sum": ("agents",), "call": ("agents",), "fact": ("sft",), "needle": ("sft",)}),
     "eight": Situation(_all("agents", "sft")),
     "unseen": Situation({task: ("sft",) for task in TASKS if task != "needle"}, unseen=("needle",)),
