@@ -210,12 +210,14 @@ class Candidates:
         priors: whether those of `PRIORS` are, too.
         statistics: names in `STATISTICS`.
         sampled: whether agreement is measured with sampled replies, too.
+        counts: other numbers of prompts a task with which agreement is measured, too.
     """
 
     only: Sequence[str]
     priors: bool
     statistics: Sequence[str]
     sampled: bool
+    counts: Sequence[int]
 
 
 def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidates: Candidates) -> Iterator[str]:
@@ -229,6 +231,9 @@ def measure(experiment: Experiment, place: Path, kept: dict[str, Any], candidate
     if candidates.sampled:
         other = experiment.gathered(place / "sampled", gather="replies", temperature=1.0)
         sets["right, sampled"] = replies_of(other)
+    for count in candidates.counts:
+        other = experiment.gathered(place / f"{count} prompts", gather="replies", count=count)
+        sets[f"right, {count} prompts"] = replies_of(other)
     if "agents" not in kept:
         rewards: dict[str, list[str]] = {}
         for name, model in experiment.agents.items():
@@ -294,6 +299,7 @@ def main() -> None:
     parser.add_argument("--statistics", nargs="+", choices=STATISTICS, default=[], help="also other statistics")
     parser.add_argument("--priors", action="store_true", help="also other priors")
     parser.add_argument("--sampled", action="store_true", help="also agreement with sampled replies")
+    parser.add_argument("--counts", type=int, nargs="+", default=[], help="also agreement with so many prompts a task")
     parser.add_argument("--out", type=Path, default=RESULTS)
     given = parser.parse_args()
     reward = f"{Path(__file__).with_name('reward.py')}:compute_score"
@@ -301,7 +307,7 @@ def main() -> None:
         count=32, rows=512, max_new=TOKENS, reward=reward, device=given.device, dtype="float32", batch=32
     )
     kept = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
-    candidates = Candidates(given.only, given.priors, given.statistics, given.sampled)
+    candidates = Candidates(given.only, given.priors, given.statistics, given.sampled, given.counts)
     asked = {name: prompts_of(task, given.prompts, "test", 0) for name, task in TASKS.items()}
     with ExitStack() as stack:
         live = stack.enter_context(LiveBase((given.work / "base").resolve(), settings, ramerge.Options()))
