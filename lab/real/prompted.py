@@ -68,9 +68,10 @@ STATISTICS: dict[str, dict[str, Any]] = {
     "sampled replies": {"temperature": 1.0},
     "prompts of another task": {"text": "another task"},
     "general prompts": {"text": "general", "reward": ""},
+    "own and general prompts": {"text": "own and general", "reward": ""},
 }
 """Other statistics for `regmean 0.01`: settings that differ; `text` says whose prompts
-an agent gets instead of its own."""
+an agent gets instead of its own, or as many besides."""
 GENERAL = Path(__file__).with_name("ifeval.jsonl")
 """Instructions that belong to no task."""
 
@@ -103,6 +104,7 @@ SITUATIONS = {
     "mixture": Situation({"sum": ("agents",), "call": ("agents",), "fact": ("sft",), "needle": ("sft",)}),
     "eight": Situation(_all("agents", "sft")),
     "unseen": Situation({task: ("sft",) for task in TASKS if task != "needle"}, unseen=("needle",)),
+    "unseen, RL": Situation({task: ("agents",) for task in TASKS if task != "needle"}, unseen=("needle",)),
     "adapter and full": Situation({**_all("sft"), "fact": ("lora",)}, "float32"),
 }
 
@@ -168,6 +170,9 @@ class Experiment:
             problems = {task: halves(found)[0][: settings.count] for task, found in problems.items()}
         if text == "general":
             problems = dict.fromkeys(self.tasks, read_prompts(GENERAL)[: settings.count])
+        if text == "own and general":
+            problems = {task: [*found, *read_prompts(GENERAL)[: settings.count]] for task, found in problems.items()}
+            settings = replace(settings, count=2 * settings.count)
         prompts = {name: problems[asked[name.partition("-")[0]]] for name in self.agents}
         options = ramerge.Options(overwrite=True)
         gather(self.live, self.agents, prompts, place, settings, options, silence)
