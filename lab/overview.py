@@ -28,6 +28,7 @@ _STATISTICS = {
     "the base's inputs": "the base's inputs on the same text, one pass for all agents",
     "prompts of another task": "for each agent the prompts of another agent's task",
     "general prompts": "instructions that belong to no task, the same for all agents",
+    "own and general prompts": "16 of them besides 16 of the agents' own",
 }
 """What inputs `regmean 0.01` was given."""
 
@@ -61,7 +62,7 @@ Not every rule was scored on each of the {len(found)} trainings, because everyth
 
 The best of at most {len(CANDIDATES)} merges is picked with the labels of the test prompts, so it is the best by luck,
 too; the choice is among those that `ramerge search` tries. *Right* counts only replies that earned their reward, *all*
-counts every reply. Each row is one training, with 40 (seed 52) or 75 test prompts a task.
+counts every reply. Each row is one training, with 75 (seed 51) or 40 test prompts a task.
 
 | agents | on their own tasks | plain sum | best without prompts | best of all | by right replies | by all replies |
 |---|---:|---:|---:|---:|---:|---:|
@@ -86,7 +87,7 @@ python -m lab.prompted
 
 ## Skills that no prompt shows
 
-Three fine-tuned agents were merged, and a fourth task was scored that none of them was trained on.
+Three agents were merged, and a fourth task was scored that none of them was trained on.
 
 {_unseen(found)}
 
@@ -161,10 +162,13 @@ def _unseen(found: Sequence[Kind]) -> str:
 
 def _unseen_rows(kind: Kind, chosen: str) -> Iterator[str]:
     base = reward_of(kind.kept["base, unseen"])
-    for name, reward in kind.rewards.items():
-        mark = ", chosen by right replies" if name == chosen else ""
-        there = reward_of(kind.kept[name]["unseen"])
-        yield f"| {_words(kind)} | `{name}`{mark} | {reward:.1f} | {base:.1f} | {there:.1f} |"
+    scored = {name: one for name, one in kind.kept.items() if "unseen" in one}
+    for name, one in sorted(scored.items(), key=lambda each: -reward_of(each[1]["rewards"])):
+        rule, _, inputs = name.partition(", ")
+        notes = [inputs, "chosen by right replies" if name == chosen else ""]
+        words = ", ".join([f"`{rule}`", *filter(None, notes)])
+        figures = (reward_of(one["rewards"]), base, reward_of(one["unseen"]))
+        yield f"| {_words(kind)} | {words} | {' | '.join(f'{figure:.1f}' for figure in figures)} |"
 
 
 def _words(kind: Kind) -> str:
