@@ -81,7 +81,9 @@ class Real:
     def level(self, name: str, dtype: str) -> float:
         """A merge's mean as if all trainings had it: RAM+ on all, and the difference to it where both were scored."""
         reference = f"{REFERENCE}, {dtype}"
-        return self.mean(reference).value + self.difference(f"{name}, {dtype}", reference).value
+        merge = f"{name}, {dtype}"
+        both = self.having_both(merge, reference)
+        return float(self.by_task(reference).mean()) + float((both.by_task(merge) - both.by_task(reference)).mean())
 
     @cached_property
     def whole(self) -> Real:
@@ -93,6 +95,10 @@ class Real:
         """The same of the trainings on which all of these were scored."""
         seeds = [seed for seed in self.seeds if all(seed in self.scored[name] for name in names)]
         return self if len(seeds) == len(self.seeds) else self.of_seeds(seeds)
+
+    def having_both(self, first: str, second: str) -> Real:
+        """The same of the trainings on which both were scored, and with its replicates if those are all of either."""
+        return self.having(first, second) if self.scored[first] != self.scored[second] else self
 
     def of_seeds(self, seeds: Sequence[int]) -> Real:
         """The same of some trainings."""
@@ -107,7 +113,7 @@ class Real:
 
     def difference_drawn(self, first: str, second: str) -> tuple[float, Floats]:
         """The first's mean less the second's, and replicates of that."""
-        both = self.having(first, second) if self.scored[first] != self.scored[second] else self
+        both = self.having_both(first, second)
         value = float((both.by_task(first) - both.by_task(second)).mean())
         return value, both.drawn[first] - both.drawn[second]
 
