@@ -1,11 +1,13 @@
-"""The sdk: each module has an example that runs, each name a docstring, and a feature or a plug-in that uses it."""
+"""The sdk: each module has a docstring that runs, each name an example, and a feature or a plug-in that uses it."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import pkgutil
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +34,35 @@ def test_every_module_has_an_example_that_runs(module: ModuleType) -> None:
         doctest.DocTestParser().get_doctest(module.__doc__ or "", known, module.__name__, None, 0), out=output.append
     )
     assert not runner.summarize(verbose=False).failed, "".join(output)
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_every_name_occurs_in_an_example(module: ModuleType) -> None:
+    """Examples are those of docstrings, which run above, and of pages, which run in `tests/docs`."""
+    used = {name for text in _EXAMPLES for place, name in _used(text) if place == module.__name__}
+    assert not set(module.__all__) - used
+
+
+def _used(text: str) -> Iterator[tuple[str, str]]:
+    """Modules and names that a program imports and does something with."""
+    nodes = [*ast.walk(ast.parse(text))]
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", each.name) for each in node.names if (each.asname or each.name) in read)
+
+
+def _programs(page: Path) -> str:
+    """The Python of a page, from top to bottom, without what cannot run."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return "".join(block for block in blocks if not re.match(r"# (needs|takes) ", block))
+
+
+_EXAMPLES = [
+    *("".join(each.source for each in doctest.DocTestParser().get_examples(module.__doc__ or "")) for module in MODULES),
+    *map(_programs, sorted((ROOT / "docs" / "guides").glob("*.md"))),
+    *map(_programs, sorted((ROOT / "docs" / "reference" / "sdk").glob("*.md"))),
+]
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
