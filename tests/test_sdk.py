@@ -30,9 +30,7 @@ def test_every_module_has_an_example_that_runs(module: ModuleType) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     known = {"ramerge": ramerge, "Path": Path}
     output: list[str] = []
-    runner.run(
-        doctest.DocTestParser().get_doctest(module.__doc__ or "", known, module.__name__, None, 0), out=output.append
-    )
+    runner.run(_PARSER.get_doctest(module.__doc__ or "", known, module.__name__, None, 0), out=output.append)
     assert not runner.summarize(verbose=False).failed, "".join(output)
 
 
@@ -58,8 +56,9 @@ def _programs(page: Path) -> str:
     return "".join(block for block in blocks if not re.match(r"# (needs|takes) ", block))
 
 
+_PARSER = doctest.DocTestParser()
 _EXAMPLES = [
-    *("".join(each.source for each in doctest.DocTestParser().get_examples(module.__doc__ or "")) for module in MODULES),
+    *("".join(each.source for each in _PARSER.get_examples(module.__doc__ or "")) for module in MODULES),
     *map(_programs, sorted((ROOT / "docs" / "guides").glob("*.md"))),
     *map(_programs, sorted((ROOT / "docs" / "reference" / "sdk").glob("*.md"))),
 ]

@@ -1,8 +1,9 @@
 """README and docs say what is so: every command, recipe and program in them is run, every flag and link exists.
 
 Blocks run in a folder of their own for each page, from top to bottom, with the demo's tiny agents under the names that
-the pages use. A `text` block after a program is what the program prints, where `...` stands for anything. A block that cannot run here says why in its first line, which readers see too: `# needs a GPU`,
-`# takes an hour`. Its flags are checked all the same.
+the pages use. A `text` block after a program is what the program prints, where `...` stands for anything. A block that
+cannot run here says why in its first line, which readers see too: `# needs a GPU`, `# takes an hour`. Its flags are
+checked all the same.
 """
 
 import ast

@@ -69,7 +69,7 @@ def documented(cls: type[T]) -> type[T]:
     """With the fields in the docstring, in front of the example; a field that is a group of options as that says."""
     said = "".join(f"        {each.name}: {_first_line(each)}\n" for each in fields(cls))  # type: ignore[arg-type]
     text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
-    cls.__doc__ = f"{text}    Attributes:\n{said}\n{example}{rest}"
+    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n{said}\n{example}{rest}"
     return cls
 
 
