@@ -65,7 +65,7 @@ _EXAMPLES = [
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_functions_and_classes_are_documented(module: ModuleType) -> None:
+def test_functions_classes_and_their_methods_are_documented(module: ModuleType) -> None:
     values = {name: getattr(module, name) for name in module.__all__}
     bare = [
         name
@@ -73,6 +73,14 @@ def test_functions_and_classes_are_documented(module: ModuleType) -> None:
         if not name.isupper()  # options and other constants have theirs in the source
         and (inspect.isfunction(value) or inspect.isclass(value) or inspect.ismodule(value))
         and not inspect.getdoc(value)
+    ]
+    bare += [
+        f"{name}.{part}"
+        for name, value in values.items()
+        if inspect.isclass(value)
+        for part, found in vars(value).items()
+        if not part.startswith("_") and (inspect.isfunction(found) or isinstance(found, property))
+        if not inspect.getdoc(getattr(value, part))
     ]
     assert not bare
 
