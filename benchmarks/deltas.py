@@ -14,7 +14,8 @@ from benchmarks.checkpoints import base_words, moved_words
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, seconds, spread, tell
 from ramerge.core.tensors.arena import Arena
-from ramerge.deltas.codec import BLOCK, Compression, Encoder, decode
+from ramerge.deltas.codec import Compression, Encoder, decode
+from ramerge.sdk.storage import BLOCK
 
 Words = NDArray[np.uint16]
 

@@ -1,11 +1,13 @@
-"""The sdk: each module has an example that runs, each name a docstring, and a feature or a plug-in that uses it."""
+"""The sdk: each module has a docstring that runs, each name an example, and a feature or a plug-in that uses it."""
 
 from __future__ import annotations
 
+import ast
 import doctest
 import inspect
 import pkgutil
 import re
+from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -28,14 +30,42 @@ def test_every_module_has_an_example_that_runs(module: ModuleType) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     known = {"ramerge": ramerge, "Path": Path}
     output: list[str] = []
-    runner.run(
-        doctest.DocTestParser().get_doctest(module.__doc__ or "", known, module.__name__, None, 0), out=output.append
-    )
+    runner.run(_PARSER.get_doctest(module.__doc__ or "", known, module.__name__, None, 0), out=output.append)
     assert not runner.summarize(verbose=False).failed, "".join(output)
 
 
 @pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
-def test_functions_and_classes_are_documented(module: ModuleType) -> None:
+def test_every_name_occurs_in_an_example(module: ModuleType) -> None:
+    """Examples are those of docstrings, which run above, and of pages, which run in `tests/docs`."""
+    used = {name for text in _EXAMPLES for place, name in _used(text) if place == module.__name__}
+    assert not set(module.__all__) - used
+
+
+def _used(text: str) -> Iterator[tuple[str, str]]:
+    """Modules and names that a program imports and does something with."""
+    nodes = [*ast.walk(ast.parse(text))]
+    read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    for node in nodes:
+        if isinstance(node, ast.ImportFrom):
+            yield from ((node.module or "", each.name) for each in node.names if (each.asname or each.name) in read)
+
+
+def _programs(page: Path) -> str:
+    """The Python of a page, from top to bottom, without what cannot run."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+    return "".join(block for block in blocks if not re.match(r"# (needs|takes) ", block))
+
+
+_PARSER = doctest.DocTestParser()
+_EXAMPLES = [
+    *("".join(each.source for each in _PARSER.get_examples(module.__doc__ or "")) for module in MODULES),
+    *map(_programs, sorted((ROOT / "docs" / "guides").glob("*.md"))),
+    *map(_programs, sorted((ROOT / "docs" / "reference" / "sdk").glob("*.md"))),
+]
+
+
+@pytest.mark.parametrize("module", MODULES, ids=lambda module: module.__name__.rpartition(".")[2])
+def test_functions_classes_and_their_methods_are_documented(module: ModuleType) -> None:
     values = {name: getattr(module, name) for name in module.__all__}
     bare = [
         name
@@ -43,6 +73,14 @@ def test_functions_and_classes_are_documented(module: ModuleType) -> None:
         if not name.isupper()  # options and other constants have theirs in the source
         and (inspect.isfunction(value) or inspect.isclass(value) or inspect.ismodule(value))
         and not inspect.getdoc(value)
+    ]
+    bare += [
+        f"{name}.{part}"
+        for name, value in values.items()
+        if inspect.isclass(value)
+        for part, found in vars(value).items()
+        if not part.startswith("_") and (inspect.isfunction(found) or isinstance(found, property))
+        if not inspect.getdoc(getattr(value, part))
     ]
     assert not bare
 

@@ -118,7 +118,7 @@ def test_what_it_takes_is_said_before_anything_is_loaded(
 def test_a_model_that_fits_nowhere_is_refused(
     recipe: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(estimate.machine, "memory", lambda: 1_000_000)
+    monkeypatch.setattr(estimate, "memory", lambda: 1_000_000)
     for run in (estimate_calibration, lambda *args, **how: ramerge.calibrate(*args, tmp_path / "out", **how)):
         with pytest.raises(
             ramerge.PlanError, match=r"needs 1\.5 MB, and main memory has 1\.0 MB; .*--model-dtype bfloat16"

@@ -1,11 +1,14 @@
 """README and docs say what is so: every command, recipe and program in them is run, every flag and link exists.
 
 Blocks run in a folder of their own for each page, from top to bottom, with the demo's tiny agents under the names that
-the pages use. A block that cannot run here says why in its first line, which readers see too: `# needs a GPU`,
-`# takes an hour`. Its flags are checked all the same.
+the pages use. A `text` block after a program is what the program prints, where `...` stands for anything. A block that
+cannot run here says why in its first line, which readers see too: `# needs a GPU`, `# takes an hour`. Its flags are
+checked all the same.
 """
 
+import ast
 import contextlib
+import doctest
 import inspect
 import io
 import re
@@ -163,10 +166,13 @@ def test_blocks_run(page: Path) -> None:
     if any(COPY in block.text for block in blocks(page)):  # then its readers need no other models either
         for name in COPIED:
             shutil.rmtree(name)
-    printed = ""
+    printed, program_printed = "", None
     for block in blocks(page):
         if block.language == "sh":
             printed = "".join([run(words, block) for words in commands(block)])
+        elif block.language == "text" and program_printed is not None:
+            same = doctest.OutputChecker().check_output(block.text, program_printed, doctest.ELLIPSIS)
+            assert same, f"{block}: the program prints\n{program_printed}"
         elif block.language == "text" and page == ROOT / "README.md":
             lines = {steady(line) for line in printed.splitlines()}
             assert [line for line in block.text.splitlines() if line != "..." and steady(line) not in lines] == []
@@ -177,8 +183,11 @@ def test_blocks_run(page: Path) -> None:
             program.write_text("\n" * block.line + block.text)  # so that a traceback has the page's line
             compile(program.read_bytes(), block.page, "exec")
             if block.runs:
-                with contextlib.redirect_stdout(io.StringIO()):
+                with contextlib.redirect_stdout(io.StringIO()) as said:
                     values = runpy.run_path(str(program), values)
+                program_printed = said.getvalue()
+                continue
+        program_printed = None
 
 
 def steady(line: str) -> str:
@@ -246,8 +255,10 @@ def test_names_of_the_package_exist(page: Path) -> None:
     for name in re.findall(r"\bramerge\.(\w+)\(", text):
         assert hasattr(ramerge, name), f"{page}: ramerge.{name}"
     for block in blocks(page):
-        for module, names in re.findall(r"^from (ramerge[\w.]*) import (.+)$", block.text, re.MULTILINE):
-            assert all(hasattr(import_module(module), name) for name in names.split(", ")), f"{block}: {module}"
+        for node in ast.walk(ast.parse(block.text if block.language == "python" else "")):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("ramerge"):
+                module = import_module(node.module or "")
+                assert all(hasattr(module, each.name) for each in node.names), f"{block}: {node.module}"
 
 
 @every_page

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from ramerge import Options, PlanError
 from ramerge.analysis.roles import layers_and_roles
-from ramerge.sdk.kernels import WIDE_LIMBS, Piece, decode, encode
+from ramerge.sdk.kernels import Piece, fixed
 from ramerge.sdk.linalg import Array, acts, coefficients, movers, spectral
 from ramerge.sdk.methods import CORE, Agents, Core, CoreParameters, Counts, Layer, Statistic, cores_of, matrix_of
 from ramerge.sdk.passes import Executor, Passes
@@ -39,7 +39,7 @@ class CoreSums(Statistic):
     parameters: CoreParameters = field(kw_only=True)
 
     def blank(self, agents: int) -> Counts:
-        return np.zeros((_ROWS * agents, WIDE_LIMBS), np.int64)
+        return np.zeros((_ROWS * agents, fixed.WIDE_LIMBS), np.int64)
 
     def count(self, piece: Piece, required: object, counts: Counts) -> bool:
         rows, columns = matrix_of(Layer(piece.tensor, piece.shape))
@@ -50,13 +50,13 @@ class CoreSums(Statistic):
             with np.errstate(over="ignore", invalid="ignore"):
                 taus = [agent[part] - base[part] for agent in agents]
             if all(np.isfinite(tau).all() for tau in taus):
-                encode(sums_of(piece.tensor, taus, self.parameters).ravel(), counts)
+                fixed.encode(sums_of(piece.tensor, taus, self.parameters).ravel(), counts)
             else:
                 finite = False
         return not finite
 
     def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Sums:
-        return decode(total).reshape(_ROWS, -1)
+        return fixed.decode(total).reshape(_ROWS, -1)
 
 
 def sums_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> Sums:

@@ -12,7 +12,7 @@ from ramerge.calibration.experts import number_of, rows_of_each
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.formats import name_of, read_json
-from ramerge.sdk.machine import called, machine, parse_size
+from ramerge.sdk.machine import called, memory, parse_size
 from ramerge.sdk.plans import MergePlan
 from ramerge.sdk.tensors import EMBEDDINGS, HEADS, text_configs
 
@@ -168,15 +168,15 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     Raises:
         PlanError: they cannot fit.
     """
-    free = machine.memory()
+    free = host = memory()
     if device.type == "cuda":
         import torch
 
         free = int(torch.cuda.mem_get_info(device)[0])
     budget = parse_size(settings.device_memory) if settings.device_memory else int(_FOR_WEIGHTS * free)
     needs_host = size if device.type == "cpu" or size > budget else 0
-    if needs_host + (importances if device.type == "cpu" else 0) > (memory := machine.memory()):
-        raise PlanError(_too_large(size, importances, "main memory", memory))
+    if needs_host + (importances if device.type == "cpu" else 0) > host:
+        raise PlanError(_too_large(size, importances, "main memory", host))
     if size + importances <= budget or (device.type == "cpu" and not settings.device_memory):
         return None
     if importances:
@@ -185,11 +185,11 @@ def budget_of(size: int, importances: int, settings: CalibrationSettings, device
     return budget
 
 
-def _too_large(size: int, importances: int, where: str, memory: int) -> str:
+def _too_large(size: int, importances: int, where: str, limit: int) -> str:
     from rich.filesize import decimal
 
     held = f" and {decimal(importances)} of importances" if importances else ""
     return (
-        f"the model needs {decimal(size)}{held}, and {where} has {decimal(memory)}; use a machine with more memory, or "
+        f"the model needs {decimal(size)}{held}, and {where} has {decimal(limit)}; use a machine with more memory, or "
         "--model-dtype bfloat16"
     )

@@ -120,7 +120,13 @@ def run_options(*names: str) -> Decorator:
 
 
 def setting_option(key: str, default: object, setting: Setting) -> Decorator:
-    """The option of a field, by its name."""
+    """Make the option of a setting.
+
+    Args:
+        key: the name of the command's argument.
+        default: the setting's default.
+        setting: as `settings_of` gives it.
+    """
     words = (setting.flag, key.replace(".", "_"))
     more: dict[str, object] = {"help": setting.help}
     if setting.metavar is None:

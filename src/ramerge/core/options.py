@@ -37,7 +37,11 @@ class Setting(NamedTuple):
 
 
 def about(*values: Any, **more: Any) -> dict[str, Setting]:
-    """The metadata of a field: its `Setting`."""
+    """Make the metadata of a field that is a setting, such as `field(default=16, metadata=about("--limit", ...))`.
+
+    Args:
+        values, more: flag, group, help, metavar and the others of `Setting`.
+    """
     return {"setting": Setting(*values, **more)}
 
 
@@ -66,10 +70,13 @@ def _first_line(each: Field[Any]) -> str:
 
 
 def documented(cls: type[T]) -> type[T]:
-    """With the fields in the docstring, in front of the example; a field that is a group of options as that says."""
+    """Add the fields of a dataclass to its docstring, in front of the example, with the help of each setting.
+
+    A field that is a group of settings gets the first line of that group's docstring.
+    """
     said = "".join(f"        {each.name}: {_first_line(each)}\n" for each in fields(cls))  # type: ignore[arg-type]
     text, example, rest = (cls.__doc__ or "").partition("    Example:\n")
-    cls.__doc__ = f"{text}    Attributes:\n{said}\n{example}{rest}"
+    cls.__doc__ = f"{text.rstrip()}\n\n    Attributes:\n{said}\n{example}{rest}"
     return cls
 
 

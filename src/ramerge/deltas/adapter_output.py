@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ramerge import Progress, Record, WeightsError
 from ramerge.deltas.adapter_plan import AdaptedMatrix, AdapterPlan, needed, said_of_vllm, served_as_planned
-from ramerge.deltas.codec import BLOCK
 from ramerge.deltas.factors import Factors, Matrix, Update, concatenated, decomposed, overall
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spool_of
 from ramerge.sdk.files import write_all
@@ -30,6 +29,7 @@ from ramerge.sdk.outputs import (
 )
 from ramerge.sdk.passes import Passes
 from ramerge.sdk.plans import Block, MergePlan, listed
+from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
 from ramerge.sdk.text import dumped, quoted, without_secrets
 

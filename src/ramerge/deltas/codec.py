@@ -20,16 +20,13 @@ import zstandard
 from numpy.typing import NDArray
 
 from ramerge.deltas import word_patches as patches
-from ramerge.sdk.storage import own_files as delta_names
+from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Tensor, itemsize, room
 
 Words = NDArray[Any]
 Bytes = NDArray[np.uint8]
 Take = Callable[[int], Bytes]
 Compression = Literal["zstd", "none"]
-
-BLOCK = delta_names.BLOCK
-"""Elements of a block."""
 
 TOGETHER = 4
 """Blocks of a tensor that a worker takes in one step: with fewer, threads wait for each other more often."""

@@ -7,19 +7,7 @@ from copy import deepcopy
 
 from ramerge import CheckpointError
 from ramerge.deltas.codec import COLUMNS, blocks_of, digest
-from ramerge.deltas.layout import (
-    BLOCKS,
-    COMPANIONS,
-    DATA,
-    DATA_FILE,
-    HEADER,
-    INDEX,
-    WHOLE,
-    DeltaTensor,
-    Index,
-    described,
-    read_index,
-)
+from ramerge.deltas.layout import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTensor, Index, described, read_index
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
 from ramerge.sdk.errors import readable
@@ -35,7 +23,7 @@ from ramerge.sdk.formats import (
     safetensors,
     weight_files,
 )
-from ramerge.sdk.storage import Location
+from ramerge.sdk.storage import COMPANIONS, INDEX, Location
 from ramerge.sdk.tensors import Checkpoint, Contents, Stored, Tensor, full_name, identify
 from ramerge.sdk.text import quoted
 

@@ -27,19 +27,15 @@ from typing import Literal
 import xxhash
 
 from ramerge import CheckpointError
-from ramerge.deltas.codec import BLOCK
 from ramerge.sdk.errors import readable
 from ramerge.sdk.files import climbs_out, is_too_long
 from ramerge.sdk.records import to_model
-from ramerge.sdk.storage import Location, digest_of_index, signed
-from ramerge.sdk.storage import own_files as delta_names
+from ramerge.sdk.storage import BLOCK, INDEX, Location, digest_of_index, signed
 from ramerge.sdk.tensors import BITS, read_header
 from ramerge.sdk.text import JsonLimits, dumped, quoted, read
 
-INDEX = delta_names.INDEX
 DATA_FILE = "delta-{:05}.safetensors"
 """Data files, counted from 1."""
-COMPANIONS = delta_names.COMPANIONS
 BLOCKS, DATA, WHOLE, HEADER, PADDING = "blocks:", "data:", "whole:", "header:", "padding:"
 CHANGES = (BLOCKS, DATA, WHOLE)
 FORMAT = "ramerge-delta"

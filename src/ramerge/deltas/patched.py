@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from ramerge import CheckpointError
 from ramerge.deltas.codec import (
-    BLOCK,
     COLUMNS,
     MIXED,
     NOTHING,
@@ -26,6 +25,7 @@ from ramerge.deltas.codec import (
     most_stored,
 )
 from ramerge.sdk.kernels import add_changes
+from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import MOST_KEPT, Origin, Reader, Stored, Tensor, itemsize, room
 from ramerge.sdk.text import quoted
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, TOGETHER, Compression, Encoder
+from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
 from ramerge.sdk.plans import Block, MergePlan
+from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
 
 Bytes = NDArray[np.uint8]

@@ -10,9 +10,9 @@ from itertools import chain, islice
 import numpy as np
 
 from ramerge import CheckpointError, Progress
-from ramerge.deltas.codec import BLOCK, TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
+from ramerge.deltas.codec import TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
 from ramerge.deltas.format import stored_header
-from ramerge.deltas.layout import INDEX, Index, read_index
+from ramerge.deltas.layout import Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import digest_of_file
 from ramerge.sdk.formats import INDEX as MODEL_INDEX
@@ -20,7 +20,7 @@ from ramerge.sdk.formats import ONE_FILE
 from ramerge.sdk.machine import map_in_threads
 from ramerge.sdk.outputs import Shard, StagingDir, Writer, lay_out
 from ramerge.sdk.progress import Listener, silence
-from ramerge.sdk.storage import Location, is_far
+from ramerge.sdk.storage import BLOCK, INDEX, Location, is_far
 from ramerge.sdk.tensors import (
     Arena,
     Checkpoint,

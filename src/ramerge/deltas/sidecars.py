@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
-from ramerge.deltas.layout import INDEX, read_index
+from ramerge.deltas.layout import read_index
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.formats import companions_of
+from ramerge.sdk.storage import INDEX
 from ramerge.sdk.tensors import Checkpoint, header_bytes
 
 

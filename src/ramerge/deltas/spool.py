@@ -21,9 +21,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
+from ramerge.deltas.codec import COLUMNS, TOGETHER, BlockRow, Encoded, blocks_of, digest, most_stored
 from ramerge.sdk.outputs import OutputSpec, Shard, StagingDir, Writer, fingerprint_of
 from ramerge.sdk.plans import MergePlan
+from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import itemsize
 
 Bytes = NDArray[np.uint8]

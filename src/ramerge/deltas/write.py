@@ -13,16 +13,14 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, COLUMNS, Encoded, digest, digest_of_blocks, tensor_digest
+from ramerge.deltas.codec import COLUMNS, Encoded, digest, digest_of_blocks, tensor_digest
 from ramerge.deltas.layout import (
     BLOCKS,
     CHANGES,
-    COMPANIONS,
     DATA,
     DATA_FILE,
     FORMAT,
     HEADER,
-    INDEX,
     PADDING,
     VERSION,
     WHOLE,
@@ -35,7 +33,7 @@ from ramerge.deltas.layout import (
 )
 from ramerge.sdk.files import write_all
 from ramerge.sdk.outputs import StagingDir
-from ramerge.sdk.storage import Location
+from ramerge.sdk.storage import BLOCK, COMPANIONS, INDEX, Location
 
 # A file that is as large takes no more tensors.
 _FULL = 4 << 30

@@ -3,7 +3,7 @@
 **Unstable.** Names and arguments may change with every version of ramerge; `methods.INTERFACE` changes when plug-ins
 must be changed, and a plug-in that was written for another version is refused by name.
 
-A module for each thing that a feature may need:
+The pages in docs/reference/sdk show every name in a script that runs. A module for each thing that a feature may need:
 
 methods, kernels, linalg   formulas: a method, what it counts first, compiled loops, whole matrices
 formats, tensors, storage  checkpoints: a format, tensors and where their elements are stored, remote files

@@ -7,12 +7,11 @@
 True
 """
 
-from ramerge.core.foundation import machine
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.foundation.devices import called, choose_device, read_device
 from ramerge.core.foundation.extras import frame, install, missing
 from ramerge.core.foundation.limits import ResourceLimits, parse_size, read_limits
-from ramerge.core.foundation.machine import peak_memory, processors
+from ramerge.core.foundation.machine import memory, peak_memory, processors
 from ramerge.core.foundation.pool import map_in_threads
 
 __all__ = [
@@ -21,8 +20,8 @@ __all__ = [
     "choose_device",
     "frame",
     "install",
-    "machine",
     "map_in_threads",
+    "memory",
     "missing",
     "one_blas_thread",
     "parse_size",

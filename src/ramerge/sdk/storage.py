@@ -5,7 +5,7 @@
 (True, True)
 """
 
-from ramerge.core.storage import hub, own_files
+from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location, here, is_far
 from ramerge.core.storage.own_files import BLOCK, COMPANIONS, INDEX, RECORDS, digest_of_index, signed
 from ramerge.core.storage.resolve import FoundModel, is_hub_id, not_found, resolve
@@ -26,7 +26,6 @@ __all__ = [
     "is_remote",
     "not_found",
     "on_hub",
-    "own_files",
     "resolve",
     "signed",
 ]

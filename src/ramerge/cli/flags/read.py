@@ -154,7 +154,10 @@ def _set(document: Document, options: Mapping[str, Any], *keys: str) -> None:
 
 
 def from_here(model: str) -> str:
-    """A path given as a flag is relative to the working directory, wherever the recipe's file is."""
+    """Make a model's path that was given as a flag absolute: it starts here, wherever the recipe's file is.
+
+    A name that is no path here, such as a hub id, stays as it is.
+    """
     try:
         path = Path(model).expanduser()
         return str(path.absolute()) if model and path.exists() else model

@@ -46,7 +46,11 @@ class Opening:
 
 
 def local(open_folder: Callable[[Path, Opening], Contents]) -> Callable[[Location, Opening], Contents]:
-    """A way to open folders that are on this machine, which refuses others."""
+    """Make the `open` of a format that reads local folders only.
+
+    Raises:
+        CheckpointError: by what it makes, for a remote folder.
+    """
 
     def opened(folder: Location, opening: Opening) -> Contents:
         if (place := here(folder)) is None:

@@ -18,10 +18,10 @@ _GPUS = ("/dev/nvidia0", "/dev/kfd", "/dev/dxg")  # drivers of NVIDIA, AMD, and 
 
 
 def read_device(text: str) -> str:
-    """A device's name, of which it is not known whether it is there.
+    """Check the name of a device, such as `auto` or `cuda:1`, without looking whether the device is there.
 
     Raises:
-        RecipeError: it is none.
+        RecipeError: no device has such a name.
     """
     if not isinstance(text, str) or not _WORDS.fullmatch(text):
         raise RecipeError(f"device: {text!r} is not one of auto, cpu, cuda, cuda:N and mps")
@@ -59,7 +59,7 @@ def choose_device(text: str, dtype: str = "float32") -> torch.device:
 
 
 def called(device: torch.device) -> str:
-    """A device's name, with that of a GPU."""
+    """Name a device for people: of a GPU with its model, such as `cuda:0 (NVIDIA H100 80GB HBM3)`."""
     import torch
 
     return f"{device} ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else str(device)

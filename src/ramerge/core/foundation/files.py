@@ -241,7 +241,12 @@ def check_file(path: Path) -> None:
 
 
 def check_beside(file: Path, named: Path) -> None:
-    """Refuse a file that cannot be made; messages are about `named`."""
+    """Refuse a file that cannot be made; messages are about `named`. Leaves no file and no folder behind.
+
+    Raises:
+        RecipeError: the path is wrong, or its folder cannot be written to.
+        OutputError: the disk fails.
+    """
     probe = hidden_beside(file, "partial")
     try:
         with held():

@@ -90,10 +90,10 @@ def note_dropped() -> None:
 
 
 def raise_dropped() -> None:
-    """Raise what was dropped, if anything was. Called in every loop that may take long.
+    """Raise the stop of a signal that arrived where Python drops exceptions. Call it in every loop that may take long.
 
     Raises:
-        StoppedError: again.
+        StoppedError: such a signal has arrived.
     """
     if _dropped:
         raise StoppedError(_dropped.pop())

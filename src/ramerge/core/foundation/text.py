@@ -115,7 +115,7 @@ def message(text: str) -> str:
 
 
 def without_secrets(values: Plain) -> Plain:
-    """A text, or plain values, in which addresses have no user, no password, no query and no fragment.
+    """Remove user, password, query and fragment from the addresses in a text, or in plain values.
 
     A path may hold spaces, so everything that looks like a query after the beginning of an address is left out.
     """

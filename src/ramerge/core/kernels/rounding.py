@@ -77,9 +77,11 @@ class Counters:
         return bits
 
     def clear(self, names: Sequence[str]) -> list[str]:
+        """Set counters of these names, or `active`, to 0."""
         return [f"{name}{pair} = nothing" for name in names for pair in self.pairs]
 
     def mark(self, agent: int, moved: str) -> str:
+        """Set an agent's bit of `active` where the condition `moved` holds."""
         flag = f"active{agent // 2}"
         return f"{flag} = or32({flag}, field{agent % 2}) if {moved} else {flag}"
 

@@ -69,7 +69,16 @@ def coefficients(taus: Sequence[Array], cores: Sequence[Triples], power: float) 
 
 
 def acts(taus: Sequence[Array], cores: Sequence[Triples], power: float) -> Iterator[tuple[Array, list[Array]]]:
-    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j, as NumPy's."""
+    """For each core i its metric g_i, and what all task vectors do in it: M_ij of every j.
+
+    Args:
+        taus: N arrays of shape (m, n).
+        cores: those of each, of k singular triples.
+        power: of the metric; see above.
+
+    Yields:
+        g_i and a list of N matrices M_ij, NumPy arrays of shape (k, k).
+    """
     right = arrays.concat([arrays.astype(one.v, real_of(taus[0])) for one in cores], 1)
     ends = np.cumsum([one.s.size for one in cores])
     projected = [tau @ right for tau in taus]
@@ -109,7 +118,7 @@ def _bounded_minimum(overlap: Array, target: Array) -> Array:
 
 
 def movers(taus: Sequence[Array]) -> list[int]:
-    """Which task vectors are more than noise compared with the largest one."""
+    """Indices of the task vectors, arrays of shape (m, n), that are more than noise compared with the largest one."""
     norms = [spectral.squares(tau) for tau in taus]
     return [index for index, norm in enumerate(norms) if norm > _NOISE * max(norms)]
 

@@ -89,7 +89,13 @@ def core_coefficients(tensor: str, taus: Sequence[Array], parameters: CoreParame
 
 
 def cores_of(tensor: str, taus: Sequence[Array], parameters: CoreParameters) -> list[Triples]:
-    """The core of each task vector of a matrix; none of them may be 0."""
+    """Compute the core of each task vector of a matrix: `rank` leading singular triples, with fields `u`, `s` and `v`.
+
+    Args:
+        tensor: its name, on which the random draws of the range finder depend.
+        taus: task vectors of shape (m, n), none of which may be 0.
+        parameters: rank, iterations and seed.
+    """
     key = key_words(hashlib.sha256(f"ramerge core\n{parameters.seed}\n{tensor}".encode()).digest())
     return [kernel.core(tau, parameters.rank, parameters.iterations, key) for tau in taus]
 

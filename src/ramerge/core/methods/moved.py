@@ -120,7 +120,7 @@ def measured(epsilon: Epsilon) -> RootMeanSquare | None:
 
 
 def factor(epsilon: Epsilon) -> float:
-    """The number: of root mean squares, or absolute."""
+    """Return an epsilon as a number: in root mean squares of each task vector if it is relative, else absolute."""
     return epsilon.relative if isinstance(epsilon, Relative) else epsilon
 
 
@@ -130,7 +130,12 @@ def shown(epsilon: Epsilon) -> str:
 
 
 def thresholds(factor: float, sizes: tuple[float, ...] | None) -> tuple[float, ...]:
-    """One for each agent, given their root mean squares; only one if it is the same for all of them."""
+    """Return the threshold of each agent; only one number if all agents share it.
+
+    Args:
+        factor: the number of an epsilon, as `factor` gives it.
+        sizes: the root mean square of each agent's task vector for a relative epsilon; None for an absolute one.
+    """
     return (factor,) if sizes is None else tuple(factor * size for size in sizes)
 
 

@@ -71,6 +71,7 @@ class AgentCounts:
 
     @property
     def shared(self) -> int:
+        """Elements that another agent moved, too."""
         return self.active - self.unique
 
     @property

@@ -55,7 +55,7 @@ NO_FINDINGS = Findings()
 
 
 def problem(text: str, about: str | Key | None = None) -> PlanFinding:
-    """A problem. `about` is as for `PlanFinding`."""
+    """Make a problem: a finding that stops the merge. `about` is as for `PlanFinding`."""
     return PlanFinding("problem", text, about)
 
 
@@ -65,7 +65,7 @@ def warning(text: str, about: str | Key | None = None) -> PlanFinding:
 
 
 def note(text: str) -> PlanFinding:
-    """A note."""
+    """Make a note: a finding that the user should know of, and that does not stop the merge."""
     return PlanFinding("note", text)
 
 

@@ -11,8 +11,8 @@ from ramerge.core.recipe.document import Document
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.registry import Registry
 
-# names of the floating-point tensors of a recipe's base, which may be in ramerge's form by half
 Look = Callable[[Document], Sequence[str]]
+"""Gives the names of the floating-point tensors of a recipe's base; the recipe may be translated by half."""
 
 
 @dataclass(frozen=True)
@@ -50,5 +50,9 @@ def hint(option: str) -> str | None:
 
 
 def blind(_document: Document) -> Sequence[str]:
-    """Stands for a look at models where there is none."""
+    """Stand in for a look at models where none can be opened.
+
+    Raises:
+        CheckpointError: always.
+    """
     raise CheckpointError("the model's tensors are not known here")

@@ -132,12 +132,12 @@ Location: TypeAlias = Path | Remote
 
 
 def here(path: Location) -> Path | None:
-    """The path for what only this machine's files can be given to; None if it is remote."""
+    """Return a local path, for calls that take files of this machine only; None for a remote location."""
     return path if isinstance(path, Path) else None
 
 
 def is_far(path: Location) -> TypeGuard[Remote]:
-    """Whether each read of it is a request to a server."""
+    """Whether each read of a location is a request to a server. A model in memory is not far."""
     return isinstance(path, Remote) and not path.storage.in_memory
 
 

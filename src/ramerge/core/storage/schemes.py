@@ -26,7 +26,7 @@ def is_remote(text: str) -> bool:
 
 
 def on_hub(text: str) -> str | None:
-    """Part of a name after `hub:`."""
+    """Return the part of a name after `hub:`; None for other names."""
     return text[len(_HUB) :] if text.lower().startswith(_HUB) else None
 
 

@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from ramerge.deltas.codec import BLOCK, Compression, Encoded, Encoder, blocks_of
+from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
 from ramerge.deltas.layout import Index
 from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.trainers.apply import applied
@@ -16,6 +16,7 @@ from ramerge.deltas.trainers.link import Link
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.machine import map_in_threads, processors
 from ramerge.sdk.outputs import StagingDir
+from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Tensor, check_unchanged, itemsize
 
 Words = NDArray[np.generic]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ramerge import CheckpointError, OutputError
 from ramerge.deltas import format as delta
-from ramerge.deltas.layout import INDEX, VERSION
+from ramerge.deltas.layout import VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors
@@ -25,6 +25,7 @@ from ramerge.sdk.errors import reason
 from ramerge.sdk.files import check_own, lock, store
 from ramerge.sdk.formats import Format, Opening, local
 from ramerge.sdk.outputs import StagingDir
+from ramerge.sdk.storage import INDEX
 from ramerge.sdk.tensors import Checkpoint, Contents, identify
 
 _KIND = "deltas"

@@ -123,7 +123,18 @@ def load(file: Window, modules: Collection[str] = ()) -> object:
 
 
 def load_file(path: Path, modules: Collection[str] = ()) -> object:
-    """The value in a file of torch.save; see `load`."""
+    """Read the value in a file of `torch.save`. Nothing of its pickle is executed, and no elements are read.
+
+    Args:
+        path: the file.
+        modules: further packages of which every class becomes a stub.
+
+    Returns:
+        Plain values, in which each tensor is a `View` with dtype, shape, strides and place in the file.
+
+    Raises:
+        CheckpointError: as for `load`.
+    """
     with window(path) as file:
         return load(file, modules)
 
