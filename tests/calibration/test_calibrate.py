@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 import ramerge
 from ramerge.demo.run import AGENTS
@@ -23,6 +24,7 @@ pytestmark = [
 torch = pytest.importorskip("torch")
 
 from ramerge.calibration.agreement import UNREWARDED, replies_of  # noqa: E402
+from ramerge.calibration.calibrate import LiveBase  # noqa: E402
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines  # noqa: E402
 from ramerge.calibration.inputs import InputRecorder, chosen_positions  # noqa: E402
 from ramerge.calibration.live import LiveModel, SeededDraws  # noqa: E402
@@ -129,6 +131,21 @@ def test_adapters_and_deltas_are_read_as_a_merge_reads_them(tasks: dict[str, Pat
     calibrate(BASE, agents, dict.fromkeys(agents, tasks["add"]), tmp_path / "out", settings=SETTINGS)
     left, right = (numbers(tmp_path / "out" / name)[0] for name in agents)
     assert all(np.array_equal(left[name], right[name]) for name in left)
+
+
+def test_an_agent_that_is_more_exact_than_its_base_is_not_rounded(tmp_path: Path) -> None:
+    ramerge.merge(
+        {"base": BASE, "agents": {"sort": MODELS["sort"]}, "parameters": {"scale": 0.37}, "method": "task_arithmetic"}
+        | {"dtype": "float32"},
+        tmp_path / "exact",
+    )
+    expected = load_file(tmp_path / "exact/model.safetensors")
+    settings = replace(SETTINGS, dtype="float32")
+    with LiveBase(BASE, settings, ramerge.Options()) as base:
+        base.put_model(str(tmp_path / "exact"))
+        found = {name: one.detach().numpy() for name, one in base.live.model.named_parameters()}
+        for name, values in found.items():
+            assert np.array_equal(values, expected[name]), name
 
 
 def test_what_fits_is_kept_and_what_does_not_is_refused(tasks: dict[str, Path], tmp_path: Path) -> None:

@@ -273,9 +273,12 @@ class LiveBase:
             self.live.put(tensors)
 
     def put_model(self, model: object, name: str = "model") -> MergePlan:
-        """Put the weights of one model into the model, and return the plan that has read it."""
+        """Put the weights of one model into the model, and return the plan that reads it.
+
+        They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
+        """
         plan = self.plan_of(model, name)
-        self.put(plan.recipe)
+        self.put({**self._recipe_of(model, name), "dtype": self.dtype})
         return plan
 
     def tokenizer_of(self, model: Any) -> Any:
@@ -455,7 +458,7 @@ class _Gathering:
         settings["reward"] = (
             digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
         )
-        return hashlib.sha256(repr((4, weights, said, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((5, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _record(
         self,
