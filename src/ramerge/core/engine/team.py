@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from typing_extensions import override
 
@@ -11,7 +11,7 @@ from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.result_codec import BlockResult
 from ramerge.core.engine.worker import Compiling, Message, Sink, Task, Worker
 from ramerge.core.kernels.native import notifying_compilation
-from ramerge.core.linalg.together import Company, Member
+from ramerge.core.linalg.together import Member, at_once
 from ramerge.core.planning.model import Batch, Block, MergePlan
 from ramerge.core.tensors.reader import Files
 
@@ -48,23 +48,14 @@ class Team(Worker):
         return self._merged.pop(block)
 
     def _merge_all(self, tasks: Sequence[Sequence[Task]], sink: Sink) -> dict[Block, BlockResult]:
-        company, results = Company(len(self._run)), dict[Block, Future[BlockResult]]()
-
-        def merge(number: int, block: Block) -> BlockResult:
-            worker = self._workers[number]
-            worker.member = Member(company, number)
+        def merge(worker: Worker, block: Block, member: Member) -> BlockResult:
+            worker.member = member
             try:
                 with notifying_compilation(lambda done: self._tell(Compiling(done))):
                     return Worker.merge(worker, block, tasks, sink)
             finally:
                 worker.member = None
-                company.leave()
 
-        with ThreadPoolExecutor(len(self._run), "ramerge-together") as threads:
-            try:
-                for number, block in enumerate(self._run):
-                    results[block] = threads.submit(merge, number, block)
-            finally:
-                for _ in self._run[len(results) :]:  # the system allows no more threads
-                    company.leave()
-        return {block: result.result() for block, result in results.items()}
+        pairs = zip(self._workers, self._run, strict=False)
+        results = at_once([partial(merge, worker, block) for worker, block in pairs])
+        return dict(zip(self._run, results, strict=True))

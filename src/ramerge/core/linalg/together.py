@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -108,6 +109,26 @@ class Member:
 
     company: Company
     number: int
+
+
+def at_once(works: Sequence[Callable[[Member], T]]) -> list[T]:
+    """The results of the members of a company, each in a thread of its own; ends with the first one's error."""
+    company, results = Company(len(works)), list[Future[T]]()
+
+    def run(number: int) -> T:
+        try:
+            return works[number](Member(company, number))
+        finally:
+            company.leave()
+
+    with ThreadPoolExecutor(len(works), "ramerge-together") as threads:
+        try:
+            for number in range(len(works)):
+                results.append(threads.submit(run, number))
+        finally:
+            for _ in works[len(results) :]:  # the system allows no more threads
+                company.leave()
+    return [result.result() for result in results]
 
 
 _present: ContextVar[Member | None] = ContextVar("present", default=None)
