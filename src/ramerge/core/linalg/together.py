@@ -36,7 +36,7 @@ class Company:
         with self._sharing:
             if self._shared is None:
                 self._shared = take(), give
-            return self._shared[0]  # type: ignore[no-any-return]
+            return self._shared[0]
 
     def leave(self) -> None:
         """A member makes no more calls."""
