@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from benchmarks import machine
 from ramerge.core.kernels.convert import convert
 from ramerge.core.linalg.devices import CPU, SIDE_BY_SIDE, TORCH_CPU, Solver, is_slow_in_float64, is_sound
-from ramerge.core.linalg.together import at_once
+from ramerge.core.linalg.together import Member, at_once
 from ramerge.core.methods.base import NO_RESULTS
 from ramerge.core.methods.core import solve as solve_core
 from ramerge.core.methods.matrices import scaled
@@ -105,9 +106,11 @@ def of_experts(
 ) -> tuple[float, float, list[Matrix]]:
     """Seconds for all experts, processor seconds, and the results, as a merge solves for two companies at a time."""
 
+    def of_one(taus: list[Matrix], member: Member) -> Matrix:
+        return solve([tau.copy() for tau in taus], replace(place, member=member))
+
     def of_company(company: list[list[Matrix]]) -> list[Matrix]:
-        copies = [[tau.copy() for tau in taus] for taus in company]
-        return at_once([lambda member, taus=taus: solve(taus, replace(place, member=member)) for taus in copies])
+        return at_once([partial(of_one, taus) for taus in company])
 
     companies = [experts[start : start + together] for start in range(0, len(experts), together)]
     with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
