@@ -1,10 +1,14 @@
-"""Whole matrices on the CPU and on a GPU: `python -m benchmarks.devices [DEVICE] [SECONDS]`; prints lines, then JSON.
+"""Whole matrices on the CPU and on a GPU: `python -m benchmarks.devices [DEVICE] [SECONDS] [EXPERTS]`.
 
-For the shapes of Qwen2.5-0.5B and 7B and of a 70B model: three task vectors of random numbers in bfloat16, with some
-strong directions. Each shape is solved for once by each method on the device (`cuda` by default; `cpu` measures the
-CPU alone), and on the CPU while SECONDS (300) last, smallest first: one matrix a processor, each with one thread of
-BLAS, as in a merge. Results are compared. The sum over a model's matrices is what solving takes, without reading and
-writing; on a device it includes the way there and back. On one GPU all of it takes about ten minutes.
+It prints lines, then JSON. For the shapes of Qwen2.5-0.5B and 7B and of a 70B model: three task vectors of random
+numbers in bfloat16, with some strong directions. Each shape is solved for once by each method on the device (`cuda` by
+default; `cpu` measures the CPU alone), and on the CPU while SECONDS (300) last, smallest first: one matrix a processor,
+each with one thread of BLAS, as in a merge. Results are compared. The sum over a model's matrices is what solving
+takes, without reading and writing; on a device it includes the way there and back. On one GPU all of it takes about ten
+minutes.
+
+Then EXPERTS (32) of a layer are solved for on the device: each by itself, and in companies, whose decompositions are
+stacks. With 0 SECONDS, and on `torch:cpu`, only this is measured.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +30,8 @@ from numpy.typing import NDArray
 
 from benchmarks import machine
 from ramerge.core.kernels.convert import convert
-from ramerge.core.linalg.devices import CPU, Solver, is_slow_in_float64, is_sound
+from ramerge.core.linalg.devices import CPU, SIDE_BY_SIDE, TORCH_CPU, Solver, is_slow_in_float64, is_sound
+from ramerge.core.linalg.together import Member, at_once
 from ramerge.core.methods.base import NO_RESULTS
 from ramerge.core.methods.core import solve as solve_core
 from ramerge.core.methods.matrices import scaled
@@ -33,6 +40,8 @@ from ramerge.core.methods.registry import METHODS
 SPECTRAL = ("swudi", "tsvm", "psa", "core+", "iso_c", "aswudi", "resmerge", "wudi", "iso_cts", "knots")
 # hidden size, size of keys and values, inner size, layers
 MODELS = {"0.5B": (896, 128, 4864, 24), "7B": (3584, 512, 18944, 28), "70B": (8192, 1024, 28672, 80)}
+EXPERTS = ((768, 2048), (2048, 768))  # Qwen3-30B-A3B has 128 in a layer
+COMPANIES = (1, 8, 16)
 TENSOR = "model.layers.0.self_attn.q_proj.weight"  # of attention: ResMerge looks at the name
 _AGENTS = 3
 Matrix = NDArray[np.float32]
@@ -45,9 +54,9 @@ def shapes_of(model: str) -> dict[tuple[int, int], int]:
     return {shape: layers * times for shape, times in each.items()}
 
 
-def task_vectors(shape: tuple[int, int]) -> list[Matrix]:
+def task_vectors(shape: tuple[int, int], *seed: int) -> list[Matrix]:
     """Random numbers with 16 strong directions, rounded to bfloat16."""
-    rng = np.random.default_rng(list(shape))
+    rng = np.random.default_rng([*shape, *seed])
     made = []
     for _ in range(_AGENTS):
         tau = rng.standard_normal(shape, dtype=np.float32)
@@ -92,12 +101,69 @@ def on_device(
     return took, result
 
 
-def _main(device: str, most: float) -> None:
+def of_experts(
+    solve: Callable[[list[Matrix], Solver], Matrix], experts: list[list[Matrix]], place: Solver, together: int
+) -> tuple[float, float, list[Matrix]]:
+    """Seconds for all experts, processor seconds, and the results, as a merge solves for two companies at a time."""
+
+    def of_one(taus: list[Matrix], member: Member) -> Matrix:
+        return solve([tau.copy() for tau in taus], replace(place, member=member))
+
+    def of_company(company: list[list[Matrix]]) -> list[Matrix]:
+        return at_once([partial(of_one, taus) for taus in company])
+
+    companies = [experts[start : start + together] for start in range(0, len(experts), together)]
+    with threadpoolctl.threadpool_limits(1, "blas"), ThreadPoolExecutor(SIDE_BY_SIDE) as pool:
+        began, worked = time.perf_counter(), time.process_time()
+        found = [result for results in pool.map(of_company, companies) for result in results]
+        return time.perf_counter() - began, time.process_time() - worked, found
+
+
+def measure_experts(place: Solver, count: int) -> list[dict[str, Any]]:
+    """For each shape, method and size of a company: seconds of a layer's experts, and the difference from size 1."""
+    rows = []
+    for shape in EXPERTS:
+        experts = [task_vectors(shape, number) for number in range(count)]
+        for method in SPECTRAL:
+            alone: list[Matrix] = []
+            of_experts(solver(method), experts[:2], place, 2)  # loads libraries
+            for together in COMPANIES:
+                took, worked, found = of_experts(solver(method), experts, place, together)
+                alone = alone or found
+                norms = [float(np.linalg.norm(x - y) / np.linalg.norm(y)) for x, y in zip(found, alone, strict=True)]
+                rows.append(
+                    {
+                        "shape": shape,
+                        "experts": count,
+                        "method": method,
+                        "together": together,
+                        "device": took,
+                        "processor": worked,
+                        "difference": max(norms),
+                    }
+                )
+                _tell(rows[-1])
+    return rows
+
+
+def _tell(row: dict[str, Any]) -> None:
+    print(" ".join(f"{key}={value:.3g}" if isinstance(value, float) else f"{value}" for key, value in row.items()))
+    sys.stdout.flush()
+
+
+def _main(device: str, most: float, experts: int) -> None:
     warned: list[str] = []
     place = Solver(device, warned.append)
     if device != "cpu" and not is_sound(device):
         raise SystemExit(f"{device} does not compute as NumPy does")
-    rows: list[dict[str, Any]] = []
+    rows = _matrices(place, most, warned) if most and device != TORCH_CPU else []
+    layer = measure_experts(place, experts) if device != "cpu" else []
+    found = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
+    print(json.dumps(found | {"rows": rows, "experts": layer, "warnings": warned}))
+
+
+def _matrices(place: Solver, most: float, warned: list[str]) -> list[dict[str, Any]]:
+    device, rows = place.device, list[dict[str, Any]]()
     spent = 0.0
     least: dict[str, tuple[float, float]] = {}  # the last measured matrix of each method: its cube, and its seconds
     for model in MODELS:
@@ -119,12 +185,7 @@ def _main(device: str, most: float) -> None:
                 if runs_here and runs_there:
                     row["difference"] = float(np.linalg.norm(there - here) / np.linalg.norm(here))
                 rows.append(row)
-                print(
-                    " ".join(
-                        f"{key}={value:.3g}" if isinstance(value, float) else f"{value}" for key, value in row.items()
-                    )
-                )
-                sys.stdout.flush()
+                _tell(row)
     for model in MODELS:
         for method in SPECTRAL:
             ones = [row for row in rows if row["model"] == model and row["method"] == method]
@@ -135,9 +196,9 @@ def _main(device: str, most: float) -> None:
             }
             if sums:
                 print(f"{model} {method}: " + ", ".join(f"{where} {took:.0f} s" for where, took in sums.items()))
-    found = {"machine": machine.describe(), "device": device, "refines": is_slow_in_float64(device)}
-    print(json.dumps(found | {"rows": rows, "warnings": warned}))
+    return rows
 
 
 if __name__ == "__main__":
-    _main(sys.argv[1] if len(sys.argv) > 1 else "cuda", float(sys.argv[2]) if len(sys.argv) > 2 else 300.0)
+    given = dict(enumerate(sys.argv[1:]))
+    _main(given.get(0, "cuda"), float(given.get(1, 300.0)), int(given.get(2, 32)))

@@ -5,6 +5,7 @@ reads                    what is read of the inputs, pass by pass, and what it f
 gathered_from            refuses inputs that were recorded from other models
 passes                   counting and merging, as values that an executor takes
 worker, tally            the work on one block; sums over blocks
+team                     a worker of several threads, whose matrices a device solves for together
 operators                what methods make of recorded inputs, once for all threads
 result_codec             what was found in a block, as bytes
 sinks, uploads, stream   where merged bytes go: files, remote shards, memory

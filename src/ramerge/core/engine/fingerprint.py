@@ -68,11 +68,12 @@ def fingerprint_of(plan: MergePlan) -> dict[str, str]:
         *[(shard.name, shard.header, shard.file_bytes) for shard in plan.shards],
         (plan.counts.rounds, sorted(plan.companions), plan.output.kind),
     ]
+    used = plan.resources
     return {
         **versions(),
         **recipe,
         **files(plan.inputs.files),
-        "the size of blocks (--threads, --max-memory)": f"{plan.resources.block_elements}, {plan.resources.run_bytes}",
+        "the size of blocks (--threads, --max-memory)": f"{used.block_elements}, {used.run_bytes}, {used.together}",
         "cached counts (--no-cache)": _digest(sorted(repr(key) for key in plan.counts.cached)),
         "what is read and written": _digest(work),
     }

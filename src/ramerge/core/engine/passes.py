@@ -19,6 +19,7 @@ from typing_extensions import override
 from ramerge.core.engine.executors.executor import in_runs
 from ramerge.core.engine.operators import Operators
 from ramerge.core.engine.result_codec import BlockResult, Results
+from ramerge.core.engine.team import Team
 from ramerge.core.engine.worker import Compiling, Message, Sink, Task, Worker
 from ramerge.core.foundation.blas import one_blas_thread
 from ramerge.core.kernels.native import notifying_compilation
@@ -53,7 +54,7 @@ class PlanPass(ABC):
 
         Workers are already as many as processors, and so the bytes of a result do not depend on the number of threads.
         """
-        if not any(tensor.whole or tensor.recorded for tensor in self.plan.tensors):
+        if not any(tensor.matrix or tensor.recorded for tensor in self.plan.tensors):
             return nullcontext()
         return one_blas_thread()
 
@@ -61,7 +62,10 @@ class PlanPass(ABC):
     def open_worker(self, report: Callable[[Message], None]) -> Iterator[Worker]:
         """Resources of one thread. It reports what happens in the middle of a block, such as a kernel's compilation."""
         with notifying_compilation(lambda done: report(Compiling(done))):
-            yield Worker(self.plan, self.files, self.operators, report)
+            yield self._worker(report)
+
+    def _worker(self, report: Callable[[Message], None]) -> Worker:
+        return Worker(self.plan, self.files, self.operators, report)
 
     def prefetch(self, worker: Worker, run: Sequence[Batch]) -> None:
         """A worker is about to process a run."""
@@ -109,7 +113,12 @@ class MergePass(PlanPass):
 
     def process(self, worker: Worker, batch: Batch) -> BlockResult:
         """Read the block of all inputs, merge it, and write it for every point."""
-        return worker.merge(batch[0], self.tasks[batch[0].tensor], self.sink)
+        return worker.merge(batch[0], self.tasks, self.sink)
+
+    @override
+    def _worker(self, report: Callable[[Message], None]) -> Worker:
+        kind = Team if self.plan.resources.together > 1 else Worker
+        return kind(self.plan, self.files, self.operators, report)
 
     @override
     def settle(self) -> None:
@@ -135,15 +144,25 @@ def in_order(
         before: how many passes come after this one.
         apart: whether each block is a run.
     """
+    resources = plan.resources
+    together = {index for index in tensors if not apart and plan.together(plan.tensors[index])}
     blocks: list[Block] = []
     for index in tensors:
-        size, elements = plan.tensors[index].block(plan.resources.block_elements), plan.tensors[index].base.elements
+        tensor = plan.tensors[index]
+        size, elements = tensor.block(1 if index in together else resources.block_elements), tensor.base.elements
         blocks += [Block(index, start, min(start + size, elements)) for start in range(0, elements, size)]
-    in_bytes = 0 if apart else plan.resources.run_bytes
+
+    def kind(block: Block) -> tuple[bool, Hashable]:
+        return block.tensor in together, plan.tensors[block.tensor].recorded
+
+    def share(block: Block) -> int:
+        return 1 if block.tensor in together else share_of(plan.tensors[block.tensor], block)
+
+    in_bytes = 0 if apart else resources.run_bytes
     runs = tuple(
         tuple((block,) for block in run)
-        for _, of_operator in groupby(blocks, lambda block: plan.tensors[block.tensor].recorded)
-        for run in in_runs(of_operator, lambda block: share_of(plan.tensors[block.tensor], block), in_bytes)
+        for (are_together, _), of_kind in groupby(blocks, kind)
+        for run in in_runs(of_kind, share, resources.together if are_together else in_bytes)
     )
     return runs[::-1] if before % 2 else runs
 

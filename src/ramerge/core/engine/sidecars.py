@@ -88,7 +88,7 @@ def _records(
             tensors=plan.tensors_count,
             merged_tensors=sum(tensor.merged for tensor in plan.tensors),
             parameters_count=plan.parameters_count,
-            device=plan.resources.device_name if any(tensor.whole for tensor in plan.tensors) else None,
+            device=plan.resources.device_name if any(tensor.matrix for tensor in plan.tensors) else None,
             bytes_read=passes.bytes_read,
             bytes_written=bytes_written // len(plan.points),
             seconds=round(time.monotonic() - began, 3),

@@ -17,6 +17,7 @@ from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.formats import FORMATS, Words
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
 from ramerge.core.linalg.devices import Solver
+from ramerge.core.linalg.together import Member
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
 from ramerge.core.planning.vocabulary import BASE
@@ -91,9 +92,13 @@ class Worker:
         files: the inputs, open.
         operators: shared by the workers of a process.
         tell: gets what users should know.
+
+    Attributes:
+        member: its place among those that solve for a matrix at the same time, on a device; None if it is by itself.
     """
 
     def __init__(self, plan: MergePlan, files: Files, operators: Operators, tell: Callable[[Message], None]) -> None:
+        self.member: Member | None = None
         self._plan = plan
         self._operators = operators
         self._tell = tell
@@ -149,8 +154,11 @@ class Worker:
         wrong = self._count(tensor, piece, statistics, counted, results)
         return BlockResult(block, piece.elements, share_of(tensor, block), counted, rounding, _total([wrong]))
 
-    def merge(self, block: Block, tasks: Sequence[Task], sink: Sink) -> BlockResult:
-        """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied."""
+    def merge(self, block: Block, tasks: Sequence[Sequence[Task]], sink: Sink) -> BlockResult:
+        """Read the block of all inputs; merge and write it for every point. A tensor that is not merged is copied.
+
+        `tasks` are those of each tensor.
+        """
         tensor = self._plan.tensors[block.tensor]
         read = share_of(tensor, block)
         if tensor.action == "compare":
@@ -169,7 +177,7 @@ class Worker:
         counted: dict[Statistic, Counts] = {}
         rounding = blank(self._plan)
         flagged = False
-        for index, task in enumerate(tasks):
+        for index, task in enumerate(tasks[block.tensor]):
             counts = None
             if task.on_the_way is not None and task.on_the_way not in counted:
                 counts = counted[task.on_the_way] = task.on_the_way.blank(len(self._plan.inputs.agents))
@@ -192,10 +200,8 @@ class Worker:
                 lambda: method.operator(layer, [read_rows(self._reader, each) for each in tensor.recorded], parameters),
             )
         resources = self._plan.resources
-        if resources.device != "cpu" and tensor.whole:
-            needed = method.scratch(layer, parameters, len(self._plan.inputs.agents))
-            if needed <= resources.device_bytes:
-                solver = Solver(resources.device, lambda text: self._tell(Warned(text)))
+        if tensor.matrix and resources.takes(method.scratch(layer, parameters, len(self._plan.inputs.agents))):
+            solver = Solver(resources.device, lambda text: self._tell(Warned(text)), self.member)
         piece = replace(read, operator=operator, solver=solver, counts=rounding if point.uses_base else None)
         found = method.merge(piece, task.prepared, counts, allow_nonfinite)
         for sample in piece.unrounded(found):

@@ -10,7 +10,7 @@ from ramerge.core.foundation.devices import called, choose_device, may_have_gpu,
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.linalg.devices import SIDE_BY_SIDE, is_slow_in_float64, is_sound
 from ramerge.core.planning.findings import PlanFinding, note, problem, warning
-from ramerge.core.planning.model import Resources, TensorPlan, matrices_of
+from ramerge.core.planning.model import Resources, TensorPlan, matrices_of, needed_by
 from ramerge.core.recipe.points import Point
 
 LARGE = 10**11
@@ -20,6 +20,7 @@ Torch takes several seconds to start. The matrices of a model of 0.5B parameters
 seconds to three minutes for these on two cores.
 """
 _SHARE = 0.9  # of a device's free memory
+_MOST_TOGETHER = 16
 
 
 def place(
@@ -32,7 +33,7 @@ def place(
     """
     read_device(text)
     matrices = matrices_of(points, tensors)
-    large = len(points) * sum(_multiply_adds(each.base.shape) for each in matrices) >= LARGE
+    large = len(points) * sum(_multiply_adds(each.matrix) for each in matrices) >= LARGE
     if text == "cpu" or not matrices or (text == "auto" and not (large and may_have_gpu())):
         return resources, []
     try:
@@ -45,10 +46,7 @@ def place(
         text = f"{called(device)} does not compute as the CPU does; the CPU solves for all matrices"
         return resources, [warning(text)]
     room = _room(str(device))
-    needs = [
-        max(point.method.scratch(each.layer, point.parameters[each.rule], agents) for point in points)
-        for each in matrices
-    ]
+    needs = [needed_by(points, each, agents) for each in matrices]
     too_large = sum(need > room for need in needs)
     text = (
         f"{too_large} of {len(needs)} matrices need more than the {room / 1e9:.1f} GB that {device} has for one; "
@@ -56,7 +54,24 @@ def place(
     )
     precision = ", large matrices refined from float32" if is_slow_in_float64(str(device)) else ""
     placed = replace(resources, device=str(device), device_name=called(device) + precision, device_bytes=room)
-    return placed, [note(text)] if too_large else []
+    return _grouped(placed, needs), [note(text)] if too_large else []
+
+
+def _grouped(resources: Resources, needs: Sequence[int]) -> Resources:
+    """Workers of several threads, if most matrices are so small that these fit the device together.
+
+    Threads stay as many as they were, and so does memory. While the device solves for two groups, a third one reads.
+    """
+    together = max(min(_MOST_TOGETHER, resources.workers // (SIDE_BY_SIDE + 1)), 1)
+    grouped = replace(
+        resources,
+        workers=resources.workers // together,
+        worker_bytes=resources.worker_bytes * together,
+        device_name=f"{resources.device_name}, up to {together} matrices together",
+        together=together,
+    )
+    fitting = sum(map(grouped.takes_together, needs))
+    return grouped if 2 * fitting > len(needs) else resources
 
 
 def _room(device: str) -> int:

@@ -85,7 +85,7 @@ def _bytes(size: int) -> str:
 
 def values_of(plan: MergePlan) -> dict[str, Any]:
     """A plan as plain values, without secrets; docs/reference/files.md describes them."""
-    matrices = [tensor.base.shape for tensor in matrices_of(plan.points, plan.tensors)]
+    matrices = [tensor.matrix for tensor in matrices_of(plan.points, plan.tensors)]
     dtypes = {part.name: part.dtype for tensor in plan.tensors for part in tensor.parts}
     values = {
         "method": plan.method.name,
@@ -115,7 +115,7 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
         "bytes_read": plan.bytes_read,
         "bytes_written": plan.bytes_written,
         "disk_free": plan.output.disk_free,
-        "workers": plan.resources.workers,
+        "workers": plan.resources.threads,
         "block_elements": plan.resources.block_elements,
         "peak_memory_bytes": plan.resources.peak_memory_bytes,
         "device": plan.resources.device_name,

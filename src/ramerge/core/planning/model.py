@@ -163,9 +163,11 @@ class TensorPlan:
         return self.action == "merge"
 
     @property
-    def whole(self) -> bool:
-        """Whether the method needs the whole tensor at once."""
-        return 1 < self.unit == self.base.elements
+    def matrix(self) -> tuple[int, ...]:
+        """The shape of what the method needs at once: the tensor, or each matrix that it stacks; empty for less."""
+        shape = self.base.shape
+        shapes = (shape, shape[1:]) if len(shape) == 3 else (shape,)
+        return next((each for each in shapes if 1 < self.unit == math.prod(each)), ())
 
     @property
     def narrowed(self) -> tuple[str, ...]:
@@ -275,13 +277,21 @@ def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
 
 
 def matrices_of(points: Sequence[Point], tensors: Sequence[TensorPlan]) -> list[TensorPlan]:
-    """The tensors that the method of any point solves for as whole matrices."""
-    return [
-        tensor
-        for tensor in tensors
-        if tensor.merged and tensor.whole
-        if any(point.method.solves(tensor.layer, point.parameters[tensor.rule]) for point in points)
-    ]
+    """For each whole matrix that the method of any point solves for, the tensor that it is, or is stacked in."""
+    solved = [tensor for tensor in tensors if _is_solved_for(points, tensor)]
+    return [tensor for tensor in solved for _ in range(tensor.base.elements // tensor.unit)]
+
+
+def _is_solved_for(points: Sequence[Point], tensor: TensorPlan) -> bool:
+    if not tensor.merged or not tensor.matrix:
+        return False
+    return any(point.method.solves(tensor.layer, point.parameters[tensor.rule]) for point in points)
+
+
+def needed_by(points: Sequence[Point], tensor: TensorPlan, agents: int) -> int:
+    """The most bytes that the method of any point takes besides inputs and result of a matrix of the tensor."""
+    layer = tensor.layer
+    return max(point.method.scratch(layer, point.parameters[tensor.rule], agents) for point in points)
 
 
 def _stored_dtype(tensor: Tensor) -> str:
@@ -327,6 +337,7 @@ class Resources:
         device: where whole matrices are solved for: `cpu`, or a device as torch names it.
         device_name: with the name of a GPU.
         device_bytes: what the device has for a matrix; larger ones are solved for on the CPU.
+        together: how many small matrices a worker solves for at the same time on the device, with a thread for each.
     """
 
     workers: int
@@ -338,6 +349,20 @@ class Resources:
     device: str = "cpu"
     device_name: str = "cpu"
     device_bytes: int = 0
+    together: int = 1
+
+    @property
+    def threads(self) -> int:
+        """Those of all workers."""
+        return self.workers * self.together
+
+    def takes(self, needed: int) -> bool:
+        """Whether the device has room for a matrix that needs so many bytes."""
+        return self.device != "cpu" and needed <= self.device_bytes
+
+    def takes_together(self, needed: int) -> bool:
+        """Whether it has room for `together` of them, and for the stacks in which they are decomposed."""
+        return self.together > 1 and self.takes(2 * self.together * needed)
 
     def memory_of(self, workers: int) -> int:
         """Upper estimate of the memory of a process with so many workers, in bytes."""
@@ -573,6 +598,12 @@ class MergePlan(PlannedContents):
             for owner, counts in found.items()
             if counts
         }
+
+    def together(self, tensor: TensorPlan) -> bool:
+        """Whether the matrices of a tensor are solved for at the same time as others on the device."""
+        if self.resources.together == 1 or tensor.recorded or not _is_solved_for(self.points, tensor):
+            return False
+        return self.resources.takes_together(needed_by(self.points, tensor, len(self.inputs.agents)))
 
     def allow_nonfinite(self, tensor: TensorPlan) -> bool:
         """Whether NaN and Inf of a tensor are computed with."""

@@ -98,7 +98,7 @@ def cut(
     # one whole matrix must be possible; several at a time are faster, if they leave room for others
     budget = limits.memory or max(fixed + _DEFAULT_BUFFERS, int(memory() * _SHARE_OF_MEMORY) if scratch else 0)
     # a processor that solves for a matrix has enough to do; others wait for disks, for servers, or for operators
-    solves = scratch and any(each.whole and not each.recorded for each in tensors)
+    solves = scratch and any(each.matrix and not each.recorded for each in tensors)
     workers = limits.threads or processors() + (0 if solves else _SPARE)
     block = _LARGEST_REMOTE_BLOCK if remote else _LARGEST_BLOCK_OF_DELTAS if deltas else _LARGEST_BLOCK
     fewest = max(fewest, *(source.tensor.origin.grain for tensor in tensors for source in tensor.sources), 1)
