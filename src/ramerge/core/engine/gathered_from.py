@@ -13,6 +13,7 @@ from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.planning.findings import key_of
 from ramerge.core.planning.model import MergePlan
+from ramerge.core.planning.owners import BASE
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Tensor
 
@@ -70,10 +71,10 @@ def refuse_other_models(plan: MergePlan) -> None:
         for name, side in stored.items():
             digests = read_digests(side.folder)
             if digests is not None:
-                shared = sorted(digests.keys() & own[name].keys() & own["base"].keys())
+                shared = sorted(digests.keys() & own[name].keys() & own[BASE].keys())
                 compared = shared[:: -(-len(shared) // _TENSORS) or 1]
                 if all(
-                    digests[one] in (_digest(own[owner][one], reader) for owner in (name, "base")) for one in compared
+                    digests[one] in (_digest(own[owner][one], reader) for owner in (name, BASE)) for one in compared
                 ):
                     continue
                 text = f"was gathered from another model than {name} or the base (was it trained on since?);"

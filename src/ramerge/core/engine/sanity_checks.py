@@ -29,6 +29,7 @@ from ramerge.core.foundation.text import decimals, quoted
 from ramerge.core.methods.base import FEW
 from ramerge.core.planning.findings import key_of, listed
 from ramerge.core.planning.model import MergePlan, TensorPlan
+from ramerge.core.planning.owners import BASE
 from ramerge.core.storage.location import is_far
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.rounded import Rounded
@@ -108,11 +109,10 @@ def _wrong_scales(plan: MergePlan) -> Iterator[str]:
                     values = np.abs(numbers(each, Reader(files), 0, min(each.elements, ELEMENTS)))
                     largest.append(float(np.max(values, where=np.isfinite(values), initial=0)))
             if (middle := sorted(largest)[len(largest) // 2]) > _TOO_LARGE:
-                name = "" if owner == "base" else owner
                 text = f"its quantized weights are as large as {middle:,.0f}; are its scales inverted?"
-                model = plan.inputs.agents[owner] if name else plan.inputs.base
+                model = plan.inputs.base if owner == BASE else plan.inputs.agents[owner]
                 where = f"{model.location}: {text} They must be what codes are multiplied by"
-                yield plan.recipe.document.where(key_of(name), where)
+                yield plan.recipe.document.where(key_of(owner), where)
 
 
 def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan], sample: _Sample) -> Iterator[str]:
@@ -373,4 +373,4 @@ def _asked(agent: str) -> str:
 
 
 def _of_base(plan: MergePlan, text: str) -> str:
-    return plan.recipe.document.where(key_of(""), f"{plan.inputs.base.location}: {text}")
+    return plan.recipe.document.where(key_of(BASE), f"{plan.inputs.base.location}: {text}")

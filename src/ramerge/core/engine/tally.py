@@ -19,7 +19,8 @@ from ramerge.core.foundation.signals import raise_dropped
 from ramerge.core.kernels.convert import count_non_finite
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.findings import listed
-from ramerge.core.planning.model import ALL_AGENTS, Block, MergePlan, Source, TensorPlan, share_of
+from ramerge.core.planning.model import Block, MergePlan, Source, TensorPlan, share_of
+from ramerge.core.planning.owners import ALL_AGENTS, label_of
 from ramerge.core.tensors.identity import check_unchanged
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.tensor import Tensor
@@ -204,7 +205,7 @@ class Refusals:
         for index, number in sorted(self._unequal):
             tensor, source = self._plan.tensors[index], self._plan.tensors[index].sources[number]
             problems.append(
-                f"{source.tensor.path}: {source.owner}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
+                f"{source.tensor.path}: {source.label}: {tensor.base.dtype} tensor {tensor.name!r} differs from the "
                 "base's; tensors that are not floating point cannot be merged and must be equal"
             )
         if problems:
@@ -256,7 +257,7 @@ class Refusals:
             if len(found) > 1:
                 named = listed([f"{source.tensor.name!r} ({count:,})" for source, count in found])
                 text = f"{len(found):,} of {len(self._plan.tensors):,} tensors hold {what}: {named}"
-            yield f"{place}: {owner}: {text}; {why}"
+            yield f"{place}: {label_of(owner)}: {text}; {why}"
 
     def overflowing(self) -> tuple[str, ...]:
         """Warnings about results that overflow although all inputs are finite, where such numbers are allowed."""

@@ -20,7 +20,7 @@ from ramerge.core.linalg.devices import Solver
 from ramerge.core.linalg.together import Member
 from ramerge.core.methods.base import Counts, Statistic
 from ramerge.core.planning.model import Batch, Block, MergePlan, TensorPlan, share_of
-from ramerge.core.planning.vocabulary import BASE
+from ramerge.core.planning.owners import BASE
 from ramerge.core.tensors.arena import Arena
 from ramerge.core.tensors.reader import Files, Reader, Span
 from ramerge.core.tensors.scaled import decode_parts, requantize, reread
@@ -252,8 +252,7 @@ class Worker:
         elements = block.stop - block.start
         formats = tuple(source.tensor.dtype for source in tensor.sources)
         importances = sum(source.is_importance for source in tensor.sources)
-        # an agent may be called like it where no base is read
-        base = tensor.sources[0].owner == BASE and any(point.uses_base for point in self._plan.points)
+        base = tensor.sources[0].owner == BASE
         which = Inputs(len(formats) - base - importances, base, importances > 0)
         parts = self._read(tensor, block)
         if tensor.dtype not in FLOATS:

@@ -18,6 +18,7 @@ resources        threads, blocks and memory
 devices          where whole matrices are solved for
 checks           further checks
 findings         problems, warnings and notes, which every step returns
+owners           whose a tensor is: an agent's, the base's or all agents'
 kinds            kinds of output, as far as plans must know them
 model            a plan: fields only
 explain          a plan as text and as plain values, and warnings that follow from it

@@ -18,6 +18,7 @@ from ramerge.core.planning.findings import PlanFinding, listed, note, problem, p
 from ramerge.core.planning.inputs import OpenedInputs
 from ramerge.core.planning.layout import unlike_base
 from ramerge.core.planning.model import TensorPlan, Tie, caught
+from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.recipe.document import Key
 from ramerge.core.recipe.globs import catches_any
@@ -46,7 +47,7 @@ def check_configs(
         return
     if misfits := contradictions(base):
         text = f"config.json does not fit the weights, and the output gets it: {'; '.join(misfits)}; correct it"
-        yield warning(f"{base.metadata_folder}: {text}", None if recipe.base is None else "")
+        yield warning(f"{base.metadata_folder}: {text}", None if recipe.base is None else BASE)
     for name, agent in agents.items():
         if not agent.config:
             yield note(f"{name}: has no config.json to compare with the base's")
@@ -369,7 +370,7 @@ def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
     if made:
         first = made[0]
         kind, dtype = full_name(first.base.encoding), full_name(first.base.dtype)
-        names = [source.owner for source in first.sources if source.owner != "base" and not source.tensor.encoding]
+        names = [source.owner for source in first.sources if source.owner != BASE and not source.tensor.encoding]
         are = "is" if len(names) == 1 else "are"
         yield note(
             f"the base is {kind}, and {enumerated(names)} {are} {dtype}: trainers dequantize such a base first, so "
@@ -384,7 +385,7 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -
         for tensor in tensors
         if tensor.merged and tensor.base.is_float
         for source in tensor.sources
-        if source.owner != "base" and not source.is_importance
+        if source.owner != BASE and not source.is_importance
         if itemsize(source.tensor.dtype) < itemsize(tensor.base.dtype)
         or (source.tensor.dtype, tensor.base.dtype) == ("BF16", "F16")
     }

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar
 
 from ramerge.core.foundation.errors import RamergeError
 from ramerge.core.foundation.text import enumerated, message
+from ramerge.core.planning.owners import BASE
 from ramerge.core.recipe.document import Document, Key
 
 _LISTED = 3
@@ -22,7 +23,7 @@ class PlanFinding:
     Attributes:
         kind: a `problem` stops the merge; a `warning` says that it is possible, but probably not what the user wants.
         text: the sentence.
-        about: an agent's name, "" for the base, or a key of the recipe, whose line the message shows; None for no line.
+        about: an agent's name, `BASE`, or a key of the recipe, whose line the message shows; None for no line.
     """
 
     kind: Literal["problem", "warning", "note"]
@@ -70,7 +71,7 @@ def note(text: str) -> PlanFinding:
 
 
 def problems_of(error: RamergeError, agent: str | None) -> list[PlanFinding]:
-    """All problems of an error about an agent, about the base if `agent` is "", or about neither if it is None."""
+    """All problems of an error about an agent, about the base if `agent` is `BASE`, or about neither if it is None."""
     return [problem(text, agent) for text in error.problems]
 
 
@@ -103,8 +104,8 @@ def collect(found: Iterable[PlanFinding], document: Document, agents: Sequence[s
 
 
 def key_of(agent: str) -> tuple[str, ...]:
-    """The key under which the recipe names an agent, or the base if `agent` is ""."""
-    return ("agents", agent) if agent else ("base",)
+    """The key under which the recipe names an agent, or the base."""
+    return ("base",) if agent == BASE else ("agents", agent)
 
 
 def listed(items: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ from rich.filesize import decimal
 from ramerge.core.formats.open import open_stacked
 from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.errors import RamergeError
+from ramerge.core.planning.owners import BASE, label_of
 from ramerge.core.recipe.document import Document
 from ramerge.core.storage.resolve import resolve_all
 from ramerge.core.tensors.checkpoint import Checkpoint
@@ -44,10 +45,10 @@ class ModelHeader:
 def read_headers(document: Document) -> list[ModelHeader]:
     """Each model that a recipe names, from its headers alone. Whether they fit each other is a plan's business."""
     agents = document.values.get("agents")
-    models = {"base": document.values.get("base"), **(agents if isinstance(agents, Mapping) else {})}
+    models = [(BASE, document.values.get("base")), *(agents.items() if isinstance(agents, Mapping) else ())]
     found: list[ModelHeader] = []
     base: Checkpoint | None = None
-    for name, value in models.items():
+    for owner, value in models:
         parts = value.get("model") or value.get("delta") if isinstance(value, Mapping) else value
         parts = [parts] if isinstance(parts, str) else parts
         texts = [str(each) for each in parts] if isinstance(parts, list | tuple) else []
@@ -56,16 +57,16 @@ def read_headers(document: Document) -> list[ModelHeader]:
         try:
             opened = open_stacked(resolve_all(texts, document.folder).folders, base=base)
         except RamergeError as error:
-            found.append(ModelHeader(str(name), "+".join(texts), problems=error.problems))
+            found.append(ModelHeader(label_of(str(owner)), "+".join(texts), problems=error.problems))
             continue
-        base = opened if name == "base" else base
+        base = opened if owner == BASE else base
         elements: Counter[str] = Counter()
         for tensor in opened.tensors.values():
             elements[tensor.encoding or tensor.dtype] += tensor.elements
         stored = {leaf for tensor in opened.tensors.values() for leaf in tensor.origin.leaves()}
         dtypes = [full_name(dtype) for dtype, _ in elements.most_common(_MOST_DTYPES)]
         header = ModelHeader(
-            name=str(name),
+            name=label_of(str(owner)),
             where="+".join(texts),
             form=opened.title,
             tensors=f"{len(opened.tensors):,}",

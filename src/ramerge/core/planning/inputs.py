@@ -18,6 +18,7 @@ from ramerge.core.foundation.text import enumerated
 from ramerge.core.methods.base import IMPORTANCE
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, split, warning
 from ramerge.core.planning.model import PlannedInputs
+from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
 from ramerge.core.recipe.model import Agent, Recipe
@@ -149,8 +150,8 @@ def open_inputs(recipe: Recipe, *, needs_base: bool) -> tuple[OpenedInputs, list
     findings += missing
     base, opened_base = next(iter(agents.values())), None
     if recipe.base is not None:
-        base, missing = _find([recipe.base], recipe, "")
-        opened_base, found = _open("", base, recipe)
+        base, missing = _find([recipe.base], recipe, BASE)
+        opened_base, found = _open(BASE, base, recipe)
         findings += missing + found
     opened_agents, found = _open_all(agents, recipe.agents, recipe, opened_base)
     findings += found

@@ -14,8 +14,9 @@ from ramerge.core.formats.series import numbered, renumbered
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
 from ramerge.core.output.write import Shard, lay_out
-from ramerge.core.planning.model import ALL_AGENTS, OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
-from ramerge.core.planning.vocabulary import BASE, Rows
+from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
+from ramerge.core.planning.owners import ALL_AGENTS, BASE
+from ramerge.core.planning.vocabulary import Rows
 from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point, means_of
 from ramerge.core.storage.location import Location
@@ -263,7 +264,7 @@ def _treatment(
     tensor: Tensor, output: _Output, number: int, matched: Matched, points: Sequence[Point]
 ) -> tuple[Literal["merge", "copy", "compare"], tuple[Source, ...]]:
     rule = points[0].recipe.rules[number - 1] if number else None
-    base = Source("base", tensor)
+    base = Source(BASE, tensor)
     if output.is_extra or (rule is not None and rule.keep is not None):
         return "copy", (base,)
     if rule is not None and rule.take is not None:

@@ -17,6 +17,7 @@ from ramerge.core.methods.base import FEW, Layer, Method, Statistic
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.output.write import Shard
 from ramerge.core.planning.findings import NO_FINDINGS, Findings
+from ramerge.core.planning.owners import ALL_AGENTS, BASE, label_of
 from ramerge.core.recipe.layers import layer_of
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.recipe.points import Point
@@ -35,12 +36,9 @@ if TYPE_CHECKING:
 # Numbers of an element while many agents are summed: the origin, the sum, and what the result is made of.
 _BYTES_OF_MANY = 5 * 8
 
-ALL_AGENTS = "the agents"
-"""The owner of a mean of all agents, which is one input."""
-
 
 class Source(NamedTuple):
-    """One input of a tensor: weights or importances of `owner`: an agent's name, "base" or `ALL_AGENTS`."""
+    """One input of a tensor: weights or importances of `owner`: an agent's name, `BASE` or `ALL_AGENTS`."""
 
     owner: str
     tensor: Tensor
@@ -48,8 +46,8 @@ class Source(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The owner's name, `importance of` it for importances."""
-        return f"importance of {self.owner}" if self.is_importance else self.owner
+        """The owner for people; `importance of` it for importances."""
+        return f"importance of {self.owner}" if self.is_importance else label_of(self.owner)
 
 
 class Recorded(NamedTuple):
@@ -175,7 +173,7 @@ class TensorPlan:
         return tuple(
             source.owner
             for source in self.sources
-            if source.owner != "base" and not source.is_importance
+            if source.owner != BASE and not source.is_importance
             if self.base.is_float and itemsize(source.tensor.dtype) > itemsize(self.dtype)
             # float32 numbers that come from 8 bits or fewer, or are a mean of narrower ones
             if not source.tensor.encoding and not isinstance(source.tensor.origin, Weighted)
@@ -591,7 +589,7 @@ class MergePlan(PlannedContents):
                     every = len(agents) == len(parts)  # of a mean that leaves out agents, each has all dtypes
                     stored_as = zip(agents, parts, strict=True) if every else product(agents, parts)
                 for label, stored in stored_as:
-                    if label != "base" and source.tensor.is_float and not borrowed:
+                    if source.owner != BASE and source.tensor.is_float and not borrowed:
                         found[label][_stored_dtype(stored)] += stored.elements
         return {
             owner: ", ".join(full_name(dtype) for dtype, _ in counts.most_common())

@@ -14,13 +14,13 @@ from itertools import pairwise
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import quoted
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
+from ramerge.core.planning.owners import BASE, label_of
 from ramerge.core.planning.tokens import TokenReader
 from ramerge.core.recipe.model import Recipe
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS
 from ramerge.core.tensors.tensor import Tensor
 
-BASE = "base"
 _SOME = 5
 
 
@@ -31,7 +31,7 @@ class Rows:
     Attributes:
         start: the first row.
         stop: the row after the last.
-        owners: names of the agents that have them, and "base".
+        owners: names of the agents that have them, and `BASE`.
         name: of what is planned for them.
         shape: its shape, if not theirs.
     """
@@ -85,13 +85,13 @@ def check_tokens(
     findings = []
     for name, segments in rows.items():
         for each in segments:
-            which = f"rows {each.start:,} to {each.stop - 1:,} are in {', '.join(each.owners)}"
+            which = f"rows {each.start:,} to {each.stop - 1:,} are in {', '.join(map(label_of, each.owners))}"
             several = "; those of the first are taken" if BASE not in each.owners else ""
             findings.append(note(f"{name}: {which}{several if len(each.owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens(models, recipe)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
-    chosen = recipe.companions or next(iter(models))
+    chosen = next(iter(models)) if recipe.companions in (None, "base") else recipe.companions
     if recipe.allow.vocabulary is not None and recipe.companions is None:
         furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=chosen)
         if furthest != chosen:
@@ -116,7 +116,7 @@ def check_same_tokens(base: Checkpoint, agents: Mapping[str, Checkpoint], recipe
             if None in (digest, own) or (digest != own and reader.tokens_of(base) != reader.tokens_of(agent)):
                 others.append(name)
     except CheckpointError as error:
-        return problems_of(error, "")
+        return problems_of(error, BASE)
     if not others:
         return []
     what = f"{listed(others)} and the base have different tokens" if known else "the base's tokens are not known"
@@ -135,12 +135,12 @@ def _tokens(
         try:
             digest = reader.digest_of(model)
         except CheckpointError as error:
-            findings += problems_of(error, "" if name == BASE else name)
+            findings += problems_of(error, name)
             continue
         if digest is not None:
             digests[name] = digest
         elif (file := reader.unread(model)) is not None:
-            findings.append(note(f"{name}: tokens in {file} are not compared with those of other models"))
+            findings.append(note(f"{label_of(name)}: tokens in {file} are not compared with those of other models"))
     if len(set(digests.values())) < 2:
         return {}, findings
     for name, digest in digests.items():
@@ -160,13 +160,13 @@ def _refuse_clashes(
         if not clashes:
             continue
         some = [
-            f"{row} is {_shown(own[row])}, but {_shown(tokens[first[row]][row])} in {first[row]}"
+            f"{row} is {_shown(own[row])}, but {_shown(tokens[first[row]][row])} in {label_of(first[row])}"
             for row in sorted(clashes)[:_SOME]
         ]
         more = f", and {len(clashes) - _SOME:,} more" if len(clashes) > _SOME else ""
         text = f"has other tokens in the same rows of the embeddings: {', '.join(some)}{more}"
         if recipe.allow.different_tokens:
-            yield note(f"{name}: {text} (allow.different_tokens)")
+            yield note(f"{label_of(name)}: {text} (allow.different_tokens)")
         else:
             advice = "merging these rows mixes tokens; allow.different_tokens: true does so"
             yield problem(f"{models[name].directory}: {text} ({advice})", name)
@@ -183,10 +183,10 @@ def _warn_of_lost(tokens: Mapping[str, Mapping[int, bytes]], chosen: str, recipe
         text = f"has {len(lost):,} token{'s' if len(lost) > 1 else ''} that the tokenizer of the output lacks: "
         text += f"{', '.join(some)}{more}. The output gets {_whose(chosen)}"
         if recipe.companions is not None:
-            yield note(f"{name}: {text}")
+            yield note(f"{label_of(name)}: {text}")
         else:
             takes = "" if name == BASE else f"companions: {name} takes that of {name}; "
-            yield warning(f"{text} ({takes}companions: {chosen} accepts it)", "" if name == BASE else name)
+            yield warning(f"{text} ({takes}companions: {label_of(chosen)} accepts it)", name)
 
 
 def _whose(model: str) -> str:
