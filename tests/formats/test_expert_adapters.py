@@ -209,3 +209,40 @@ def test_what_does_not_fit_is_named(
     start = {name: floats(values, "F32") for name, values in in_one(experts()).items()}
     write_checkpoint(tmp_path / "base", start, config={"model_type": "qwen3_moe"})
     assert any(words in problem for problem in problems_of(tmp_path, tensors_of(modules)))
+
+
+@pytest.mark.parametrize(
+    ("name", "replaced_by", "words"),
+    [
+        ("1.gate_proj", None, f"the base lacks '{EXPERTS}.1.gate_proj.weight', which other experts have"),
+        ("1.up_proj", None, f"the base lacks '{EXPERTS}.1.up_proj.weight', which other experts have"),
+        ("2.gate_proj", None, f"the base lacks '{EXPERTS}.2.gate_proj.weight', which other experts have"),
+        (
+            "2.up_proj",
+            (INNER, HIDDEN, 1),
+            f"'{EXPERTS}.2.up_proj.weight' has the shape [5, 8, 1], and must be a matrix",
+        ),
+    ],
+)
+@pytest.mark.parametrize("named", ["by module", "by parameter"])
+def test_a_base_with_incomplete_experts_is_refused(
+    named: str, name: str, replaced_by: tuple[int, ...] | None, words: str, tmp_path: Path
+) -> None:
+    """Experts behind the one that lacks something would be left as they are."""
+    start = {key: floats(values, "F32") for key, values in each(experts()).items()}
+    del start[f"{EXPERTS}.{name}.weight"]
+    if replaced_by is not None:
+        start[f"{EXPERTS}.{name}.weight"] = floats(numbers(5, *replaced_by), "F32")
+    write_checkpoint(tmp_path / "base", start, config={"model_type": "qwen3_moe"})
+    # one pair of factors for all experts, which fits any number of them
+    a, b = numbers(1, RANK, HIDDEN), numbers(2, 2 * INNER, RANK)
+    if named == "by module":
+        found = problems_of(tmp_path, tensors_of({"gate_up_proj": (a[None], b[None])}))
+    else:
+        modules = {"base_layer": (np.tile(a, (COUNT, 1)), np.tile(b, COUNT))}
+        found = problems_of(
+            tmp_path,
+            {key.replace(".base_layer", ""): factor for key, factor in tensors_of(modules).items()},
+            target_parameters=["experts.gate_up_proj"],
+        )
+    assert any(words in problem for problem in found)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 
 from ramerge.core.formats import pickled, safetensors, unread
-from ramerge.core.formats.expert_adapters import ExpertPlace, Projection, places_of, projection_of
+from ramerge.core.formats.expert_adapters import BaseExperts, ExpertPlace, Projection, projection_of
 from ramerge.core.formats.files import UNGATHERED, check_files, few, policy_places
 from ramerge.core.formats.format import ADAPTER, Format, Opening
 from ramerge.core.formats.peft import CONFIG, Settings, model_name, read_settings
@@ -60,8 +60,8 @@ _PARTS = {
     ("trainable_tokens_delta", None): "tokens",
 }
 _PAIRS = (("A", "B"), ("embedding A", "embedding B"))
-# A parameter of all experts, and the tensors that files may have instead for each expert, one below the other.
-_EXPERTS = {"gate_up_proj": (("gate_proj", "up_proj"), ("w1", "w3")), "down_proj": (("down_proj",), ("w2",))}
+# Parameters of all experts in place of which files may have tensors for each expert, one below the other.
+_EXPERTS = {"gate_up_proj": "gate_up", "down_proj": "down"}
 # Projections that files may have as one tensor, one below the other, or each by itself.
 _ROWS = (
     ("qkv_proj", ("q_proj", "k_proj", "v_proj")),
@@ -226,12 +226,12 @@ class _AdaptedParameter:
     Attributes:
         name: of the parameter, as PEFT knows it.
         shape: (experts, rows, columns), or (rows, columns).
-        parts: the base's tensors that make it up: names with expert and first row; one for all experts at -1.
+        parts: the base's tensors that make it up: names with expert, None for all experts, and first row.
     """
 
     name: str
     shape: tuple[int, ...]
-    parts: tuple[tuple[str, int, int], ...]
+    parts: tuple[tuple[str, int | None, int], ...]
 
     @property
     def experts(self) -> int:
@@ -274,6 +274,7 @@ class _Agent:
         self.tied = (head_of(self.base, embedding), embedding.name) if embedding is not None else ()
         self.base = untied(self.base)
         self.tensors = dict(self.base.tensors)
+        self.experts = BaseExperts(self._named, self.base.tensors)
 
     def told(self) -> str:
         ranks = sorted(self.ranks)
@@ -316,7 +317,11 @@ class _Agent:
             with self._about(key):
                 self._replace(key, tensor)
         wrapped: dict[str, list[_Pair]] = {}
-        empty = [name for name, parts in modules.items() if self._is_placeholder(name, parts)]
+        empty = [
+            name
+            for name, parts in modules.items()
+            if not any(tensor.elements for tensor in parts.values()) and not self._is_in_base(name)
+        ]
         modules = {name: parts for name, parts in modules.items() if name not in empty}
         if empty:
             self.notes.append(
@@ -384,13 +389,15 @@ class _Agent:
         again = {key for key in keys if (name := _SAVED.sub("", key)) != key and name in keys & before}
         return modules, {name: tensor for name, tensor in others.items() if tensor.name not in again}
 
-    def _is_placeholder(self, module: str, parts: Mapping[str, Tensor]) -> bool:
-        """Whether factors without elements are for a module that the base does not have, as a gate of its experts."""
+    def _is_in_base(self, module: str) -> bool:
+        """Whether the base has what a module changes; factors for what it lacks may be empty, as a gate of experts."""
         plain = module.replace(".base_layer", "")
-        known = bool(self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain))
-        if not known and (found := projection_of(plain)) is not None:
-            known = bool(places_of(found[0], self._named, self.base.tensors))
-        return not known and not any(tensor.elements for tensor in parts.values())
+        if self._named(f"{plain}.weight") or self._named(plain) or self._targets(plain):
+            return True
+        found = projection_of(plain)
+        with self._about(module):
+            return found is not None and bool(self.experts.places_of(found[0]))
+        return True  # what is wrong with it was collected
 
     @staticmethod
     def _pair(module: str, parts: Mapping[str, Tensor]) -> _Pair | None:
@@ -646,12 +653,12 @@ class _Agent:
             for name, expert, row in parameter.parts:
                 self._check_wide(name)
                 self._note("changes", name, pair.module)
-                left, right, rank = pair.factors(experts, transposed=transposed, expert=max(expert, 0), row=row)
+                left, right, rank = pair.factors(experts, transposed=transposed, expert=expert or 0, row=row)
                 self._put(name, LowRank(self.tensors[name], left, right, rank, scaling))
 
     def _add_to_experts(self, projection: Projection, pairs: Mapping[int | None, _Pair]) -> None:
         """Add pairs of single experts, or one of all, to a projection of experts."""
-        places = places_of(projection, self._named, self.base.tensors)
+        places = self.experts.places_of(projection)
         every = pairs.get(None)
         shown = every or next(iter(pairs.values()))
         shapes = f"A {list(shown.a.shape)}, B {list(shown.b.shape)}"
@@ -774,34 +781,17 @@ class _Agent:
         whole = self._named(f"{module}.{name}")
         if whole is not None:
             shape = self.base.tensors[whole].shape
-            return _AdaptedParameter(name, shape, ((whole, -1, 0),)) if len(shape) in (2, 3) else None
-        parts = next(
-            (
-                parts
-                for parts in _EXPERTS.get(name, ())
-                if (len(parts) == 1 or not interleaves_gates(self.base.config))
-                and all(self._of_expert(module, 0, part) for part in parts)
-            ),
-            None,
-        )
-        if parts is None:
+            return _AdaptedParameter(name, shape, ((whole, None, 0),)) if len(shape) in (2, 3) else None
+        kind = _EXPERTS.get(name)
+        if kind is None or (kind == "gate_up" and interleaves_gates(self.base.config)):
             return None
-        found: list[tuple[str, int, int]] = []
-        expert = 0
-        shapes = set()
-        while (first := self._of_expert(module, expert, parts[0])) is not None:
-            row = 0
-            for tensor in (first, *(self._of_expert(module, expert, part) for part in parts[1:])):
-                if tensor is None or len(self.base.tensors[tensor].shape) != 2:
-                    return None
-                found.append((tensor, expert, row))
-                row += self.base.tensors[tensor].shape[0]
-            shapes.add((row, self.base.tensors[first].shape[1]))
-            expert += 1
-        return _AdaptedParameter(name, (expert, *shapes.pop()), tuple(found)) if len(shapes) == 1 else None
-
-    def _of_expert(self, module: str, expert: int, part: str) -> str | None:
-        return self._named(f"{module}.{expert}.{part}.weight")
+        places = self.experts.of_each(module, kind)
+        heights: dict[int | None, int] = {}
+        for place in places:
+            heights[place.expert] = place.row + place.shape[0]
+        shapes = {(heights[place.expert], place.shape[1]) for place in places}
+        parts = tuple((place.name, place.expert, place.row) for place in places)
+        return _AdaptedParameter(name, (len(heights), *shapes.pop()), parts) if len(shapes) == 1 else None
 
 
 def module_of(factor: Tensor) -> str | None:

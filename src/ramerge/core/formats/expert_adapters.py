@@ -8,10 +8,13 @@ Sources: PEFT 0.21, `tinker_cookbook.weights`, SkyRL, Megatron-Bridge, unsloth.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
+from ramerge.core.foundation.text import quoted
 from ramerge.core.tensors.lowrank import Region
 from ramerge.core.tensors.tensor import Tensor
 
@@ -29,6 +32,8 @@ _MODULE = re.compile(
     rf"(?P<stem>(?:.*\.)?experts)\.(?:(?P<one>\d{{1,6}})\.(?P<part>{_PROJECTION})|(?P<all>{_PROJECTION})"
     r"|(?P<list>gate_up_proj|gate_proj|up_proj|down_proj)s\.(?P<number>\d{1,6}))"
 )
+_NUMBER = re.compile(r"\.\d+(?=\.[^.]+\.weight$)")
+"""An expert's number in the name of a tensor that it has for itself."""
 # What tensors of each expert are called; one of all experts ends in `_proj`.
 _EACH = {
     "gate_up": (("gate_proj", "up_proj"), ("w1", "w3")),
@@ -93,40 +98,63 @@ class ExpertPlace:
         return {turned for turned in (False, True) if self.shape == ((width, out) if turned else (out, width))}
 
 
-def places_of(
-    projection: Projection, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> list[ExpertPlace]:
-    """Where a projection is in the base; nothing if it is not there.
+@dataclass(frozen=True)
+class BaseExperts:
+    """The experts of a base.
 
-    Args:
-        projection: what is looked for.
+    Attributes:
         named: gives the base's name of a tensor, or None.
         tensors: those of the base.
     """
-    stem, kind, is_short = projection
-    found = list(_places(stem, kind, named, tensors))
-    if is_short and kind in ("gate", "up") and not list(_places(stem, "gate", named, tensors)):
-        return list(_places(stem, "up", named, tensors)) if kind == "gate" else []
-    return found
 
+    named: Callable[[str], str | None]
+    tensors: Mapping[str, Tensor]
 
-def _places(
-    stem: str, kind: str, named: Callable[[str], str | None], tensors: Mapping[str, Tensor]
-) -> Iterator[ExpertPlace]:
-    if (name := named(f"{stem}.{kind}_proj")) is not None and len(shape := tensors[name].shape) == 3:
-        yield ExpertPlace(name, None, shape[1:])
-        return
-    if kind in ("gate", "up") and (name := named(f"{stem}.gate_up_proj")) is not None:
-        if len(shape := tensors[name].shape) == 3:
-            yield ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))
-        return
-    first, *rest = next((parts for parts in _EACH[kind] if named(f"{stem}.0.{parts[0]}.weight") is not None), ("",))
-    expert = 0
-    while first and (name := named(f"{stem}.{expert}.{first}.weight")) is not None:
+    def places_of(self, projection: Projection) -> list[ExpertPlace]:
+        """Where a projection is; nothing if the base does not have it.
+
+        Raises:
+            ValueError: some experts lack a matrix that others have, or have one of another kind.
+        """
+        stem, kind, is_short = projection
+        if is_short and kind in ("gate", "up") and not self._places(stem, "gate"):
+            return self._places(stem, "up") if kind == "gate" else []
+        return self._places(stem, kind)
+
+    def _places(self, stem: str, kind: str) -> list[ExpertPlace]:
+        if (name := self.named(f"{stem}.{kind}_proj")) is not None and len(shape := self.tensors[name].shape) == 3:
+            return [ExpertPlace(name, None, shape[1:])]
+        if kind in ("gate", "up") and (name := self.named(f"{stem}.gate_up_proj")) is not None:
+            shape = self.tensors[name].shape
+            return [ExpertPlace(name, None, shape[1:], half=("gate", "up").index(kind))] if len(shape) == 3 else []
+        return self.of_each(stem, kind)
+
+    def of_each(self, stem: str, kind: str) -> list[ExpertPlace]:
+        """The matrices of a projection that each expert has for itself, by expert; nothing if it is not stored so.
+
+        Raises:
+            ValueError: as for `places_of`.
+        """
+        for parts in _EACH[kind]:
+            first = [self.named(f"{stem}.0.{part}.weight") for part in parts]
+            if first[0] is not None:
+                count = max(self._counts[_NUMBER.sub(".*", name)] for name in first if name is not None)
+                return [place for expert in range(count) for place in self._matrices(stem, expert, parts)]
+        return []
+
+    def _matrices(self, stem: str, expert: int, parts: Sequence[str]) -> Iterator[ExpertPlace]:
         row = 0
-        for each in (name, *(named(f"{stem}.{expert}.{part}.weight") for part in rest)):
-            if each is None or len(tensors[each].shape) != 2:
-                return
-            yield ExpertPlace(each, expert, tensors[each].shape, row)
-            row += tensors[each].shape[0]
-        expert += 1
+        for part in parts:
+            asked = f"{stem}.{expert}.{part}.weight"
+            if (name := self.named(asked)) is None:
+                raise ValueError(f"the base lacks {quoted(asked)}, which other experts have; is it complete?")
+            shape = self.tensors[name].shape
+            if len(shape) != 2:
+                raise ValueError(f"the base's {quoted(name)} has the shape {list(shape)}, and must be a matrix")
+            yield ExpertPlace(name, expert, shape, row)
+            row += shape[0]
+
+    @cached_property
+    def _counts(self) -> Counter[str]:
+        """How many experts have a tensor, by its name without the expert's number."""
+        return Counter(_NUMBER.sub(".*", name) for name in self.tensors)
