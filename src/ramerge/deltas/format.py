@@ -18,10 +18,10 @@ from ramerge.sdk.formats import (
     check_files,
     check_index,
     companion_files,
+    indexed_files,
     opened_each,
     read_json,
     safetensors,
-    weight_files,
 )
 from ramerge.sdk.storage import COMPANIONS, INDEX, Location
 from ramerge.sdk.tensors import Checkpoint, Contents, Stored, Tensor, full_name, identify
@@ -50,7 +50,7 @@ def open_folder(folder: Location, opening: Opening) -> Contents:
         raise CheckpointError(
             f"{folder}: is a delta, and its base {base.directory} is quantized; give a model that is not"
         )
-    names, _ = weight_files(folder / INDEX, index.weight_map, ".safetensors")
+    names, _ = indexed_files(folder / INDEX, index.weight_map, ".safetensors")
     sidecars = {name: folder / COMPANIONS / name for name, each in index.companions.items() if not each.same}
     inside = [*names, *(f"{COMPANIONS}/{name}" for name in sidecars)]
     check_files(folder, inside, in_index=True, allow_outside_links=opening.allow_outside_links)

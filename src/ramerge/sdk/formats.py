@@ -8,7 +8,7 @@
 
 from ramerge.core.formats import safetensors
 from ramerge.core.formats.adapter import PREFIX, is_stored_transposed, module_of
-from ramerge.core.formats.files import check_files, check_index, opened_each, read_config, read_json, weight_files
+from ramerge.core.formats.files import check_files, check_index, indexed_files, opened_each, read_config, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.open import open_checkpoint, open_stacked
 from ramerge.core.formats.peft import CONFIG
@@ -35,6 +35,7 @@ __all__ = [
     "companion_files",
     "companions_of",
     "expert_of",
+    "indexed_files",
     "is_stored_transposed",
     "load_file",
     "local",
@@ -46,5 +47,4 @@ __all__ = [
     "read_config",
     "read_json",
     "safetensors",
-    "weight_files",
 ]

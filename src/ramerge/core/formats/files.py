@@ -134,10 +134,10 @@ def read_index(path: Location, suffix: str) -> tuple[list[str], dict[str, str]]:
     Raises:
         CheckpointError: it is not an index, names files outside of the folder, or files without this suffix.
     """
-    return weight_files(path, read_json(path).get("weight_map"), suffix)
+    return indexed_files(path, read_json(path).get("weight_map"), suffix)
 
 
-def weight_files(path: Location, weight_map: object, suffix: str) -> tuple[list[str], dict[str, str]]:
+def indexed_files(path: Location, weight_map: object, suffix: str) -> tuple[list[str], dict[str, str]]:
     """The files that an index's map of tensors names, sorted, and the map.
 
     Args:

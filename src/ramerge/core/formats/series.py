@@ -55,7 +55,7 @@ class Naming:
         return any((folder / name).exists() for name in (self.one_file, self.index)) or bool(self.found(folder))
 
 
-def weight_files(
+def _choose_files(
     folder: Location, naming: Naming
 ) -> tuple[list[str], Mapping[str, str] | None, tuple[str, ...], tuple[str, ...]]:
     """Choose the files of a model, as transformers does, and check that they are complete.
@@ -115,7 +115,7 @@ def open_files(
     Raises:
         CheckpointError: a file is missing or wrong, or disagrees with the index; all problems are listed.
     """
-    files, listed, notes, warnings = weight_files(folder, naming)
+    files, listed, notes, warnings = _choose_files(folder, naming)
     identities = identify(path for path in (folder / naming.index, folder / "config.json") if path.is_file())
     check_files(folder, files, in_index=listed is not None, allow_outside_links=opening.allow_outside_links)
     identities |= identify(folder / name for name in files)
