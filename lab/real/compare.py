@@ -32,7 +32,8 @@ from tasks import TASKS
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import ramerge
-from ramerge.searches.serving import SERVERS, KeptServer
+from ramerge.evaluation.servers import SERVERS
+from ramerge.searches.serving import KeptServer
 
 MERGES: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("merges.json").read_text(encoding="utf-8"))
 FOLDERS = {"bfloat16": "agents", "float32": "agents-float32"}

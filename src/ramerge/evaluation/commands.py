@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge import EndpointError, EvaluationError
+from ramerge.evaluation.servers import SERVERS
 from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, QUIET, Decorator, as_json, command, option, say
 from ramerge.sdk.errors import StoppedError
 
@@ -53,7 +54,7 @@ DATA: Decorator = option(
 @option(
     "remote",
     "--serve",
-    type=click.Choice(["transformers", "vllm", "sglang"]),
+    type=click.Choice(SERVERS),
     help="Start a server for each model, and stop it.",
 )
 @SERVE_ARGS

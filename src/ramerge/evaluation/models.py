@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import HttpUrl, TypeAdapter, ValidationError
 
 from ramerge import EndpointError, EvaluationError, __version__
+from ramerge.evaluation.servers import SERVERS
 from ramerge.sdk.commands import parse_scalar
 from ramerge.sdk.files import no_such_folder
 from ramerge.sdk.text import JsonLimits, parse, shown
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from inspect_ai.tool import ToolInfo
     from openai.types.chat import ChatCompletion
 
-SERVERS = ("transformers", "vllm", "sglang")
 RECORD_FILE = "ramerge.json"
 _RECORD = JsonLimits(size=32_000_000, signs=2_000_000, depth=100, name=1_000_000, digits=4300)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,99}")
@@ -61,7 +61,7 @@ class ModelAccess:
         if self.serve and self.endpoint:
             raise EvaluationError("--endpoint and --serve: one of them, not both")
         if not self.serve and not self.endpoint:
-            raise EvaluationError("say where the models run: --endpoint URL, or --serve transformers|vllm|sglang")
+            raise EvaluationError(f"say where the models run: --endpoint URL, or --serve {'|'.join(SERVERS)}")
         if self.arguments and not self.serve:
             raise EvaluationError("--serve-args: is for --serve")
         if self.endpoint:

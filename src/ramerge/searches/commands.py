@@ -12,6 +12,7 @@ from ramerge import EvaluationError, RecipeError
 from ramerge.calibration.commands import options_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
+from ramerge.evaluation.servers import SERVERS
 from ramerge.sdk.commands import (
     DEBUG,
     KEYS,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from ramerge.searches.run import SearchProgress
     from ramerge.searches.task_scores import TaskScore
 
-SERVERS = ("transformers", "vllm", "sglang")
 _PROMPTS = (".jsonl", ".json", ".parquet")
 
 SERVING: Decorator = options(

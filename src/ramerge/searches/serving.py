@@ -23,7 +23,6 @@ from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import printable
 from ramerge.searches.children import start, stop
 
-SERVERS = ("transformers", "vllm", "sglang")
 _RELOADS: Mapping[str, Sequence[tuple[str, Callable[[str], object]]]] = {
     # of vLLM's development mode: the worker's own method, which reads the path it was started with, and what it cached
     "vllm": [("/collective_rpc", lambda _: {"method": "reload_weights"}), ("/reset_prefix_cache", lambda _: None)],

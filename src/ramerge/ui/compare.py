@@ -13,12 +13,12 @@ from ramerge import EvaluationError
 from ramerge.demo.tasks import TASKS
 from ramerge.evaluation.commands import pairs
 from ramerge.evaluation.samples import Model, Samples
+from ramerge.evaluation.servers import SERVERS
 from ramerge.evaluation.tables import merging
 from ramerge.evaluation.tables.build import build as build_table
 from ramerge.evaluation.tables.render import table_html
 from ramerge.evaluation.tables.roles import GivenRoles
 from ramerge.sdk.machine import missing
-from ramerge.searches.serving import SERVERS
 from ramerge.ui import ask, views
 from ramerge.ui.desk import PRIVATE, Desk, html, text_place, told, while_running
 from ramerge.ui.draft import agents_in
