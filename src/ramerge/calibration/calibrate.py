@@ -45,8 +45,7 @@ from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
 from ramerge.sdk.records import digests_of
 from ramerge.sdk.storage import here
 from ramerge.sdk.tensors import Files, Reader, Tensor
-from ramerge.sdk.text import RECORD, dumped, quoted, unknown
-from ramerge.sdk.text import read as read_json
+from ramerge.sdk.text import RECORD, dumped, quoted, read_object, unknown
 
 if TYPE_CHECKING:
     import torch
@@ -549,7 +548,7 @@ def reward_of(spec: str) -> RewardFunction | None:
 def read_record(folder: Path) -> CalibrationRecord | None:
     """The record of an agent's folder; None if there is none, or if it is of another version."""
     try:
-        values = read_json(folder / CALIBRATION, RECORD)
+        values = read_object(folder / CALIBRATION, RECORD)
         return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -560,7 +559,7 @@ def is_whole(folder: Path, record: CalibrationRecord) -> bool:
     try:
         digests = dict(record.digests)
         if record.importances:
-            within = read_json(folder / IMPORTANCES / _DIGESTS, RECORD)
+            within = read_object(folder / IMPORTANCES / _DIGESTS, RECORD)
             digests |= {f"{IMPORTANCES}/{name}": digest for name, digest in within.items()}
         return bool(digests) and all(_digest_of(folder / name) == digest for name, digest in digests.items())
     except (OSError, ValueError):

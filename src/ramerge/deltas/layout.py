@@ -32,7 +32,7 @@ from ramerge.sdk.files import climbs_out, is_too_long
 from ramerge.sdk.records import to_model
 from ramerge.sdk.storage import BLOCK, INDEX, Location, digest_of_index, signed
 from ramerge.sdk.tensors import BITS, read_header
-from ramerge.sdk.text import JsonLimits, dumped, quoted, read
+from ramerge.sdk.text import JsonLimits, dumped, quoted, read_object
 
 DATA_FILE = "delta-{:05}.safetensors"
 """Data files, counted from 1."""
@@ -125,7 +125,7 @@ def read_index(path: Location) -> Index:
     """Read and check an index. What it says of the data files is checked where these are opened."""
     try:
         with readable(path):
-            values = read(path, _LIMITS, constants=False)
+            values = read_object(path, _LIMITS, constants=False)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; get the delta again") from error
     metadata = values.get("metadata")

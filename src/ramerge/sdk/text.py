@@ -5,7 +5,7 @@
 ('code, tool and memory', "'my model'")
 """
 
-from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read
+from ramerge.core.foundation.jsontext import RECORD, JsonLimits, dumped, parse, read_object
 from ramerge.core.foundation.text import (
     MOST_ALIKE,
     brief,
@@ -42,7 +42,7 @@ __all__ = [
     "parse",
     "printable",
     "quoted",
-    "read",
+    "read_object",
     "shown",
     "unknown",
     "visible",

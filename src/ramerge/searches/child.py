@@ -43,7 +43,7 @@ def main(spec: str, descriptor: int) -> None:
             asked = json.loads(line)
             if "model" in asked:
                 try:
-                    for part in parts_of(function, Path(asked["model"]), asked["split"]):
+                    for part in scores_in_parts(function, Path(asked["model"]), asked["split"]):
                         say(part=part)
                         if not json.loads(sys.stdin.readline() or "{}").get("more"):
                             break
@@ -53,7 +53,7 @@ def main(spec: str, descriptor: int) -> None:
                     say(error=in_words(error))
 
 
-def parts_of(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
+def scores_in_parts(function: Callable[..., object], model: Path, split: str) -> Iterator[object]:
     """Scores of a function for a model, as JSON holds them; a generator gives its scores part by part."""
     more = {"split": split} if takes_split(function) else {}
     returned = function(model, **more)

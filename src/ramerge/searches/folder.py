@@ -36,7 +36,7 @@ from ramerge.sdk.files import lock, write_file
 from ramerge.sdk.formats import open_checkpoint
 from ramerge.sdk.outputs import path_of
 from ramerge.sdk.storage import RECORDS
-from ramerge.sdk.text import JsonLimits, brief, dumped, read
+from ramerge.sdk.text import JsonLimits, brief, dumped, read_object
 from ramerge.searches.scores import Measure, Scores, of_items
 
 _FILE = JsonLimits(size=1 << 28, signs=1 << 26)
@@ -185,7 +185,7 @@ def search_folder(out: Path) -> Iterator[Folder]:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        return read(path, _FILE)
+        return read_object(path, _FILE)
     except OSError as error:
         raise EvaluationError(f"{path}: {reason(error)}") from error
     except ValueError as error:

@@ -26,7 +26,7 @@ from ramerge import EvaluationError
 from ramerge.evaluation.functions import in_words
 from ramerge.sdk.progress import raise_dropped
 from ramerge.sdk.text import shown
-from ramerge.searches.child import parts_of, takes_split
+from ramerge.searches.child import scores_in_parts, takes_split
 from ramerge.searches.children import start, stop
 from ramerge.searches.scores import ScoreFailedError, Scores, Split, read_scores
 
@@ -109,7 +109,7 @@ class CallableScorer:
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
         try:
-            for part in parts_of(self._function, model, split):
+            for part in scores_in_parts(self._function, model, split):
                 yield read_scores(part)
         except ScoreFailedError:
             raise

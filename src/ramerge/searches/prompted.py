@@ -17,8 +17,7 @@ from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import Document, models_of
-from ramerge.sdk.text import RECORD, dumped
-from ramerge.sdk.text import read as read_json
+from ramerge.sdk.text import RECORD, dumped, read_object
 from ramerge.searches.folder import search_folder
 from ramerge.searches.points import recipe_of
 from ramerge.searches.results import BY_AGREEMENT
@@ -61,7 +60,7 @@ class Prompted:
         path, points = folder / _ORDER, list(space.listed())
         about = {"space": space.as_dict(), BY_AGREEMENT: dict(self.fingerprints)}
         try:
-            kept = read_json(path, RECORD)
+            kept = read_object(path, RECORD)
         except (OSError, ValueError):
             kept = {}
         means = kept.get("means") if kept.get("about") == about else None

@@ -21,7 +21,7 @@ from ramerge.sdk.flags import from_here
 from ramerge.sdk.formats import by_priority
 from ramerge.sdk.methods import MANY, METHODS
 from ramerge.sdk.storage import INDEX, RECORDS, is_hub_id, is_remote, not_found, on_hub
-from ramerge.sdk.text import JsonLimits, read
+from ramerge.sdk.text import JsonLimits, read_object
 
 _NUMBER = re.compile(r"\d+")
 # Files of trainers that name the step, and the key; looked at where the folder's name does not tell.
@@ -187,7 +187,7 @@ def _inside(folder: Path) -> RunCheckpoint | None:
 def _is_soup(folder: Path) -> bool:
     """Whether a model was merged of checkpoints of a run."""
     try:
-        name = read(folder / RECORDS[0], _STATE_LIMITS).get("method")
+        name = read_object(folder / RECORDS[0], _STATE_LIMITS).get("method")
     except (OSError, ValueError):
         return False
     return isinstance(name, str) and name in METHODS and METHODS[name].along_run
@@ -218,7 +218,7 @@ def _checkpoint(model: str, step: int) -> RunCheckpoint:
     if is_remote(model) or not index.is_file():
         return RunCheckpoint(step, model)
     try:
-        metadata = read(index, _INDEX_LIMITS, constants=False).get("metadata")
+        metadata = read_object(index, _INDEX_LIMITS, constants=False).get("metadata")
     except (OSError, ValueError) as error:
         said = reason(error) if isinstance(error, OSError) else error
         raise CheckpointError(f"{index}: cannot be read: {said}; get the delta again") from error
@@ -239,7 +239,7 @@ def _step_of_folder(folder: Path) -> int | None:
     for name, key in _STATES:
         if (folder / name).is_file():
             try:
-                value = read(folder / name, _STATE_LIMITS).get(key)
+                value = read_object(folder / name, _STATE_LIMITS).get(key)
             except (OSError, ValueError):
                 continue
             if isinstance(value, int) and not isinstance(value, bool):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from ramerge.core.formats.format import Opening
 from ramerge.core.foundation.errors import AGAIN, CheckpointError, readable
-from ramerge.core.foundation.jsontext import JsonLimits, read
+from ramerge.core.foundation.jsontext import JsonLimits, read_object
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location, is_far
 from ramerge.core.tensors.access import Identity, access
@@ -43,7 +43,7 @@ def read_json(path: Location) -> dict[str, object]:
     """
     try:
         with readable(path):
-            return read(path, _LIMITS)
+            return read_object(path, _LIMITS)
     except ValueError as error:
         raise CheckpointError(f"{path}: {error}; correct it, or {AGAIN}") from error
 

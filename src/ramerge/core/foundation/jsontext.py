@@ -163,7 +163,7 @@ def nesting(text: bytes) -> int:
     return int(np.cumsum(steps).max(initial=0))
 
 
-def read(path: Readable, limits: JsonLimits, *, constants: bool = True) -> dict[str, Any]:
+def read_object(path: Readable, limits: JsonLimits, *, constants: bool = True) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar, cast
 from pydantic import TypeAdapter, ValidationError
 
 from ramerge.core.foundation.errors import RecipeError, reason
-from ramerge.core.foundation.jsontext import JsonLimits, read
+from ramerge.core.foundation.jsontext import JsonLimits, read_object
 from ramerge.core.foundation.text import quoted
 
 _MOST_PROBLEMS = 5
@@ -37,7 +37,7 @@ def read_model(path: Path, kind: type[T], limits: JsonLimits, what: str, unfold:
         RecipeError: the file cannot be read, or is not of this kind.
     """
     try:
-        return to_model(unfold(read(path, limits, constants=False)), kind)
+        return to_model(unfold(read_object(path, limits, constants=False)), kind)
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read: {reason(error)}") from error
     except ValueError as error:

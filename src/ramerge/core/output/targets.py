@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from ramerge.core.foundation import store
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.jsontext import RECORD, read
+from ramerge.core.foundation.jsontext import RECORD, read_object
 from ramerge.core.foundation.text import NOT_UTF8, is_unicode
 from ramerge.core.storage.location import Location, here
 from ramerge.core.storage.own_files import INDEX, SWEEP, holds_another, model_inside
@@ -160,6 +160,6 @@ def is_replaceable(folder: Path) -> bool:
 
 def _record(path: Path) -> dict[str, object]:
     try:
-        return read(path, RECORD)
+        return read_object(path, RECORD)
     except (OSError, ValueError):
         return {}

@@ -22,7 +22,7 @@ from ramerge.core.foundation.text import brief, quoted
 from ramerge.core.planning import derived
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.tensor import Tensor
-from ramerge.core.tensors.text_config import parts_of, path_to, text_configs
+from ramerge.core.tensors.text_config import part_configs, path_to, text_configs
 
 # Parts of keys that change what the weights mean, at any depth.
 _MEANING = re.compile(
@@ -128,7 +128,7 @@ def are_related(base: Mapping[str, object], agent: Mapping[str, object]) -> bool
     if None in kinds or kinds[0] == kinds[1] or path_to(base, kinds[1]) or path_to(agent, kinds[0]):
         return True
     families = {re.sub(r"[^a-z].*", "", str(kind)) for kind in kinds}
-    return bool(parts_of(base)) != bool(parts_of(agent)) and len(families) == 1
+    return bool(part_configs(base)) != bool(part_configs(agent)) and len(families) == 1
 
 
 def comparable(
@@ -136,7 +136,7 @@ def comparable(
 ) -> tuple[Mapping[str, object], Mapping[str, object]]:
     """The parts of two configurations that are about what both models have."""
     kinds = [config.get("model_type") for config in (base, agent)]
-    if kinds[0] == kinds[1] and parts_of(base) and _writes_text(base) and _writes_text(agent):
+    if kinds[0] == kinds[1] and part_configs(base) and _writes_text(base) and _writes_text(agent):
         # which of its parts an agent has, its tensors say
         base, agent = (_without(config, _NAMES[:1]) for config in (base, agent))
     if kinds[0] != kinds[1]:
@@ -145,12 +145,12 @@ def comparable(
         if path := path_to(agent, kinds[0]):
             return _without(base, _NAMES), _part(agent, path)
     nested = [len(text_configs(config)) > 1 for config in (base, agent)]
-    if bool(parts_of(base)) == bool(parts_of(agent)) and nested[0] == nested[1]:
+    if bool(part_configs(base)) == bool(part_configs(agent)) and nested[0] == nested[1]:
         return base, agent
     left, right = _lifted(base), _lifted(agent)
-    if parts_of(base) and parts_of(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
+    if part_configs(base) and part_configs(agent):  # transformers 4 has no part for the text model of Qwen2.5-VL
         return left, right
-    dropped = (*_NAMES, *_OF_IMAGES, *parts_of(base), *parts_of(agent))
+    dropped = (*_NAMES, *_OF_IMAGES, *part_configs(base), *part_configs(agent))
     return _without(left, dropped), _without(right, dropped)
 
 

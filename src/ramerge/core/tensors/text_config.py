@@ -26,7 +26,7 @@ def text_configs(config: Config) -> list[Config]:
     return found
 
 
-def parts_of(config: Config) -> dict[str, Config]:
+def part_configs(config: Config) -> dict[str, Config]:
     """The configurations of parts of a model, by key; none for a text model by itself."""
     return {
         key: value
@@ -38,13 +38,13 @@ def parts_of(config: Config) -> dict[str, Config]:
 
 def has_more_than_text(config: Config) -> bool:
     """Whether a configuration is that of a model with towers, or does not say, as it is empty."""
-    return not config or bool(parts_of(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
+    return not config or bool(part_configs(config)) or any(_OF_TOWERS.fullmatch(key) for key in config)
 
 
 def all_parts(config: Config, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Config]]:
     """The configuration and those of all parts inside of it, each with the keys that lead to it."""
     yield path, config
-    for key, part in parts_of(config).items():
+    for key, part in part_configs(config).items():
         yield from all_parts(part, (*path, key))
 
 
