@@ -24,8 +24,8 @@ from tasks import TASKS, Task
 import ramerge
 from ramerge.calibration.agreement import likelihoods, replies_of
 from ramerge.calibration.calibrate import LiveBase, gather
-from ramerge.calibration.gather import Speaker
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
+from ramerge.calibration.speaker import Speaker
 from ramerge.core.foundation.files import write_file
 from ramerge.core.foundation.progress import silence
 

@@ -16,7 +16,7 @@ tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
 
 from ramerge.calibration.encode import ExampleEncoder  # noqa: E402
-from ramerge.calibration.gather import Speaker  # noqa: E402
+from ramerge.calibration.speaker import Speaker  # noqa: E402
 
 SPECIAL = ("<s>", "</s>", "<|start|>", "<|end|>")
 SPOKEN = (

@@ -2,7 +2,8 @@
 
 commands                          `ramerge calibrate`
 prompts, rollouts, encode         prompts with or without replies, and their tokens
-calibrate, gather, live           the whole run; replies (`Speaker`); the model whose weights are replaced
+calibrate, gather                 the whole run; replies and inputs of one agent
+speaker, live                     a model that replies; the model whose weights are replaced
 offload, estimate                 a model larger than the memory; what a calibration will take
 inputs, experts, importances      what is gathered of layers and of parameters
 exchanges, layout, record, names  what is written

@@ -50,9 +50,10 @@ from ramerge.sdk.text import RECORD, dumped, quoted, read_object, unknown
 if TYPE_CHECKING:
     import torch
 
-    from ramerge.calibration.gather import RewardFunction, Speaker
+    from ramerge.calibration.gather import RewardFunction
     from ramerge.calibration.inputs import RecordedInputs
     from ramerge.calibration.live import LiveModel
+    from ramerge.calibration.speaker import Speaker
 
 _INPUTS_FILE = "inputs.safetensors"
 _DIGESTS = "digests.json"
@@ -380,7 +381,7 @@ class _Gathering:
             )
         began = time.monotonic()
         plan = self.base.put_model(model, name)
-        module: Any = import_module("ramerge.calibration.gather")
+        module: Any = import_module("ramerge.calibration.speaker")
         asked = self.settings.max_new, self.settings.temperature, self.settings.reply_seed
         speaker = module.Speaker(name, self.base.live, self.base.tokenizer_of(model), *asked)
         replies = self._replies(speaker, prompts, fingerprint, advance)

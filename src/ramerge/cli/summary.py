@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ramerge.cli.terminal import table
-from ramerge.core.engine.card import columns_of, figure, meanings
+from ramerge.core.engine.columns import columns_of, figure, meanings
 from ramerge.core.engine.record import Record
 from ramerge.core.planning.explain import dtypes_of
 

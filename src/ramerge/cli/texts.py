@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def points(records: Sequence[Record], out: str) -> list[str]:
     """The points of a sweep: what varies, what the method reports of every agent, and where each checkpoint is."""
     from ramerge.cli.terminal import table
-    from ramerge.core.engine.card import figure
+    from ramerge.core.engine.columns import figure
     from ramerge.core.methods.registry import METHODS
     from ramerge.core.recipe.points import folders_of
 

@@ -9,7 +9,8 @@ runs the passes of a plan and writes them (`write`); journal, resuming and commi
 """
 
 from ramerge.core.engine import fingerprint
-from ramerge.core.engine.card import effective_means, erased_means, model_card
+from ramerge.core.engine.card import model_card
+from ramerge.core.engine.columns import effective_means, erased_means
 from ramerge.core.engine.fingerprint import fingerprint_of
 from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
 from ramerge.core.engine.sidecars import files_of, records_of, resolved

@@ -15,6 +15,7 @@ sidecars                 files alongside the weights
 journal                  what was done, so that a run can be resumed
 fingerprint              what a run depends on
 record, card             what a merge did: for programs, and as a page
+columns                  the table of agents, as text
 sampling                 samples of the weights of all models
 sanity_checks, warn      warnings about weights
 executors/               process the blocks of a pass; the one that the user chose

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from ruamel.yaml import YAML
 
-from ramerge.core.engine.record import AgentStatistics, Record
+from ramerge.core.engine.columns import columns_of, figure, meanings
+from ramerge.core.engine.record import Record
 from ramerge.core.formats.sidecars import has_tokenizer
 from ramerge.core.foundation.jsontext import dumped
 from ramerge.core.foundation.text import markdown
-from ramerge.core.methods.base import Column
-from ramerge.core.methods.registry import METHODS
 from ramerge.core.planning.model import MergePlan
 from ramerge.core.recipe.points import Point
 from ramerge.core.storage.resolve import FoundModel
@@ -99,40 +98,6 @@ def _made(plan: MergePlan, record: Record) -> str:
     )
 
 
-def columns_of(record: Record) -> tuple[Column, ...]:
-    """The figures of each agent: the method's, and what rounding to the output's dtype does to its updates."""
-    columns = tuple(
-        column
-        for column in METHODS[record.method].columns
-        if not column.optional or any(column.key in agent.values for agent in record.agents.values())
-    )
-    dtype = "the output's dtypes" if record.dtype == "mixed" else record.dtype
-    erased = erased_means("", dtype, drawn=record.rounding_seed is not None)
-    figures = (
-        Column("erased_share", "erased", ".1%", erased),
-        Column("effective_lambda", "effective", ".3f", effective_means(), none="-", of="nominal_lambda"),
-    )
-    known = [column for column in figures if all(column.key in agent.values for agent in record.agents.values())]
-    return (*columns, *known)
-
-
-def erased_means(merge: str, dtype: str, *, drawn: bool) -> str:
-    """Explanation of the column `erased`.
-
-    Args:
-        merge: which merge it is of, such as ` in a ram merge`; empty where there is only one.
-        dtype: of the output.
-        drawn: whether random draws rounded, which let as much grow as they erase.
-    """
-    kept = "; others grew instead, so the mean is kept" if drawn else ""
-    return f"share of the agent's changes{merge} that rounding to {dtype} undoes{kept}"
-
-
-def effective_means() -> str:
-    """Explanation of an agent's figure `effective`."""
-    return "factor that is left after rounding, of the factor before, where no other agent moved (from a sample)"
-
-
 def _table(record: Record) -> str:
     columns = columns_of(record)
     rows = [["agent", *[column.title for column in columns]], ["---"] * (1 + len(columns))]
@@ -140,20 +105,6 @@ def _table(record: Record) -> str:
     lines = [f"| {' | '.join(row)} |" for row in rows]
     meant = meanings(columns, record)
     return "\n".join([*lines, "", *[f"- {line}" for line in meant]] if meant else lines)
-
-
-def meanings(columns: Sequence[Column], record: Record) -> list[str]:
-    """Legend of the columns, and where to find figures that each part of the model has separately."""
-    texts = [f"{column.title}: {column.meaning}" for column in columns]
-    if record.parts:
-        texts.append(f"by part: {len(record.parts):,} parts have figures under statistics.parts in ramerge.json")
-    return texts
-
-
-def figure(agent: AgentStatistics, column: Column) -> str:
-    """One figure of an agent, in its column's format."""
-    values = [agent.values[key] for key in (column.key, column.of) if key]
-    return column.none if None in values else " of ".join(format(value, column.format) for value in values)
 
 
 def _base_models(plan: MergePlan) -> list[str]:

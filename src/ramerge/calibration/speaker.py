@@ -1,0 +1,134 @@
+"""A model that replies to prompts, with the weights that are in place. Imports torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from ramerge import InputError
+from ramerge.calibration.encode import ChatExample, Example, ExampleEncoder, Text
+from ramerge.calibration.exchanges import Exchange
+from ramerge.calibration.live import LiveModel, SeededDraws
+from ramerge.calibration.prompts import Prompt, Reply
+
+
+@dataclass(frozen=True)
+class Speaker:
+    """A model that replies: the weights that are in place now, and the tokenizer that goes with them.
+
+    Attributes:
+        name: of the agent, for messages.
+        live: the model.
+        tokenizer: transformers'.
+        most_new: tokens of a reply that is asked for.
+        temperature: at which replies are sampled; 0 for greedy ones.
+        seed: of sampled replies.
+    """
+
+    name: str
+    live: LiveModel
+    tokenizer: Any
+    most_new: int
+    temperature: float = 0.0
+    seed: int = 0
+
+    @property
+    def length(self) -> int:
+        """The most tokens of prompt and reply."""
+        return self.live.positions or 1 << 20
+
+    @cached_property
+    def encoder(self) -> ExampleEncoder:
+        """Turns prompts and replies into token ids."""
+        return ExampleEncoder(self.tokenizer, self.length)
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a reply."""
+        stated = getattr(self.live.model.generation_config, "eos_token_id", None)
+        ends = stated if isinstance(stated, list) else [stated]
+        return tuple({token for token in (*ends, self.tokenizer.eos_token_id) if token is not None})
+
+    def given(self, prompt: Prompt) -> Exchange | str:
+        """The best of the known replies to a prompt, as token ids; or what is wrong with it."""
+        best = prompt.best
+        if best.ids:
+            encoded = self.encoder.cut(0, best.ids[: best.start], best.ids[best.start :])
+        else:
+            encoded = self.encoder(self._example(prompt, best))
+        if isinstance(encoded, str):
+            return encoded
+        self.check(encoded.ids)
+        return Exchange(
+            prompt.place, encoded.ids, encoded.start, best.text, best.reward, False, encoded.truncated, True
+        )
+
+    def _example(self, prompt: Prompt, reply: Reply) -> Example:
+        """Prompt and reply as the encoder takes them."""
+        said = {"role": "assistant", "content": reply.text}
+        if prompt.text is None:
+            return ChatExample(0, [*prompt.messages, *reply.turns, said])
+        if prompt.state != "decoded":
+            return Text(0, prompt.text, reply.text, complete=prompt.state == "rendered")
+        if (chat := self.encoder.conversation(prompt.text)) is None:
+            return Text(0, prompt.text, reply.text + (self.tokenizer.eos_token or ""))
+        messages, beginning = chat
+        return ChatExample(0, [*messages, {**said, "content": beginning + reply.text}])
+
+    def takes_as_plain(self, prompt: Prompt) -> bool:
+        """Whether a prompt that a trainer has decoded is no conversation that the chat template writes."""
+        decoded = prompt.text is not None and prompt.state == "decoded" and not any(each.ids for each in prompt.replies)
+        return decoded and self.encoder.conversation(prompt.text or "") is None
+
+    def asked(self, prompt: Prompt) -> tuple[list[int], bool] | str:
+        """The ids of a prompt, with room for a reply, and whether they were cut; or what is wrong with it."""
+        chat = None
+        if prompt.text is None:
+            ids = self.encoder.prompt(ChatExample(0, prompt.messages))
+        elif prompt.state == "decoded" and (chat := self.encoder.conversation(prompt.text)) is not None:
+            ids = self.encoder.prompt(ChatExample(0, chat[0]))
+        else:
+            ids = self.encoder.prompt(Text(0, None, prompt.text, complete=prompt.state == "rendered"))
+        if isinstance(ids, str):
+            return ids
+        if chat is not None:
+            ids = [*ids, *self.encoder.prompt(Text(0, None, chat[1], complete=True))]
+        if not ids:
+            return "gives no token"
+        self.check(ids)
+        room = max(self.length - self.most_new, self.length // 2, 1)  # a long limit of replies leaves half to prompts
+        return ids[-room:], len(ids) > room
+
+    def check(self, ids: Sequence[int]) -> None:
+        """Refuse tokens that the model does not have.
+
+        Raises:
+            InputError: there are some.
+        """
+        if max(ids) >= self.live.vocabulary:
+            raise InputError(
+                f"{self.name}: token {max(ids)} is beyond the model's vocabulary of {self.live.vocabulary:,}; the "
+                "tokenizer belongs to another model"
+            )
+
+    def replies(self, prompts: Sequence[tuple[Prompt, list[int], bool]]) -> list[Exchange]:
+        """Replies to prompts, which are asked at once; greedy, or sampled by a seed of each prompt."""
+        ends = self.ends
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else (ends or (0,))[0]
+        most = min(self.most_new, self.length - max(len(ids) for _, ids, _ in prompts))
+        seeds = [f"{self.seed}\n{prompt.key}" for prompt, _, _ in prompts]
+        draws = SeededDraws(self.temperature, seeds) if self.temperature else None
+        replies = self.live.generate([ids for _, ids, _ in prompts], max(most, 1), pad, ends, draws)
+        return [
+            Exchange(
+                prompt.place,
+                (*ids, *reply),
+                len(ids),
+                self.tokenizer.decode(reply, skip_special_tokens=True),
+                truncated=cut,
+                ended=bool(reply) and reply[-1] in ends,
+            )
+            for (prompt, ids, cut), reply in zip(prompts, replies, strict=True)
+        ]
