@@ -17,7 +17,7 @@ from benchmarks import checkpoints
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import Spread, ratios, seconds, spread, tell
 from ramerge.core.kernels import ram
-from ramerge.core.kernels.formats import uniform
+from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.tensors.arena import room
 
 Words = NDArray[np.uint32]

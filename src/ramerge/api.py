@@ -20,7 +20,7 @@ from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.foundation.progress import Listener, silence
 from ramerge.core.methods.registry import METHODS
 from ramerge.core.options import Options
-from ramerge.core.output.build import discard, output_dir, tidy
+from ramerge.core.output.lifecycle import discard, output_dir, tidy
 from ramerge.core.output.targets import OutputTarget, output_target
 from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.explain import explain, forecast, values_of

@@ -18,8 +18,8 @@ import ramerge
 from ramerge.analysis.analyze import carry_out, plan_analysis
 from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import EXPONENTS, ULPS
-from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import Tally
+from ramerge.analysis.tensor_roles import ROLES, role_of
 from ramerge.core.engine.executors.threads import ThreadExecutor
 from ramerge.core.foundation.files import write_files
 from ramerge.core.kernels import fixed

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import ramerge
 from ramerge.analysis import recommend
-from ramerge.analysis.outputs import named_inputs
+from ramerge.analysis.command_output import named_inputs
 from ramerge.cli.flags.read import read_recipe
 from ramerge.cli.main import cli
 from ramerge.cli.words import read_varied

@@ -7,7 +7,7 @@ import pytest
 
 from ramerge.analysis import survey as statistics
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import Words, uniform
+from ramerge.core.kernels.element_formats import Words, uniform
 from tests.checkpoints import floats
 from tests.kernels.test_ram import words
 

@@ -25,7 +25,7 @@ from ramerge.core.foundation.errors import (
 )
 from ramerge.core.output.write import Writer
 from ramerge.deltas.codec import Encoder
-from ramerge.deltas.layout import INDEX
+from ramerge.deltas.index import INDEX
 from ramerge.deltas.write import DeltaWriter
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.commands import ramerge as command

@@ -25,7 +25,7 @@ import ramerge
 from ramerge.core.formats.format import Opening
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.foundation.errors import CheckpointError, OutputError
-from ramerge.core.output.build import build_output
+from ramerge.core.output.lifecycle import build_output
 from ramerge.core.tensors.checkpoint import Checkpoint, Quantized
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.deltas.rebuild import write_agent

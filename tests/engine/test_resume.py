@@ -188,7 +188,7 @@ def test_begin_anew_and_clean(source: dict, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_clean_leaves_the_output_and_living_runs_alone(source: dict, tmp_path: Path) -> None:
-    from ramerge.core.output.build import build_output
+    from ramerge.core.output.lifecycle import build_output
 
     out = tmp_path / "out"
     merge(source, out)

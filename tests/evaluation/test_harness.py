@@ -22,8 +22,8 @@ import pytest
 from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.core.foundation.extras import install
-from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import harness
+from ramerge.evaluation.time_limit import guarded
 from tests.evaluation.chats import Scripted, Suite, asked_and_scored, attempt, main_metric
 from tests.evaluation.gold import document_of, gold_of
 
@@ -629,7 +629,7 @@ def no_network(*_arguments, **_options):
     raise AssertionError("asked the network")
 
 socket.getaddrinfo = socket.socket.connect = no_network
-from ramerge.evaluation.guard import guarded
+from ramerge.evaluation.time_limit import guarded
 from ramerge.evaluation.tasks.harness import ifeval, math
 assert not {"lm_eval", "datasets", "sympy", "nltk"} & set(sys.modules)
 

@@ -25,9 +25,9 @@ from ramerge.core.foundation import extras
 from ramerge.core.foundation.errors import EndpointError, EvaluationError
 from ramerge.core.foundation.extras import install
 from ramerge.evaluation import arithmetic
-from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import bfcl
 from ramerge.evaluation.tasks.tool import SUBSETS, tool
+from ramerge.evaluation.time_limit import guarded
 from tests.evaluation import bfcl_calls
 from tests.evaluation.chats import Item, Reply, Suite, attempt, main_metric
 from tests.evaluation.gold import gold_of

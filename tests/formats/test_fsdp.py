@@ -17,8 +17,8 @@ from ramerge.core.formats.format import Opening
 from ramerge.core.formats.fsdp import find, open_folder
 from ramerge.core.formats.open import open_checkpoint
 from ramerge.core.formats.sharded import part_of
+from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import TorchStorage, View
-from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from ramerge.core.formats.torchfile.archive import Archive, window
+from ramerge.core.formats.torchfile.instructions import Stub
 from ramerge.core.formats.torchfile.load import View, load_file, load_plain
-from ramerge.core.formats.torchfile.machine import Stub
 from ramerge.core.formats.views import tensor_of
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.reader import Files, Reader
@@ -265,7 +265,7 @@ def test_a_negated_view_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_many_objects_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ramerge.core.formats.torchfile.machine._MOST_CONTAINERS", 1000)
+    monkeypatch.setattr("ramerge.core.formats.torchfile.instructions._MOST_CONTAINERS", 1000)
     with pytest.raises(CheckpointError, match="makes more than 1,000"):
         load_file(archive(tmp_path / "x", raw(pickle.EMPTY_LIST * 2000)))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramerge.analysis.outputs import check_folder
+from ramerge.analysis.command_output import check_folder
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import OutputError, RecipeError, StoppedError
 from ramerge.core.foundation.files import check_file, write_file, write_files

@@ -21,7 +21,7 @@ from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.reader import Files, Reader
 from ramerge.core.tensors.weighted import mean_of
 from ramerge.deltas.codec import NOTHING, BlockRow, BlockTable, DamagedError, Encoder, decode, fold, most_stored
-from ramerge.deltas.layout import INDEX, signed
+from ramerge.deltas.index import INDEX, signed
 from tests.checkpoints import simple, write_checkpoint
 from tests.deltas.writing import write_delta
 from tests.fuzz.common import BATCH, check_refusal, folder

@@ -12,8 +12,8 @@ from itertools import pairwise
 from random import Random
 
 from ramerge.core.formats.sharded import part_of
+from ramerge.core.formats.torchfile.instructions import RefusedError
 from ramerge.core.formats.torchfile.load import View, load_file
-from ramerge.core.formats.torchfile.machine import RefusedError
 from ramerge.core.formats.views import tensor_of
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.tensors.reader import Files, Reader

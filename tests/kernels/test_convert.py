@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ramerge.core.kernels.convert import convert, count_non_finite
-from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.element_formats import FORMATS
 from tests.reference import BITS, NUMBERS, encode
 
 

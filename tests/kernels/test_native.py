@@ -84,7 +84,7 @@ def test_a_second_process_does_without_numba(tmp_path: Path) -> None:
         import sys
         import numpy as np
         from ramerge.core.kernels import convert, ram
-        from ramerge.core.kernels.formats import uniform
+        from ramerge.core.kernels.element_formats import uniform
         words = [np.zeros(4, np.uint32) for _ in range(4)]
         ram.merge(uniform("BF16", 3), words[:3], (1e-5,), None, words[3], np.zeros((2, 2), np.int64))
         convert.convert("BF16", words[0], "F32", np.zeros(8, np.uint32), 8)

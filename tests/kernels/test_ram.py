@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ramerge.core.kernels import ram
-from ramerge.core.kernels.formats import FORMATS, loop_of, uniform
+from ramerge.core.kernels.element_formats import FORMATS, loop_of, uniform
 from ramerge.core.kernels.rounding import survey
 from tests import reference
 from tests.checkpoints import EPSILON, bit_patterns, floats

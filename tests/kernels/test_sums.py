@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
+from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import Inputs
 from ramerge.core.kernels.fixed import CHUNK, LIMBS, WIDE_LIMBS, decode, encode
-from ramerge.core.kernels.formats import uniform
 from ramerge.core.kernels.sums import products, squares, sums, totals
 from ramerge.core.methods.moved import finite
 from ramerge.core.methods.trim import every

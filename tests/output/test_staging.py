@@ -19,7 +19,7 @@ import pytest
 from ramerge.core.foundation import files
 from ramerge.core.foundation.errors import ContinueNote, OutputError, OutputWarning, PlanError, StoppedError
 from ramerge.core.output import staging as module
-from ramerge.core.output.build import build_output, discard, tidy
+from ramerge.core.output.lifecycle import build_output, discard, tidy
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.write import MOST_OPEN, Writer, lay_out
 
@@ -536,7 +536,7 @@ mount -t tmpfs none {0} && mkdir -p {0}/low/out {0}/up {0}/tmp {0}/all && touch 
 mount -t overlay overlay -o lowerdir={0}/low,upperdir={0}/up,workdir={0}/tmp,userxattr {0}/all && exec {1} -c '
 import sys
 from pathlib import Path
-from ramerge.core.output.build import build_output
+from ramerge.core.output.lifecycle import build_output
 for _ in range(3):
     try:
         with build_output(Path("{0}/all/out"), overwrite=True) as stage:

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import ramerge
+from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import Inputs
-from ramerge.core.kernels.formats import uniform
 from ramerge.core.kernels.sums import products, sums
 from ramerge.core.methods.base import FEW
 from ramerge.core.methods.registry import METHODS

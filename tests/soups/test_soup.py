@@ -14,11 +14,11 @@ import pytest
 import ramerge
 from ramerge.core.foundation.errors import EvaluationError, RecipeError
 from ramerge.searches.search import objective_of, scorer_of
+from ramerge.soups.checkpoints import checkpoints_of
 from ramerge.soups.ema import EMA, EmaParameters
 from ramerge.soups.extrapolate import EXTRAPOLATE, ExtrapolateParameters
 from ramerge.soups.greedy import GreedyResult, greedy_soup
 from ramerge.soups.recipe import read_request
-from ramerge.soups.run import checkpoints_of
 from ramerge.soups.scored import SCORED, ScoredParameters
 from ramerge.soups.scores import means, most_relevant
 from ramerge.soups.steps import SteppedParameters, steps_of

@@ -15,7 +15,7 @@ import ramerge
 from ramerge.core.foundation.errors import DownloadNote
 from ramerge.core.storage.hub import said
 from ramerge.core.storage.resolve import resolve
-from ramerge.soups.run import agents_of, checkpoints_of
+from ramerge.soups.checkpoints import agents_of, checkpoints_of
 from tests.checkpoints import simple, write_checkpoint, write_simple
 from tests.commands import ramerge as command
 from tests.storage.hub import COMMIT, NAME, TOKEN, standing_in

@@ -14,8 +14,8 @@ from ramerge.analysis.observe import observe
 from ramerge.analysis.parts import AnalyzedPart, TensorPart, part_of
 from ramerge.analysis.precision_loss import PrecisionLoss, finding_of, losses_of
 from ramerge.analysis.results import Analysis
-from ramerge.analysis.roles import layers_and_roles, role_of
 from ramerge.analysis.task_vector_statistics import Tally, TaskVectorStatistics
+from ramerge.analysis.tensor_roles import layers_and_roles, role_of
 from ramerge.sdk.machine import peak_memory
 from ramerge.sdk.methods import METHODS, SIDE_INPUTS, Moved, Relative, factor, measured, shown, thresholds
 from ramerge.sdk.passes import (

@@ -10,8 +10,8 @@ import numpy as np
 
 from ramerge import Progress
 from ramerge.analysis.parts import part_of
-from ramerge.analysis.roles import ROLES, role_of
 from ramerge.analysis.task_vector_statistics import TaskVectorStatistics
+from ramerge.analysis.tensor_roles import ROLES, role_of
 from ramerge.sdk.methods import Counts
 from ramerge.sdk.passes import BlockResult, effects
 from ramerge.sdk.plans import MergePlan

@@ -63,7 +63,7 @@ def analyze(
     """
     from ramerge.analysis.analyze import EPSILONS
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.outputs import advice, check_outputs, prints, read_numbers, said, write_outputs
+    from ramerge.analysis.command_output import advice, check_outputs, prints, read_numbers, said, write_outputs
     from ramerge.analysis.text import summary
     from ramerge.sdk.flags import read_recipe
     from ramerge.sdk.progress import shown
@@ -109,7 +109,7 @@ def recommend(
     are compared by how likely they find the agents' own replies; statistics and replies are kept in the user's cache.
     """
     from ramerge.analysis.analyze import analyze as run
-    from ramerge.analysis.outputs import recommended
+    from ramerge.analysis.command_output import recommended
     from ramerge.analysis.recommend import by_prompts, warnings_for
     from ramerge.analysis.recommend import recommend as chosen
     from ramerge.sdk.flags import read_recipe
@@ -134,8 +134,8 @@ def recommend(
 def report(out: Path, quiet: bool, options: Options, **flags: object) -> None:
     """Write a page as `analyze --html` does for a finished merge at OUT, with its record. Default: OUT/report.html."""
     from ramerge.analysis.analyze import analyze as run
+    from ramerge.analysis.command_output import advice, check_outputs, prints, said, write_outputs
     from ramerge.analysis.finished import open_finished, with_differences
-    from ramerge.analysis.outputs import advice, check_outputs, prints, said, write_outputs
     from ramerge.analysis.text import summary
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import open_recipe

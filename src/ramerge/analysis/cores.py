@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import Options, PlanError
-from ramerge.analysis.roles import layers_and_roles
+from ramerge.analysis.tensor_roles import layers_and_roles
 from ramerge.sdk.kernels import Piece, fixed
 from ramerge.sdk.linalg import Array, acts, coefficients, movers, spectral
 from ramerge.sdk.methods import CORE, Agents, Core, CoreParameters, Counts, Layer, Statistic, cores_of, matrix_of

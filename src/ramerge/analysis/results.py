@@ -11,9 +11,9 @@ from typing import Any
 from ramerge.analysis.cells import HeatCell
 from ramerge.analysis.cores import CoreForecast
 from ramerge.analysis.parts import EXPONENTS, ULPS, AgentPart, AnalyzedPart, Finding, TensorPart
-from ramerge.analysis.roles import ROLES
 from ramerge.analysis.survey import EXPONENT_BINS, MERGES, ULP_BINS
 from ramerge.analysis.tables import Row, rows
+from ramerge.analysis.tensor_roles import ROLES
 from ramerge.sdk.machine import frame
 from ramerge.sdk.methods import RESCALINGS
 from ramerge.sdk.records import read_model, to_model

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from rich.filesize import decimal
 
-from ramerge.analysis.figures import agent_figures
+from ramerge.analysis.agent_figures import agent_figures
 from ramerge.analysis.results import Analysis
 from ramerge.sdk.commands import table
 from ramerge.sdk.outputs import effective_means, erased_means

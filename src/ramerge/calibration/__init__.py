@@ -6,6 +6,6 @@ calibrate, gather                 the whole run; replies and inputs of one agent
 speaker, live                     a model that replies; the model whose weights are replaced
 offload, estimate                 a model larger than the memory; what a calibration will take
 inputs, experts, importances      what is gathered of layers and of parameters
-exchanges, layout, record, names  what is written
+exchanges, record, names          what is written; `importance_files`: of importances
 agreement, cache                  how likely merges find replies; calibrations of recipes in the user's cache
 """

@@ -30,7 +30,7 @@ import ramerge
 from ramerge import CheckpointError, InputError, Options, PlanError, Progress, Recipe, RecipeError, __version__
 from ramerge.calibration.estimate import CalibrationEstimate, budget_of, estimate, importance_bytes, model_bytes
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
-from ramerge.calibration.layout import shards_of, write_index
+from ramerge.calibration.importance_files import shards_of, write_index
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
 from ramerge.evaluation.functions import digest, in_words, load

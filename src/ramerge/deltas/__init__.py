@@ -8,7 +8,7 @@ output, patches   a merge that is written as a delta
 adapter_plan, adapter_output, factors   a merge that is written as a LoRA adapter, and its factors
 record, card      what is known of a delta, and its page
 format, patched   the format, and the origin of its tensors
-layout            the index and the files of a delta
+index             the index and the files of a delta
 codec             blocks: what has changed, as bytes; `word_patches`: its loops
 spool, collect    blocks until they are appended to the delta's files, and that end
 write, sidecars   the writer, and the files alongside the weights

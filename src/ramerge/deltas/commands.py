@@ -101,7 +101,7 @@ def _tell(record: DeltaRecord, what: str, *, quiet: bool, as_json: bool) -> None
     if as_json:
         click.echo(record.to_json(), nl=False)
     elif not quiet:
-        from ramerge.deltas.layout import described
+        from ramerge.deltas.index import described
 
         say(
             [

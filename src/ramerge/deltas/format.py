@@ -7,7 +7,7 @@ from copy import deepcopy
 
 from ramerge import CheckpointError
 from ramerge.deltas.codec import COLUMNS, blocks_of, digest
-from ramerge.deltas.layout import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTensor, Index, described, read_index
+from ramerge.deltas.index import BLOCKS, DATA, DATA_FILE, HEADER, WHOLE, DeltaTensor, Index, described, read_index
 from ramerge.deltas.patched import Patched
 from ramerge.deltas.trainers import live
 from ramerge.sdk.errors import readable

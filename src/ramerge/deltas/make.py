@@ -11,7 +11,7 @@ from typing import NamedTuple
 from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import Compression, Encoder, arena_bytes
 from ramerge.deltas.collect import collect
-from ramerge.deltas.layout import Index
+from ramerge.deltas.index import Index
 from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter

@@ -12,7 +12,7 @@ import numpy as np
 from ramerge import CheckpointError, Progress
 from ramerge.deltas.codec import TOGETHER, arena_bytes, blocks_of, digest, tensor_digest
 from ramerge.deltas.format import stored_header
-from ramerge.deltas.layout import Index, read_index
+from ramerge.deltas.index import Index, read_index
 from ramerge.deltas.patched import Patched, moved_of
 from ramerge.deltas.write import digest_of_file
 from ramerge.sdk.formats import INDEX as MODEL_INDEX

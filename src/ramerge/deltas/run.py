@@ -16,7 +16,7 @@ from rich.filesize import decimal
 from ramerge import Options, PlanError, RecipeError
 from ramerge.deltas.card import card
 from ramerge.deltas.codec import Compression
-from ramerge.deltas.layout import Index, size_of
+from ramerge.deltas.index import Index, size_of
 from ramerge.deltas.make import compare, write_delta
 from ramerge.deltas.rebuild import memory_of, write_agent
 from ramerge.deltas.record import DeltaRecord

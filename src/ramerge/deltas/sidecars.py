@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ramerge.deltas.format import STORED_FORMATS, sidecar_files, stored_header
-from ramerge.deltas.layout import read_index
+from ramerge.deltas.index import read_index
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.formats import companions_of
 from ramerge.sdk.storage import INDEX

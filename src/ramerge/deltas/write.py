@@ -14,7 +14,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import COLUMNS, Encoded, digest, digest_of_blocks, tensor_digest
-from ramerge.deltas.layout import (
+from ramerge.deltas.index import (
     BLOCKS,
     CHANGES,
     DATA,

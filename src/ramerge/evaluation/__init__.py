@@ -4,7 +4,7 @@ commands                      the command line
 run, models                   each model on each task; words of a command line → models as Inspect opens them
 servers                       programs that serve a model while it is scored
 tasks/                        task functions that Inspect finds by entry point
-sandbox/, guard               model-written programs (the provider `bubblewrap`) and checkers, held in bounds
+sandbox/, time_limit          model-written programs (the provider `bubblewrap`) and checkers, held in bounds
 logs, samples, intervals      logs of Inspect → samples of models; bootstrap intervals and tests
 tables/                       samples → the paper's tables, and what merges have kept
 data, arithmetic              data files with their problems named; arithmetic in a model's output

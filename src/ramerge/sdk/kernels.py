@@ -11,7 +11,7 @@ False
 
 from ramerge.core.kernels import fixed, native
 from ramerge.core.kernels.convert import convert
-from ramerge.core.kernels.formats import ELEMENTS, FORMATS, Loop
+from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, Loop
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.kernels.rounding import Counters, kept_base, names_of, rounded
 from ramerge.core.kernels.weighted import add_changes

@@ -14,7 +14,7 @@ from ramerge.core.engine.columns import effective_means, erased_means
 from ramerge.core.engine.fingerprint import fingerprint_of
 from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS, OpenOutput, OutputKind, OutputSpec, open_output
 from ramerge.core.engine.sidecars import files_of, records_of, resolved
-from ramerge.core.output.build import build_output, output_dir, tidy
+from ramerge.core.output.lifecycle import build_output, output_dir, tidy
 from ramerge.core.output.staging import StagingDir
 from ramerge.core.output.targets import OutputTarget, output_target, path_of
 from ramerge.core.output.write import Shard, Writer, lay_out

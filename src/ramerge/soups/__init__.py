@@ -6,6 +6,6 @@ extrapolate, relex          methods: beyond the last checkpoint
 greedy, scores              soups that are scored; scores from logs
 straightness, page          how straight a run is: for the terminal, as JSON, as a page
 recipe                      from a run and a strategy to a recipe
-run                         the checkpoints of a run: a folder, a list, a repository's branches, a chain of deltas
+checkpoints                 the checkpoints of a run: a folder, a list, a repository's branches, a chain of deltas
 commands                    the command line
 """

@@ -132,8 +132,8 @@ def soup(
     from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import check
     from ramerge.sdk.records import summary
+    from ramerge.soups.checkpoints import is_missing
     from ramerge.soups.recipe import GREEDY, read_request
-    from ramerge.soups.run import is_missing
 
     merges = recipe_file is None and not flags["analyze"]
     if len(words) < 1 + merges:
@@ -172,7 +172,7 @@ def soup(
 
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:
-    from ramerge.analysis.outputs import check_outputs
+    from ramerge.analysis.command_output import check_outputs
     from ramerge.sdk.files import STANDARD_OUTPUT, write_texts
     from ramerge.sdk.progress import shown
     from ramerge.soups.recipe import read_request

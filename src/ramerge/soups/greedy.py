@@ -19,7 +19,7 @@ from ramerge.sdk.text import dumped
 from ramerge.searches.folder import Folder, search_folder
 from ramerge.searches.run import MakeScorer, state_of
 from ramerge.searches.scores import Objective, ScoreFailedError, Scorer, Scores, Split, joined
-from ramerge.soups.run import RunCheckpoint, agents_of
+from ramerge.soups.checkpoints import RunCheckpoint, agents_of
 
 _NAMED = 3
 """Members of a soup that are named; of more, how many there are."""

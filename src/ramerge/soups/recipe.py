@@ -12,7 +12,7 @@ from ramerge.sdk.flags import from_here
 from ramerge.sdk.methods import METHODS
 from ramerge.sdk.recipes import Document
 from ramerge.soups import scores
-from ramerge.soups.run import RunCheckpoint, agents_of, checkpoints_of, chosen
+from ramerge.soups.checkpoints import RunCheckpoint, agents_of, checkpoints_of, chosen
 
 GREEDY = "greedy"
 """The strategy that scores soups; what it finds is a uniform soup."""

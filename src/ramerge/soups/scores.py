@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import fmean, pstdev
 
 from ramerge import RecipeError
-from ramerge.soups.run import RunCheckpoint
+from ramerge.soups.checkpoints import RunCheckpoint
 
 _NUMBER = re.compile(r"\d+")
 TaskScores = Mapping[str, float]

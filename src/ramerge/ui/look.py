@@ -9,7 +9,7 @@ from typing import Any
 import gradio as gr
 
 from ramerge import RecipeError
-from ramerge.analysis.figures import percent
+from ramerge.analysis.agent_figures import percent
 from ramerge.analysis.recommend import recommend, summary
 from ramerge.analysis.report import charts
 from ramerge.analysis.report.page import findings

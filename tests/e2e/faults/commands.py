@@ -11,11 +11,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ramerge.analysis.outputs import check_folder
+from ramerge.analysis.command_output import check_folder
 from ramerge.analysis.tables import NAMES
 from ramerge.core.foundation.errors import OutputError
 from ramerge.core.foundation.files import check_file, write_file
-from ramerge.core.output.build import build_output
+from ramerge.core.output.lifecycle import build_output
 from ramerge.core.output.staging import hidden_folder
 from tests.checkpoints import write_simple
 from tests.e2e.faults.process import Ending

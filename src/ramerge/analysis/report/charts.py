@@ -10,7 +10,7 @@ import altair as alt
 from ramerge.analysis.cells import OUTSIDE
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.rows import Values
-from ramerge.analysis.roles import ROLES
+from ramerge.analysis.tensor_roles import ROLES
 from ramerge.report.figures import AGENT_COLORS, BLUE, GREEN, INK, SKY, VERMILION, Figure
 from ramerge.sdk.text import enumerated
 

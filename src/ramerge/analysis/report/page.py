@@ -9,7 +9,7 @@ from pathlib import Path
 import itables
 from ruamel.yaml import YAML
 
-from ramerge.analysis.figures import agent_figures, effective_with_error, percent
+from ramerge.analysis.agent_figures import agent_figures, effective_with_error, percent
 from ramerge.analysis.report import rows
 from ramerge.analysis.report.charts import page_figures
 from ramerge.analysis.report.rows import Values

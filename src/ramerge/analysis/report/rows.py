@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ramerge.analysis.roles import ROLES
+from ramerge.analysis.tensor_roles import ROLES
 
 Row = dict[str, Any]
 Values = Mapping[str, Any]

@@ -14,7 +14,7 @@ import numpy as np
 
 from ramerge.core.engine.journal import left_in
 from ramerge.core.foundation.version import __version__
-from ramerge.core.output.build import output_dir
+from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning.cached_counts import fingerprint as values_of
 from ramerge.core.planning.model import MergePlan

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels.convert import convert
-from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.kernels.piece import words_of
 from ramerge.core.methods.base import RecordedRows
 from ramerge.core.planning.model import Recorded

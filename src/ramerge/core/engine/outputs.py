@@ -17,7 +17,7 @@ from ramerge.core.engine.reads import Passes
 from ramerge.core.engine.record import Record
 from ramerge.core.foundation.errors import RecipeError
 from ramerge.core.foundation.text import unknown
-from ramerge.core.output.build import build_output, output_dir
+from ramerge.core.output.lifecycle import build_output, output_dir
 from ramerge.core.output.staging import SPOOL, StagingDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning.kinds import PlannedKind

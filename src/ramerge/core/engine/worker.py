@@ -13,8 +13,8 @@ from ramerge.core.engine.operators import Operators, read_rows
 from ramerge.core.engine.result_codec import BlockResult, Results, blank
 from ramerge.core.foundation.dtypes import FLOATS, itemsize
 from ramerge.core.kernels.convert import convert, count_negative, count_non_finite
+from ramerge.core.kernels.element_formats import FORMATS, Words
 from ramerge.core.kernels.elementwise import Inputs
-from ramerge.core.kernels.formats import FORMATS, Words
 from ramerge.core.kernels.piece import Piece, PieceResult, words_of
 from ramerge.core.linalg.devices import Solver
 from ramerge.core.linalg.together import Member

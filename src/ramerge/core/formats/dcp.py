@@ -17,8 +17,8 @@ from ramerge.core.formats.files import check_files, few
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel
 from ramerge.core.formats.torchfile.archive import window
+from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import DTYPES, View, load, load_plain, numbers, uncollected
-from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
 from ramerge.core.formats.views import tensor_of, unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.jsontext import JsonLimits, parse

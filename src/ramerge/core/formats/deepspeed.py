@@ -20,8 +20,8 @@ from typing import TypeVar
 
 from ramerge.core.formats.files import about_model, check_files, tag_of
 from ramerge.core.formats.format import Format, Opening, local
+from ramerge.core.formats.torchfile.instructions import RefusedError, Stub
 from ramerge.core.formats.torchfile.load import View, load_file, numbers, uncollected
-from ramerge.core.formats.torchfile.machine import RefusedError, Stub
 from ramerge.core.formats.views import tensor_of, unwrapped, without_ties
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted

@@ -14,8 +14,8 @@ from pathlib import Path
 from ramerge.core.formats.files import check_files, policy_places, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.sharded import ShardedModel, ShardedPart, part_of
+from ramerge.core.formats.torchfile.instructions import RefusedError
 from ramerge.core.formats.torchfile.load import View, load_file, uncollected
-from ramerge.core.formats.torchfile.machine import RefusedError
 from ramerge.core.formats.views import tensor_of, unwrapped
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from ramerge.core.formats.files import about_model, written_apart
 from ramerge.core.formats.format import Opening
+from ramerge.core.formats.torchfile.instructions import Name, RefusedError, Stub
 from ramerge.core.formats.torchfile.load import DTYPES, SHARDED_TENSOR, View, numbers
-from ramerge.core.formats.torchfile.machine import Name, RefusedError, Stub
 from ramerge.core.formats.views import without_ties
 from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted

@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, ElementFormat, Words, before_packing
 from ramerge.core.kernels.native import Kernel
 
 _SOURCE = """

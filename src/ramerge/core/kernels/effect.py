@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.kernels.native import Kernel
 
 CHUNK = 1 << 12

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
 from ramerge.core.kernels.convert import count_non_finite
-from ramerge.core.kernels.formats import Loop, Words
+from ramerge.core.kernels.element_formats import Loop, Words
 from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.core.kernels.threefry import threefry

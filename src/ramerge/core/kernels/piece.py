@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ramerge.core.kernels import effect
 from ramerge.core.kernels.convert import convert
+from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
 from ramerge.core.kernels.elementwise import Inputs
-from ramerge.core.kernels.formats import ELEMENTS, FORMATS, Loop, Words, loop_of, uniform
 from ramerge.core.kernels.rounding import ROWS, loses, survey
 from ramerge.core.kernels.stochastic import round_stochastically
 

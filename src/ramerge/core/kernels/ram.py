@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import Loop, Words
+from ramerge.core.kernels.element_formats import Loop, Words
 from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 

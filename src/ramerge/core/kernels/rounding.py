@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import ELEMENTS, FORMATS, ElementFormat, Loop, Words
+from ramerge.core.kernels.element_formats import ELEMENTS, FORMATS, ElementFormat, Loop, Words
 from ramerge.core.kernels.native import Kernel
 
 # What is counted, by agent.

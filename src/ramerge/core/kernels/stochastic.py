@@ -21,7 +21,7 @@ import hashlib
 from functools import cache
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import ELEMENTS, ElementFormat, Words, before_packing
+from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words, before_packing
 from ramerge.core.kernels.native import Kernel
 from ramerge.core.kernels.threefry import key_words
 from ramerge.core.kernels.threefry import words as words_of_key

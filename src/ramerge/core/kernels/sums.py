@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
+from ramerge.core.kernels.element_formats import ELEMENTS, Loop, Words
 from ramerge.core.kernels.elementwise import Element, Inputs, task_vectors
-from ramerge.core.kernels.formats import ELEMENTS, Loop, Words
 from ramerge.core.kernels.native import Kernel
 
 LANES = 1024

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels import native
-from ramerge.core.kernels.formats import ELEMENTS, ElementFormat, Words
+from ramerge.core.kernels.element_formats import ELEMENTS, ElementFormat, Words
 from ramerge.core.kernels.native import Kernel
 
 GROUP = 8
@@ -49,7 +49,7 @@ def add_changes(format: str, models: Sequence[Words], weights: Sequence[float], 
     """Add to `total` what each of some models has changed of the one before it, times its weight, one after another.
 
     Args:
-        format: of the models' elements, a key of `kernels.formats.FORMATS`.
+        format: of the models' elements, a key of `kernels.element_formats.FORMATS`.
         models: 1-D arrays of equal length: one more than there are weights, at most `GROUP` more than one.
         weights: rounded here to the type of `total`.
         total: float32, or float64 for F64, of the models' length.
@@ -65,7 +65,7 @@ def add_weighted(
     """Add to `total` each of some models, or its difference from a base, times its weight, one after another.
 
     Args:
-        format: of the elements of all, a key of `kernels.formats.FORMATS`.
+        format: of the elements of all, a key of `kernels.element_formats.FORMATS`.
         base: 1-D; None to add the models themselves.
         models: 1-D arrays, at most as many as a kernel takes.
         weights: rounded here to the type of `total`.

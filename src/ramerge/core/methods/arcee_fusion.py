@@ -16,8 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import Inputs, histogram
-from ramerge.core.kernels.formats import uniform
 from ramerge.core.kernels.piece import Numbers, Piece
 from ramerge.core.methods.base import Agents, Counts, Parameters, Results
 from ramerge.core.methods.quantiles import Ranked, Values, ranked

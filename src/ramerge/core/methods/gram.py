@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.core.kernels.element_formats import uniform
 from ramerge.core.kernels.elementwise import ZERO, Inputs
-from ramerge.core.kernels.formats import uniform
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.sums import products, sums
 from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from ramerge.core.kernels.convert import convert
-from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.weighted import add_weighted
 from ramerge.core.methods.base import FEW

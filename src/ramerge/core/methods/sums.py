@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ramerge.core.kernels.element_formats import Loop, Words
 from ramerge.core.kernels.elementwise import Element, Inputs
 from ramerge.core.kernels.fixed import CHUNK, WIDE_LIMBS, decode, encode
-from ramerge.core.kernels.formats import Loop, Words
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import sums
 from ramerge.core.methods.base import Counts, S, Statistic

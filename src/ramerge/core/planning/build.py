@@ -13,7 +13,7 @@ from ramerge.core.foundation.limits import read_limits
 from ramerge.core.foundation.text import message
 from ramerge.core.methods.base import IMPORTANCE, INPUTS, Statistic
 from ramerge.core.options import Options
-from ramerge.core.output.build import output_dir
+from ramerge.core.output.lifecycle import output_dir
 from ramerge.core.output.staging import OutputDir
 from ramerge.core.output.targets import OutputTarget
 from ramerge.core.planning import cached_counts, checks

@@ -11,7 +11,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize, widest
-from ramerge.core.kernels.formats import loop_of
+from ramerge.core.kernels.element_formats import loop_of
 from ramerge.core.kernels.piece import arithmetic, computed
 from ramerge.core.methods.base import FEW, Layer, Method, Statistic
 from ramerge.core.output.targets import OutputTarget

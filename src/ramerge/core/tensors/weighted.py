@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.kernels import weighted as kernels
 from ramerge.core.kernels.convert import convert
-from ramerge.core.kernels.formats import FORMATS
+from ramerge.core.kernels.element_formats import FORMATS
 from ramerge.core.kernels.piece import arithmetic
 from ramerge.core.tensors.arena import room
 from ramerge.core.tensors.reader import Reader

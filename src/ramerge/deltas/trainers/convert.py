@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.deltas.codec import Compression, Encoded, Encoder, blocks_of
-from ramerge.deltas.layout import Index
+from ramerge.deltas.index import Index
 from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.trainers.apply import applied
 from ramerge.deltas.trainers.link import Link

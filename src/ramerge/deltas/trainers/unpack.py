@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ramerge import CheckpointError, OutputError
 from ramerge.deltas import format as delta
-from ramerge.deltas.layout import VERSION
+from ramerge.deltas.index import VERSION
 from ramerge.deltas.trainers.chain import TrainerLayout, links
 from ramerge.deltas.trainers.convert import convert
 from ramerge.deltas.trainers.link import Link, WholeTensors

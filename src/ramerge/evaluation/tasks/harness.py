@@ -33,8 +33,8 @@ from pydantic import Field
 
 from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse, refuse_duplicates
-from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
+from ramerge.evaluation.time_limit import guarded
 from ramerge.sdk.machine import missing
 
 Records = Sequence[Mapping[str, Any]]

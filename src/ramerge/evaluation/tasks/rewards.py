@@ -23,8 +23,8 @@ from pydantic import Field, ValidationError
 from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse
 from ramerge.evaluation.functions import in_words, load
-from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import common
+from ramerge.evaluation.time_limit import guarded
 from ramerge.sdk.text import shown
 
 

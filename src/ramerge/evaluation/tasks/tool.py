@@ -30,8 +30,8 @@ from inspect_ai.solver import TaskState
 
 from ramerge import EvaluationError
 from ramerge.evaluation.data import read_records, refuse_duplicates
-from ramerge.evaluation.guard import guarded
 from ramerge.evaluation.tasks import bfcl, common
+from ramerge.evaluation.time_limit import guarded
 
 Mode = Literal["prompting", "native"]
 

@@ -1,7 +1,7 @@
 """Contents of a file of `torch.save`: plain values, in which a tensor says where its elements are.
 
 The names that a pickle may use are listed here, with what is made of them. The classes of torch.distributed that
-describe shards become stubs (`machine.Stub`), which hold what the pickle says of them.
+describe shards become stubs (`instructions.Stub`), which hold what the pickle says of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from math import prod
 from pathlib import Path
 
 from ramerge.core.formats.torchfile.archive import Archive, Window, broken, window
-from ramerge.core.formats.torchfile.machine import Machine, Name, RefusedError, Stub
+from ramerge.core.formats.torchfile.instructions import Machine, Name, RefusedError, Stub
 from ramerge.core.foundation.dtypes import TORCH_NAMES, itemsize
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import quoted

@@ -23,7 +23,7 @@ from ramerge.core.tensors.tensor import Stored as InFile
 from ramerge.core.tensors.tensor import Tensor
 from ramerge.deltas.codec import BITMAP, BLOCK, GAPS, NOTHING, BlockRow, DamagedError, Encoded, Encoder, decode
 from ramerge.deltas.format import stored_header
-from ramerge.deltas.layout import INDEX, read_index, signed
+from ramerge.deltas.index import INDEX, read_index, signed
 from ramerge.deltas.patched import Patched
 from tests.checkpoints import floats, read_checkpoint, recipe, simple, write_checkpoint
 from tests.deltas.test_word_patches import drawn
