@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ramerge.cli import texts
+from ramerge.cli.carry_out import carry_out
 from ramerge.cli.options import (
     BASE,
     DEBUG,
@@ -39,7 +40,6 @@ from ramerge.core.foundation.errors import RecipeError
 if TYPE_CHECKING:
     from ramerge.core.engine.outputs import OutputKind
     from ramerge.core.options import Options
-    from ramerge.core.recipe.document import Document
 
 
 @command(short_help="Merge agents into a checkpoint.", late=kind_options)
@@ -63,34 +63,7 @@ def merge(
     document, out = read_inputs(paths, flags)
     if out is None:
         raise RecipeError("no output folder: use ramerge merge RECIPE OUT, or ramerge merge --base ... --agent ... OUT")
-    _carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)
-
-
-def _carry_out(
-    document: Document,
-    out: str,
-    options: Options,
-    kind: str | OutputKind = "checkpoint",
-    *,
-    quiet: bool,
-    as_json: bool,
-    explain: bool = False,
-) -> None:
-    from ramerge.api import plan as make
-    from ramerge.cli.progress import shown
-    from ramerge.cli.summary import summary
-
-    warn_of_launcher()
-    with shown(quiet=quiet or as_json) as listen:
-        made = make(document, out, kind=kind, options=options, on_progress=listen)
-    warn(made.warnings)  # before the work, so that it can be stopped
-    with shown(quiet=quiet or as_json) as listen:
-        record = made.merge(on_progress=listen)
-    warn(warning for warning in record.warnings if warning not in made.warnings)
-    if as_json:
-        click.echo(record.to_json(), nl=False)
-    elif not quiet:
-        say([*summary(record, getattr(made.out, "result", out), explain=explain), *reminder(record.warnings)])
+    carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)
 
 
 @command(short_help="Merge with many parameters at once.")
@@ -187,7 +160,7 @@ def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, 
     """
     from ramerge.cli.flags.read import read_model
 
-    _carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
+    carry_out(read_model(model, flags), out, options, quiet=quiet, as_json=as_json)
 
 
 @command(short_help="List the merging methods, or describe some.")

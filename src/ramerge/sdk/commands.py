@@ -14,6 +14,7 @@ A command is click's, and is found by its entry point in the group `ramerge.comm
     hello, world
 """
 
+from ramerge.cli.carry_out import carry_out
 from ramerge.cli.options import (
     AGENT,
     BASE,
@@ -68,6 +69,7 @@ __all__ = [
     "Decorator",
     "as_json",
     "as_kind",
+    "carry_out",
     "command",
     "kind_options",
     "named",

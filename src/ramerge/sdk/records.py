@@ -1,4 +1,4 @@
-"""Records of merges, read back and checked, and as lines for the terminal.
+"""Records of merges, read back and checked.
 
 >>> from ramerge.sdk.records import read_record
 >>> made = ramerge.merge("recipe.yaml", "merged")
@@ -6,9 +6,8 @@
 'ram+'
 """
 
-from ramerge.cli.summary import summary
 from ramerge.core.engine.gathered_from import digests_of
 from ramerge.core.engine.record import read_record, read_sweep
 from ramerge.core.foundation.typedjson import read_model, to_model
 
-__all__ = ["digests_of", "read_model", "read_record", "read_sweep", "summary", "to_model"]
+__all__ = ["digests_of", "read_model", "read_record", "read_sweep", "to_model"]

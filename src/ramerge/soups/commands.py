@@ -20,11 +20,11 @@ from ramerge.sdk.commands import (
     SHARD_SIZE,
     as_json,
     as_kind,
+    carry_out,
     command,
     kind_options,
     option,
     options,
-    reminder,
     say,
     warn,
 )
@@ -126,12 +126,9 @@ def soup(
     ramerge soup runs/code OUT --strategy greedy --score my_scores.py:score
     ramerge soup runs/code --base BASE --analyze
     """
-    from ramerge import plan
     from ramerge.sdk.flags import write_recipe
     from ramerge.sdk.outputs import CHECKPOINT, OUTPUT_KINDS
-    from ramerge.sdk.progress import shown
     from ramerge.sdk.recipes import check
-    from ramerge.sdk.records import summary
     from ramerge.soups.checkpoints import is_missing
     from ramerge.soups.recipe import GREEDY, read_request
 
@@ -160,15 +157,8 @@ def soup(
     if recipe_file is not None:
         write_recipe(check(document), recipe_file)
         return
-    made = plan(document, out, kind=kind, options=options)
-    warn(made.warnings)
-    with shown(quiet=quiet or as_json) as listen:
-        record = made.merge(on_progress=listen)
-    warn(warning for warning in record.warnings if warning not in made.warnings)
-    if as_json:
-        click.echo(record.to_json(), nl=False)
-    elif not quiet:
-        say([*summary(record, getattr(made.out, "result", out), explain=explain), *reminder(record.warnings)])
+    assert out is not None  # else nothing is merged
+    carry_out(document, out, options, kind, quiet=quiet, as_json=as_json, explain=explain)
 
 
 def _analyze(run: tuple[str, ...], flags: dict[str, Any], options: Options, *, quiet: bool, as_json: bool) -> None:

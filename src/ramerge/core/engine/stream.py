@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 from queue import SimpleQueue
-from types import TracebackType
 from typing import TypeAlias
 
 from ramerge.core.engine.record import Record
@@ -52,9 +51,7 @@ class TensorStream(Iterator[MergedTensor]):
     def __enter__(self) -> TensorStream:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property, lru_cache
 from pathlib import Path
 from time import monotonic, sleep
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -134,9 +134,7 @@ class Files:
     def __enter__(self) -> Files:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
