@@ -349,3 +349,10 @@ def test_checkpoints_that_differ_in_what_they_are_good_at() -> None:
     assert most_relevant(scores, 9) == ["a", "b", "c", "d"]
     assert most_relevant({"a": {"x": 1.0}, "b": {"x": 2.0}}, 1) == ["b"]
     assert means(scores)["a"] == pytest.approx(0.5)
+
+
+def test_a_launcher_that_starts_several_is_warned_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path, 2)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    made = command("soup", tmp_path / "run", tmp_path / "out")
+    assert made.returncode == 0 and "each process does all of the work" in made.stderr

@@ -168,7 +168,7 @@ class AgreementScorer:
         self._prompted.live.put(recipe)
 
     def parts(self, model: Path, split: Split) -> Generator[Scores, None, None]:
-        """See `Scorer`; scored is what was merged last."""
+        """Scores of what was merged last, part by part, as for `Scorer`."""
         del model
         if split == "test":
             raise ScoreFailedError("agreement keeps no items for a test")

@@ -86,7 +86,8 @@ class AgentStatistics:
         return {"name": self.name, "model": self.model, **finite(self.values)}
 
 
-def _apart(agent: object) -> object:
+def _with_values(agent: object) -> object:
+    """An agent as the file has it, its figures next to its name, as the fields of `AgentStatistics`."""
     if not isinstance(agent, Mapping):
         return agent
     own = {key: agent[key] for key in ("name", "model") if key in agent}
@@ -149,7 +150,7 @@ class Record:
     rounding: str = "nearest"
     rounding_seed: int | None = None
     non_finite: Mapping[str, int] = field(default_factory=dict)
-    agents: Mapping[str, Annotated[AgentStatistics, BeforeValidator(_apart)]]
+    agents: Mapping[str, Annotated[AgentStatistics, BeforeValidator(_with_values)]]
     parts: Mapping[str, Mapping[str, Mapping[str, Figure]]] = field(default_factory=dict)
     tensors: int
     merged_tensors: int

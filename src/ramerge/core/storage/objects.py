@@ -97,11 +97,14 @@ class Bucket(Storage):
 
 
 def open_bucket(name: str, kind: type[RamergeError] = CheckpointError) -> Bucket:
-    """The folder of a name such as `s3://bucket/folder`.
+    """Connect to the folder that a name such as `s3://bucket/folder` means; nothing is requested yet.
 
     Args:
         name: the name.
         kind: the error if the store cannot be asked.
+
+    Raises:
+        CheckpointError: the name has no bucket or no folder, or obstore is not installed or refuses it.
     """
     scheme, _, rest = name.partition("://")
     bucket, _, folder = rest.strip("/").partition("/")

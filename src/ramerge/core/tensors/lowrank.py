@@ -14,6 +14,7 @@ from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.core.kernels.convert import convert
 from ramerge.core.kernels.lowrank import TILE, add_product, add_squares, scale_columns, scale_rows
@@ -147,15 +148,15 @@ class LowRank(Origin):
     places: tuple[int, ...] = ()
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         factors = [factor.tensor for factor in (self.left, self.right) if factor is not None]
         return (*factors, *([self.magnitude] if self.magnitude is not None else []), self.base)
 
     # --- memory ------------------------------------------------------------------------------------------------------
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         if self.magnitude is None:
             return self._sum_scratch(tensor, elements)
         rows, columns = _matrix(tensor)
@@ -189,8 +190,8 @@ class LowRank(Origin):
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         values = out.view(np.float32)
         if self.magnitude is None:
             self._sum(reader, tensor, start, stop, values)
@@ -352,17 +353,17 @@ class OtherRows(Origin):
     values: Tensor
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         return self.values, self.base
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         columns = min(elements, tensor.shape[1])
         return max(_load_scratch(self.base, elements), _load_scratch(self.values, columns))
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         values, columns = out.view(np.float32), tensor.shape[1]
         _load(reader, self.base, start, stop, values)
         for number in range(bisect_left(self.rows, start // columns), bisect_left(self.rows, -(-stop // columns))):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.tensors.arena import room
@@ -109,12 +110,12 @@ class Pieces(_Moved):
     pieces: tuple[PlacedPiece, ...]
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         return [piece.tensor for piece in self.pieces]
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         width = itemsize(tensor.dtype)
         most = 0
         for piece in self.pieces:
@@ -132,8 +133,8 @@ class Pieces(_Moved):
         assert box is not None, f"{tensor.name} at {piece.offsets} is no box in a matrix"
         return box
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         for piece in self.pieces:
             if piece.tensor.elements:
                 self._read(reader, piece.tensor, self._box(tensor, piece), start, stop, out)
@@ -173,8 +174,9 @@ class Cut(_Moved):
     sizes: tuple[int, ...]
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`. The whole other tensor, although only a part of it is read."""
+        """The whole other tensor, although only a part of it is read."""
         return (self.whole,)
 
     @property
@@ -183,16 +185,16 @@ class Cut(_Moved):
         assert box is not None, f"{self.offsets} of {self.whole.name} is no box in a matrix"
         return box
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         box = self._box
         # the most elements of the other tensor between the first and the last of so many elements
         spanned = min(elements if box.is_run else -(-elements // box.columns) * box.width, self.whole.elements)
         own = 0 if box.is_run else room(spanned * itemsize(tensor.dtype))
         return own + self.whole.scratch(spanned)
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         box, size = self._box, itemsize(tensor.dtype)
         done = 0
         for top, bottom, left, right in _segments(start, stop, box.columns):
@@ -221,21 +223,21 @@ class Transposed(_Moved):
     other: Tensor
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         return (self.other,)
 
     def _stripe(self) -> int:
         rows, columns = self.other.shape[-2:]
         return max(1, min(rows, _STRIPE_BYTES // max(1, columns * itemsize(self.other.dtype))))
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         stripe = self._stripe() * self.other.shape[-1]
         return room(stripe * itemsize(tensor.dtype)) + self.other.scratch(stripe)
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         rows, columns = self.other.shape[-2:]  # of the other tensor; here there are `columns` rows
         size = itemsize(tensor.dtype)
         words = out.view(f"u{size}")

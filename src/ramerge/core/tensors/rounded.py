@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.kernels.convert import convert
@@ -22,31 +23,31 @@ class Rounded(Origin):
     exact: Tensor
 
     @property
+    @override
     def encoding(self) -> str:
-        """See `Origin`."""
         return self.exact.encoding
 
     @property
+    @override
     def likeness(self) -> Hashable:
-        """See `Origin`."""
         return "rounded", self.exact.likeness
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         return (self.exact,)
 
     @property
+    @override
     def grain(self) -> int:
-        """See `Origin`."""
         return self.exact.origin.grain
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         return room(elements * itemsize(self.exact.dtype)) + self.exact.scratch(elements)
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
-        """See `Origin`."""
         exact = reader.arena.take((stop - start) * itemsize(self.exact.dtype))
         reader.read(self.exact, start, stop, exact)
         convert(self.exact.dtype, exact, tensor.dtype, out, stop - start)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.kernels import dequantize, quantize
@@ -45,26 +46,26 @@ class Scaled(Origin):
     powers: bool = False
 
     @property
+    @override
     def encoding(self) -> str:
-        """See `Origin`."""
         return self.format
 
     @property
+    @override
     def likeness(self) -> Hashable:
-        """See `Origin`."""
         return self.format, self.codes.likeness, self.scale_format, self.scales.likeness, self.grid
 
+    @override
     def usual_dtype(self, tensor: Tensor) -> str:
-        """See `Origin`."""
         return self.dtype
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         return [part for part in (self.codes, self.scales, self.factor, self.divisor) if part is not None]
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         grid, per = self.grid, len(dequantize.CODES[self.format])
         codes = elements // per + (per > 1)
         rows = (elements - 1) // grid.columns + 2 if elements else 0
@@ -74,8 +75,8 @@ class Scaled(Origin):
         inner = max(self.codes.scratch(codes), self.scales.scratch(scales))
         return room(codes) + room(scales * itemsize(self.scales.dtype)) + 2 * room(4) + inner
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         size = self.grid.rows * self.grid.columns
         while start < stop:
             matrix = start // size

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import FLOATS, itemsize
 from ramerge.core.storage.location import Location
@@ -134,20 +135,20 @@ class Stored(Origin):
     nbytes: int
 
     @property
+    @override
     def likeness(self) -> Hashable:
-        """See `Origin`."""
         return ""
 
+    @override
     def leaves(self) -> Iterator[Stored]:
-        """See `Origin`."""
         yield self
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         return 0
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: NDArray[np.uint8]) -> None:
-        """See `Origin`."""
         reader.files.fill(self.path, self.offset + start * itemsize(tensor.dtype), out)
 
 

@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from typing_extensions import override
 
 from ramerge.core.foundation.dtypes import itemsize
 from ramerge.core.kernels import weighted as kernels
@@ -58,13 +59,13 @@ class Weighted(Origin):
     weights: tuple[float, ...]
 
     @property
+    @override
     def parts(self) -> Sequence[Tensor]:
-        """See `Origin`."""
         return self.terms
 
     @property
+    @override
     def likeness(self) -> Hashable:
-        """See `Origin`."""
         first, *others = self.terms
         changes = [term.origin.is_change_of(before) for before, term in pairwise(self.terms)]
         # of a change, only its own memory counts, which is that of all changes; a long chain need not be followed
@@ -77,20 +78,21 @@ class Weighted(Origin):
         return list(accumulate(reversed(self.weights)))[-2::-1]
 
     @property
+    @override
     def grain(self) -> int:
-        """See `Origin`."""
         return max(term.origin.grain for term in self.terms)
 
+    @override
     def leaves(self) -> Iterator[Stored]:
-        """See `Origin`. What several terms change is listed once."""
+        """The stored extents of all terms; what several of them change is listed once."""
         first, *others = self.terms
         yield from first.origin.leaves()
         for before, term in zip(self.terms, others, strict=False):
             own = term.origin
             yield from own.changes_of(before) if own.is_change_of(before) else own.leaves()
 
+    @override
     def scratch(self, tensor: Tensor, elements: int) -> int:
-        """See `Origin`."""
         grain, steps = self.grain, self.steps(tensor.dtype)
         size = elements if elements % grain == 0 else min(elements + 2 * (grain - 1), tensor.elements)
         whole, held = itemsize(tensor.dtype), itemsize(self.held_dtype(tensor.dtype))
@@ -117,8 +119,8 @@ class Weighted(Origin):
         dtypes = {term.dtype for term in self.terms}
         return dtypes.pop() if len(dtypes) == 1 and arithmetic(dtypes) == real else real
 
+    @override
     def read(self, reader: Reader, tensor: Tensor, start: int, stop: int, out: Bytes) -> None:
-        """See `Origin`."""
         if start == stop:
             return
         grain, width = self.grain, itemsize(tensor.dtype)

@@ -23,7 +23,7 @@ def size_of_blocks(config: Config) -> tuple[int, int] | None:
 
 
 def decode(decoding: Decoding) -> None:
-    """See `Encoding`."""
+    """Find the codes and their scales among the stored tensors, and what is wrong with them."""
     size = size_of_blocks(decoding.config)
     if decoding.config.get("weight_block_size") is not None and size is None:
         decoding.problems.append("config.json: weight_block_size must be two whole numbers above 0")

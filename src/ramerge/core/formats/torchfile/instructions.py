@@ -97,8 +97,8 @@ class Machine:
         except (LookupError, ValueError):
             raise RefusedError("its pickle is damaged: it ends early, or takes what is not there") from None
 
-    def marked(self) -> list[object]:
-        """Take off the stack what lies above the last mark."""
+    def pop_to_mark(self) -> list[object]:
+        """Take off the stack the last mark and what lies above it."""
         mark = self.marks.pop()
         found = self.stack[mark:]
         del self.stack[mark:]
@@ -229,17 +229,17 @@ _ACTS: dict[bytes, _Act] = {
     pickle.SHORT_BINBYTES: _push,
     pickle.MARK: lambda machine, _: machine.marks.append(len(machine.stack)),
     pickle.POP: lambda machine, _: machine.stack.pop(),
-    pickle.POP_MARK: lambda machine, _: machine.marked(),
+    pickle.POP_MARK: lambda machine, _: machine.pop_to_mark(),
     pickle.EMPTY_LIST: lambda machine, _: machine.contain([]),
     pickle.EMPTY_DICT: lambda machine, _: machine.contain({}),
-    pickle.TUPLE: lambda machine, _: machine.contain(tuple(machine.marked())),
+    pickle.TUPLE: lambda machine, _: machine.contain(tuple(machine.pop_to_mark())),
     pickle.TUPLE1: _tuple_of(1),
     pickle.TUPLE2: _tuple_of(2),
     pickle.TUPLE3: _tuple_of(3),
     pickle.APPEND: lambda machine, _: _extend(machine, [machine.stack.pop()]),
-    pickle.APPENDS: lambda machine, _: _extend(machine, machine.marked()),
+    pickle.APPENDS: lambda machine, _: _extend(machine, machine.pop_to_mark()),
     pickle.SETITEM: lambda machine, _: _set(machine, [machine.stack.pop(-2), machine.stack.pop()]),
-    pickle.SETITEMS: lambda machine, _: _set(machine, machine.marked()),
+    pickle.SETITEMS: lambda machine, _: _set(machine, machine.pop_to_mark()),
     pickle.BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.LONG_BINGET: lambda machine, index: machine.stack.append(machine.memo[index]),
     pickle.BINPUT: _put,
