@@ -64,7 +64,7 @@ def test_the_page_is_short() -> None:
 
 
 def test_kinds_of_places_are_told_apart_in_few_lines() -> None:
-    """All others ask a location for what they want to know (`core/tensors/access.py`, `core/output/build.py`)."""
+    """All others ask a location for what they want to know (`core/tensors/access.py`, `core/output/lifecycle.py`)."""
     kinds = {"Location", "OutputTarget", "Path", "PurePath", "Remote", "RemoteOutputDir", "RemoteStagingDir"}
     kinds |= {"BucketUpload", "HubUpload", "LocalAccess", "OutputDir", "RemoteAccess", "StagingDir", "UploadTarget"}
     lines = [
