@@ -46,6 +46,9 @@ def test_its_rows_and_tokens_are_its_own(method: str, tmp_path: Path) -> None:
         assert any(f"to 13 are in {name} only" in note for note in made.notes)
         ramerge.merge(source, tmp_path / f"out-{name}")
         assert "<y>" in (tmp_path / f"out-{name}/tokenizer.json").read_text()
+        ramerge.merge({**source, "companions": name}, tmp_path / f"chosen-{name}")
+        is_the_agents = "<y>" in (tmp_path / f"chosen-{name}/tokenizer.json").read_text()
+        assert is_the_agents == (name == "tool" or not base)  # next to a base, `companions: base` is the base's
     first, second = ((tmp_path / f"out-{name}/model.safetensors").read_bytes() for name in ("base", "tool"))
     assert first == second
 

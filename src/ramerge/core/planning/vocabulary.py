@@ -91,7 +91,9 @@ def check_tokens(
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens(models, recipe)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]
-    chosen = next(iter(models)) if recipe.companions in (None, "base") else recipe.companions
+    chosen = recipe.companions or next(iter(models))
+    if chosen == "base" and BASE in models:
+        chosen = BASE
     if recipe.allow.vocabulary is not None and recipe.companions is None:
         furthest = max(tokens, key=lambda model: max(tokens[model], default=-1), default=chosen)
         if furthest != chosen:
