@@ -8,11 +8,11 @@ Rooms, each of which may import those below it:
     recipe      text -> checked recipe
     formats     folder -> tensors, one format a file
     tensors     what a tensor is, and the reader
-    storage     remote files
+    storage     from a model's name to its folder; remote files
     methods     one paper a file
     linalg      whole matrices, on NumPy or torch
-    kernels     compiled loops, and the store of their machine code
+    kernels     compiled loops, compiled once
     registry    methods, formats, commands and kinds of output by entry point
     foundation  what knows nothing of merging
-    options     how a run is carried out
+    options     how a run is carried out; every room may import it
 """

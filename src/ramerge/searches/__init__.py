@@ -3,12 +3,14 @@
 commands               the command line
 arguments, settings    arguments of public functions, checked; how a search is carried out
 run                    the whole search: ask for a point, merge it, score it, report; then the best on items kept apart
-space, spacefile       what may vary: axes, and the points between them; the YAML form
-points                 from a point to a merged checkpoint
+space                  what may vary: axes, the points between them, and how one is written
+spacefile              its YAML form
+points                 from a point of the space to a merged checkpoint
 scores, evidence       what a score returns; intervals, paired differences, how far ahead the best is
 functions, child       a score that is a Python function, in a process of its own with a time limit
 children               processes that end when this one does
-task_scores, serving   a score that is tasks of `ramerge eval`, asked on a server that is kept running
+task_scores            a score that is tasks of `ramerge eval`
+serving                the model server that is asked for it: started, checked, started again
 prompted               a score that is the agreement with prompts
 study                  Optuna: samplers, and the journal from which a search resumes
 folder, results        the folder OUT; what `search.json` holds
