@@ -77,7 +77,8 @@ python -m lab.prompted
 {_failures(found)}
 - Replies of agents that help each other. Where the sum is better than the agents, as on agents of SmolLM2, a merge that
   answers what an agent gets wrong is punished for it, unless the score knows which replies are right.
-- Few right replies. Two of the four RL agents of seed 52 had 4 right replies each. Below 8 a warning names the agent.
+- Right replies of agents that the merge surpasses. They cannot show what the agents get wrong and the merge gets right,
+  however many there are. Few right replies choose no worse in these trainings; below 8 a warning names the agent.
 
 ## What the inputs may be
 
@@ -128,13 +129,18 @@ def _behind(found: Sequence[Kind]) -> str:
 def _failures(found: Sequence[Kind]) -> str:
     """The choices that were more than 1.5 points behind, the worst first."""
     failures = [
-        (behind, f"- {_words(kind)}: by {which} replies `{name}`, {behind:.1f} points behind `{kind.best[0]}`.")
+        (behind, f"- {_words(kind)}: by {_replies(which)} `{name}`, {behind:.1f} points behind `{kind.best[0]}`.")
         for kind in found
-        for which in ("right", "all")
+        for which in kind.judges
         for name, behind in [kind.chosen(which)]
         if behind > 1.5
     ]
     return "\n".join(text for _, text in sorted(failures, key=lambda each: -each[0]))
+
+
+def _replies(which: str) -> str:
+    name, _, prompts = which.partition(", ")
+    return f"{name} replies" + (f" to {prompts} a task" if prompts else "")
 
 
 def _statistics(found: Sequence[Kind]) -> str:

@@ -80,13 +80,18 @@ class Kind:
         return next(each for each in self.rewards.items() if not each[0].startswith("regmean"))
 
     def agreement(self, which: str) -> dict[str, float]:
-        """Agreement of each candidate with `right` or `all` replies."""
-        return {name: nll_of(self.kept[name][which]) for name in self.rewards}
+        """Agreement of each candidate with `right` or `all` replies, or others that were kept."""
+        return {name: nll_of(self.kept[name][which]) for name in self.rewards if which in self.kept[name]}
+
+    @property
+    def judges(self) -> list[str]:
+        """Replies by which candidates are chosen: `right`, `all`, and `right` of another number of prompts."""
+        return ["right", "all", *(which for which in self.kept["sum"] if which.endswith(" prompts"))]
 
     def chosen(self, which: str) -> tuple[str, float]:
-        """What `ramerge search` takes by `right` or `all` replies, and how many points it is behind the best."""
+        """What `ramerge search` takes by replies that are kept, and how many points it is behind the best."""
         tried = [*SEARCHED, "ties" if self.name in ("LoRA", "adapter and full") else "swudi"]
-        tried += ["sum x 1.3", "sum x 1.6"] if which == "right" else []
+        tried += ["sum x 1.3", "sum x 1.6"] if which.startswith("right") else []
         found = self.agreement(which)
         name = min((name for name in tried if name in found), key=found.__getitem__)
         return name, self.best[1] - self.rewards[name]
@@ -124,7 +129,7 @@ def table(kind: Kind) -> Iterator[str]:
         other = f"{reward_of(unseen[name]):.1f}" if name in unseen else ""
         figures = f"{reward_of(one['rewards']):.1f} | {nll_of(one['right']):.3f} | {nll_of(one['all']):.3f}"
         yield f"| {name} | {figures} | {other} |"
-    for which in ("right", "all"):
+    for which in kind.judges:
         name, behind = kind.chosen(which)
         yield f"\nby {which}: {name}, {behind:.1f} points behind the best"
     yield ""
