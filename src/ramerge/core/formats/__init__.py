@@ -4,7 +4,7 @@ open                    opens a folder in whatever format it is
 format                  what a format is
 registry                all of them, by priority
 files                   what formats share: files that must be there, links that lead outside, config.json, runs
-series                  which of a folder's files are the model's: one, those of an index, or a numbered series; their names
+series                  names of the files that are the model's: one, those of an index, or a numbered series
 safetensors             safetensors files, as `save_pretrained` writes them
 adapter, peft           LoRA adapters of PEFT over their base, and what their configuration says
 expert_adapters         adapters on experts: what trainers call them, and where in a base they belong
