@@ -285,7 +285,7 @@ def test_rollouts_are_not_generated_again_and_the_best_reply_counts(tmp_path: Pa
     assert [each.text for each in replies] == ["211", "322", "433", "544"]
     replies = replies_of(tmp_path / "out")
     assert replies.rewarded
-    assert "fewer than 8 right replies of add: more prompts (--prompt-count) make the choice surer" in replies.notes
+    assert "fewer than 8 right replies of add: more prompts (--prompt-count) are surer" in replies.notes
 
 
 def test_only_right_replies_count_where_rewards_are_known(tmp_path: Path) -> None:

@@ -127,9 +127,7 @@ def replies_of(calibration: str | Path, names: Sequence[str] | None = None, righ
         if not found
     )
     if few := [name for name, found in right.items() if 0 < len(found) < _FEW]:
-        notes += (
-            f"fewer than {_FEW} right replies of {enumerated(few)}: more prompts (--prompt-count) make the choice surer",
-        )
+        notes += (f"fewer than {_FEW} right replies of {enumerated(few)}: more prompts (--prompt-count) are surer",)
     if not any(right.values()):
         text = f"no reply of any agent earned {least:g}, so all replies count; give rollouts, or a lower --right-at"
         return ReplySet(held_out, False, (text,))
