@@ -162,6 +162,7 @@ def test_one_stream_of_events_lasts_as_long_as_the_page(opened: Visit) -> None:
 def test_models_below_the_root_are_picked_from_lists(opened: Visit) -> None:
     opened.pick("Base model", "models/base")
     opened.pick("Agents", "models/coder")
+    opened.wait("table.plain", has_text="coder")
     opened.pick("Agents", "models/tool")
     rows = opened.wait("table.plain", has_text="tool").locator("tbody tr").all_inner_texts()
     assert [row.split()[0] for row in rows] == ["base", "coder", "tool"]
