@@ -1,4 +1,4 @@
-"""Matrices that are solved for at the same time: as by themselves, whatever company they have."""
+"""Matrices that `linalg.together` and the threads of `engine.team` solve for together give what each gives alone."""
 
 from __future__ import annotations
 

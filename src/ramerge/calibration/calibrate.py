@@ -254,10 +254,13 @@ class LiveBase:
         Raises:
             PlanError: it does not fit the base; all problems are listed.
         """
-        made = ramerge.plan(self._recipe_of(model, name), options=self.options)
+        return self._planned(self._recipe_of(model, name)).details
+
+    def _planned(self, recipe: Mapping[str, object]) -> ramerge.Plan:
+        made = ramerge.plan(recipe, options=self.options)
         if made.problems:
             raise PlanError(made.problems)
-        return made.details
+        return made
 
     def _recipe_of(self, model: object, name: str = "model") -> dict[str, object]:
         base = {"base": self.base} if model != self.base else {}
@@ -277,9 +280,10 @@ class LiveBase:
 
         They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
         """
-        plan = self.plan_of(model, name)
-        self.put({**self._recipe_of(model, name), "dtype": self.dtype})
-        return plan
+        plan = self._planned({**self._recipe_of(model, name), "dtype": self.dtype})
+        with plan.tensors() as tensors:
+            self.live.put(tensors)
+        return plan.details
 
     def tokenizer_of(self, model: Any) -> Any:
         """The tokenizer that goes with a model: its own, or the base's if it has none.

@@ -32,7 +32,7 @@ class Company:
         self._shared: tuple[Any, Callable[[Any], object]] | None = None
 
     def share(self, take: Callable[[], T], give: Callable[[T], object]) -> T:
-        """What the first member that asks takes, for all of them; it is given back when the last one has left."""
+        """Take something for all members when the first one asks, and give it back when the last one has left."""
         with self._sharing:
             if self._shared is None:
                 self._shared = take(), give
