@@ -13,6 +13,7 @@ stacks. With 0 SECONDS, and on `torch:cpu`, only this is measured.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
@@ -200,5 +201,9 @@ def _matrices(place: Solver, most: float, warned: list[str]) -> list[dict[str, A
 
 
 if __name__ == "__main__":
-    given = dict(enumerate(sys.argv[1:]))
-    _main(given.get(0, "cuda"), float(given.get(1, 300.0)), int(given.get(2, 32)))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("device", nargs="?", default="cuda")
+    parser.add_argument("seconds", nargs="?", type=float, default=300.0)
+    parser.add_argument("experts", nargs="?", type=int, default=32)
+    given = parser.parse_args()
+    _main(given.device, given.seconds, given.experts)
