@@ -103,13 +103,14 @@ def plan_adapter(
     base = inputs.opened_base
     if base is None:
         return None, []
-    matrices, others, refused = [], [], []
+    matrices, others, refused = [], [], dict[str, None]()  # a tensor that stacks experts has a plan for each of them
     for number, tensor in enumerate(tensors):
         may_move = any(one.tensor is not tensor.base for one in tensor.sources if not one.is_importance)
         if not tensor.base.is_float or not may_move:
             continue
-        if len(tensor.base.shape) > 2 or _OF_EXPERTS.search(tensor.name):
-            refused.append(tensor.name)
+        name, shape = tensor.parts[0].name, tensor.parts[0].shape
+        if len(shape) > 2 or _OF_EXPERTS.search(name):
+            refused[name] = None
             continue
         terms = _terms(tensor, points[0])
         module = None  # whose weight it is, if factors can stand for its update

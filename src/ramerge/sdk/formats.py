@@ -7,7 +7,7 @@
 """
 
 from ramerge.core.formats import safetensors
-from ramerge.core.formats.adapter import PREFIX, is_stored_transposed, module_of
+from ramerge.core.formats.adapter import PREFIX, module_of
 from ramerge.core.formats.files import check_files, check_index, indexed_files, opened_each, read_config, read_json
 from ramerge.core.formats.format import Format, Opening, local
 from ramerge.core.formats.open import open_checkpoint, open_stacked
@@ -17,6 +17,7 @@ from ramerge.core.formats.registry import by_priority
 from ramerge.core.formats.safetensors import INDEX, ONE_FILE
 from ramerge.core.formats.sidecars import companion_files, companions_of
 from ramerge.core.formats.torchfile.load import load_file
+from ramerge.core.tensors.orientation import is_stored_transposed
 
 __all__ = [
     "CALIBRATION",

@@ -276,6 +276,7 @@ class Worker:
             tensor.dtype,
             out,
             scratch,
+            transposed=tensor.transposed,
             seed=tensor.seed,
         )
 

@@ -25,10 +25,11 @@ from ramerge.core.foundation.errors import CheckpointError, collected
 from ramerge.core.foundation.text import quoted
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint, Contents
-from ramerge.core.tensors.embeddings import EMBEDDINGS, HEADS, head_of, set_vocabulary, tied_embedding, untied
+from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary, tied_embedding, untied
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
 from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
+from ramerge.core.tensors.orientation import are_transposed, stacks_of_experts
 from ramerge.core.tensors.origins import reshaped, stacked
 from ramerge.core.tensors.prefixes import aligned
 from ramerge.core.tensors.tensor import Tensor
@@ -70,8 +71,6 @@ _ROWS = (
 )
 # In which order modules of transformers declare them. PEFT wraps the first of them first.
 _DECLARED = ("gate_up_proj", "gate_up_proj_bias", "down_proj", "down_proj_bias")
-# Architectures whose linear layers are stored as (in, out).
-_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
 
 
 def find(folder: Location) -> Location | None:
@@ -275,6 +274,8 @@ class _Agent:
         self.base = untied(self.base)
         self.tensors = dict(self.base.tensors)
         self.experts = BaseExperts(self._named, self.base.tensors)
+        shapes = {name: tensor.shape for name, tensor in self.base.tensors.items()}
+        self.stacks = stacks_of_experts(shapes, self.base.config)
 
     def told(self) -> str:
         ranks = sorted(self.ranks)
@@ -569,7 +570,7 @@ class _Agent:
                 f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
             )
         # a square one fits both ways
-        is_turned = self.settings.fan_in_fan_out or self.base.config.get("model_type") in _CONV1D
+        is_turned = self.settings.fan_in_fan_out or are_transposed(self.base.config)
         transposed = fits[0] if len(fits) == 1 else is_turned
         magnitudes = parts.get("magnitudes")
         if (magnitudes is not None) != self.settings.use_dora:
@@ -638,11 +639,12 @@ class _Agent:
         """
         found = [parameter for name in targets if (parameter := self._parameter(module, name)) is not None]
         chosen = self._assigned(sorted(pairs, key=lambda pair: -pair.depth), found)
-        shown = {orientation for pair, parameter in chosen for orientation in _only(parameter.orientations(pair))}
+        clear = [fits for pair, parameter in chosen if len(fits := parameter.orientations(pair)) == 1]
+        shown = set[bool]().union(*clear)
         for pair, parameter in chosen:
             fits = parameter.orientations(pair)
             if len(fits) > 1:
-                fits = shown or ({True} if self.settings.is_older else self._shown_by_base(module)) or fits
+                fits = shown or ({True} if self.settings.is_older else self._stored(*parameter.parts[0][:2])) or fits
             if len(fits) > 1:
                 raise ValueError(
                     f"{parameter.name} is square, {list(parameter.shape)}, so its shape does not tell which factor is "
@@ -725,7 +727,7 @@ class _Agent:
                     "for each expert; is it an adapter of another model?"
                 )
             if len(fits) > 1:
-                fits = self._shown_by_base(projection.stem) or fits
+                fits = self._stored(place.name, None) or fits
             if len(fits) > 1:
                 raise ValueError(
                     f"{quoted(place.name)} is square for each expert, {list(place.shape)}, so its shape does not tell "
@@ -747,12 +749,10 @@ class _Agent:
                 place.name, LowRank(self.tensors[place.name], left, right, rank, scaling, region=region, places=order)
             )
 
-    def _shown_by_base(self, module: str) -> set[bool]:
-        """Whether the base stores experts as (in, out), if its first parameter tells: of gpt-oss, all are square."""
-        gate = self._parameter(module, "gate_up_proj")
-        width = self.base.config.get("hidden_size")
-        found = {transposed for transposed in (False, True) if gate and gate.shape[1 if transposed else 2] == width}
-        return _only(found)
+    def _stored(self, name: str, expert: int | None) -> set[bool]:
+        """Whether the base stores experts as (in, out), if it tells: those in a tensor each are (out, in)."""
+        transposed = self.stacks.get(name) if expert is None else False
+        return set() if transposed is None else {transposed}
 
     @staticmethod
     def _assigned(group: Sequence[_Pair], found: Sequence[_AdaptedParameter]) -> list[tuple[_Pair, _AdaptedParameter]]:
@@ -800,11 +800,6 @@ def module_of(factor: Tensor) -> str | None:
     return found["module"].replace(".base_layer", "") if found is not None else None
 
 
-def is_stored_transposed(name: str, config: Mapping[str, object]) -> bool:
-    """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
-    return config.get("model_type") in _CONV1D and not name.endswith(HEADS)
-
-
 def _slice_of(pair: _Pair, tensor: Tensor) -> str | None:
     """Advice for a pair that is the part of one of several ranks; None if it is whole."""
     if len(tensor.shape) != 2:
@@ -827,10 +822,6 @@ def _ten(names: Sequence[str]) -> str:
 
 def _plain(tensor: Tensor) -> str:
     return _SAVED.sub("", tensor.name.replace(_BASE_LAYER, ".").replace(".token_adapter.", "."))
-
-
-def _only(found: set[bool]) -> set[bool]:
-    return found if len(found) == 1 else set()
 
 
 FORMAT = Format(ADAPTER, "LoRA adapters of PEFT", find, open_folder, needs_base=True, priority=70)

@@ -79,6 +79,7 @@ class Piece:
         scratch: uint8, rows with room for the elements in `arithmetic`: one for each input and one for the result where
             there is no loop for the formats, and for whole tensors; one for the result where only stochastic rounding
             needs it. Otherwise it may be empty.
+        transposed: whether it is a linear weight that is stored as (in, out).
         seed: of the random draws that round the result (`kernels.stochastic`); None to round to nearest.
         operator: what the method has made of recorded inputs of the tensor; None where there are none.
         solver: where whole matrices are solved for (`linalg.devices.Solver`); None for here.
@@ -96,6 +97,7 @@ class Piece:
     out_format: str
     out: Words
     scratch: NDArray[np.uint8]
+    transposed: bool = False
     seed: int | None = None
     operator: Any = None
     solver: Any = None

@@ -19,7 +19,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -249,7 +249,7 @@ class Layer:
         shape: its shape.
         itemsize: bytes of a number in the type that it is computed in.
         rows: how many rows each agent's side input has for it; empty if it has none.
-        transposed: whether it is stored as (in, out), so that a row of the side input meets its first dimension.
+        transposed: whether it is a linear weight that is stored as (in, out), so that inputs meet its first dimension.
     """
 
     name: str
@@ -262,6 +262,11 @@ class Layer:
     def width(self) -> int:
         """How many inputs a linear layer has."""
         return self.shape[0] if self.transposed else self.shape[-1]
+
+    @property
+    def oriented(self) -> Layer:
+        """The same layer, stored as (out, in)."""
+        return replace(self, shape=self.shape[::-1], transposed=False) if self.transposed else self
 
 
 @dataclass(frozen=True)

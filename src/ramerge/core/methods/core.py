@@ -27,7 +27,7 @@ from ramerge.core.linalg.core_coefficients import coefficients, movers
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
-from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
@@ -127,8 +127,9 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
             result = np.empty_like(base)
             for start in range(0, len(base), rows):
                 part = slice(start, start + rows)
-                taus = [one[part] - base[part] for one in agents]
-                result[part] = base[part] + scaled(taus, (1.0,) * len(taus), prepared.scale, merged, solver)
+                taus = [oriented(one[part] - base[part], piece.transposed) for one in agents]
+                tau = scaled(taus, (1.0,) * len(taus), prepared.scale, merged, solver)
+                result[part] = base[part] + oriented(tau, piece.transposed)
             return result
 
         def merged(taus: Sequence[Array]) -> Array:
@@ -139,6 +140,7 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
 
     def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
         """Bytes for a matrix in addition to inputs and result."""
+        layer = layer.oriented
         shape = matrix_of(layer)
         held = kernel.held(shape, agents, parameters.rank)
         if isinstance(parameters, CorePlusParameters) and is_matrix(layer):

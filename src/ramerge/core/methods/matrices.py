@@ -1,6 +1,7 @@
 """Methods that work on linear weights as whole matrices, and take the mean task vector of all other tensors.
 
-Linear weights are the matrices named `....weight` inside the numbered layers of a model.
+Linear weights are the matrices named `....weight` inside the numbered layers of a model, and those of experts that one
+tensor stacks, which plans call `NAME[expert]`. They are solved for as (out, in), however they are stored.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ramerge.core.methods.formula import merge as merge_formula
 from ramerge.core.methods.task_arithmetic import weighted_sum
 
 WIDENED = 1 << 24  # blocks that are widened, and small things
-_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv)).*\.?(weight|in_proj_weight)$")
+_LINEAR = re.compile(r"(^|\.)\d+\.(?!.*(norm|embed|wte|wpe|conv))(.*\.?(weight|in_proj_weight)|.+\[\d+\])$")
 
 Shape = tuple[int, ...]
 ScaledP = TypeVar("ScaledP", bound=ScaledParameters)
@@ -52,6 +53,11 @@ class PreparedMatrices:
 def is_matrix(layer: Layer) -> bool:
     """Whether a tensor is a linear weight."""
     return len(layer.shape) == 2 and min(layer.shape) > 0 and _LINEAR.search(layer.name) is not None
+
+
+def oriented(matrix: Numbers, transposed: bool) -> Numbers:
+    """A linear weight as (out, in), from how it is stored; or what it is stored as, from one as (out, in)."""
+    return np.ascontiguousarray(matrix.T) if transposed else matrix
 
 
 class MatrixMethod(Method[P, PreparedMatrices]):
@@ -84,7 +90,10 @@ class MatrixMethod(Method[P, PreparedMatrices]):
         return max(math.prod(layer.shape), 2) if is_matrix(layer) else 1
 
     def scratch(self, layer: Layer, parameters: P, agents: int) -> int:
-        return self.memory(layer, parameters, agents) if is_matrix(layer) else 0
+        if not is_matrix(layer):
+            return 0
+        turned = 2 * layer.itemsize * math.prod(layer.shape) if layer.transposed else 0
+        return self.memory(layer.oriented, parameters, agents) + turned
 
     def solves(self, layer: Layer, parameters: P) -> bool:
         return is_matrix(layer)
@@ -99,7 +108,8 @@ class MatrixMethod(Method[P, PreparedMatrices]):
         def merged(base: Numbers, *agents: Numbers) -> Numbers:
             with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
                 solver = piece.solver or CPU
-                tau = prepared.solve(piece.tensor, [agent - base for agent in agents], solver)
+                taus = [oriented(agent - base, piece.transposed) for agent in agents]
+                tau = oriented(prepared.solve(piece.tensor, taus, solver), piece.transposed)
                 tau += base
             return tau
 

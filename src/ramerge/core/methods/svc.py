@@ -24,7 +24,7 @@ from ramerge.core.linalg import spectral
 from ramerge.core.linalg.arrays import Array, to_host, wide
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
-from ramerge.core.methods.matrices import WIDENED, is_matrix, scaled
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled
 from ramerge.core.methods.other_result import (
     OtherResult,
     Start,
@@ -108,8 +108,8 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
         other = start.task_vector(piece, allow_nonfinite, piece.shape)
 
         def merged(base: Array, *agents: Array) -> Array:
-            taus = [agent - base for agent in agents]
-            first = start(taus) if other is None else other
+            taus = [oriented(agent - base, piece.transposed) for agent in agents]
+            first = start(taus) if other is None else oriented(other, piece.transposed)
             result = scaled(
                 [first, *taus],
                 (1.0,) * (1 + len(taus)),
@@ -117,7 +117,7 @@ class Svc(Method[SvcParameters, tuple[Start, SvcParameters]]):
                 lambda ones: calibrated(ones[0], ones[1:], parameters.alpha),
                 piece.solver or CPU,
             )
-            return np.asarray(result + base)
+            return np.asarray(oriented(result, piece.transposed) + base)
 
         with np.errstate(over="ignore", invalid="ignore"):  # what is not finite shows in the result
             return piece.compute_numbers(merged)

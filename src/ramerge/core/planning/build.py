@@ -160,6 +160,7 @@ def _contents(
     shards, tensors = plan_tensors(base, matched, points, observed)
     findings += [
         *checks.check_like_base(base, recipe, counted=bool(observed)),
+        *checks.warn_of_stacks(points, tensors, base),
         *checks.note_kept_dtypes(tensors, recipe),
         *checks.note_rounding(recipe, tensors),
         *checks.check_rules(recipe, tensors, inputs.base.folder),

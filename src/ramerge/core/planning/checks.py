@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from ramerge.core.formats.encodings.decode import OF_MODELOPT
+from ramerge.core.formats.recorded import name_of
 from ramerge.core.formats.safetensors import INDEX
 from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
@@ -28,6 +29,7 @@ from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import HEADS, tied_embedding
+from ramerge.core.tensors.orientation import stacks_of_experts
 from ramerge.core.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
@@ -181,6 +183,32 @@ def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
     """Note which methods give other results in mergekit with the same parameters."""
     noted = [point.method for point in points if any(point.method.noted(values) for values in point.parameters)]
     return [note(text) for text in dict.fromkeys(f"{method.name}: mergekit's {method.differs}" for method in noted)]
+
+
+def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base: Checkpoint) -> Iterator[PlanFinding]:
+    """Warn of experts in one tensor that a method for whole matrices would solve for, and cannot."""
+    stacks = stacks_of_experts({name: tensor.shape for name, tensor in base.tensors.items()}, base.config)
+    left = [tensor.base for tensor in tensors if tensor.merged and tensor.name in stacks and _is_left(points, tensor)]
+    if not left:
+        return
+    share = sum(tensor.elements for tensor in left) / sum(tensor.elements for tensor in base.tensors.values())
+    why = (
+        "the output is quantized like the base; give another dtype"
+        if any(stacks[tensor.name] is not None for tensor in left)
+        else "shapes do not tell which side meets the inputs; store the matrices of each expert as tensors of their own"
+    )
+    yield warning(
+        f"{points[0].method.name} does not solve for the experts in {quoted(left[0].name)} and other such tensors, "
+        f"{share:.0%} of the parameters, and merges them as what is no matrix: {why}"
+    )
+
+
+def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
+    """Whether a method would solve for the experts that a tensor stacks, were they tensors of their own."""
+    layer = tensor.layer
+    expert = replace(layer, name=name_of(layer.name, 0), shape=layer.shape[1:])
+    merges = [(point.method, point.parameters[tensor.rule]) for point in points]
+    return any(method.solves(expert, values) and not method.solves(layer, values) for method, values in merges)
 
 
 def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:

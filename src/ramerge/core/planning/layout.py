@@ -13,6 +13,7 @@ from ramerge.core.formats.recorded import expert_of, name_of
 from ramerge.core.formats.series import numbered, renumbered
 from ramerge.core.foundation.dtypes import FROM_FULL_NAME, itemsize, widest
 from ramerge.core.methods.base import Layer, Statistic
+from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.output.write import Shard, lay_out
 from ramerge.core.planning.model import OutputPart, Recorded, Source, TensorPlan, none_of, rows_of
 from ramerge.core.planning.owners import ALL_AGENTS, BASE
@@ -21,6 +22,7 @@ from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point, means_of
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
+from ramerge.core.tensors.orientation import is_stored_transposed, stacks_of_experts
 from ramerge.core.tensors.origins import reshaped
 from ramerge.core.tensors.origins import rows_of as cut_rows
 from ramerge.core.tensors.rounded import rounded
@@ -67,10 +69,10 @@ class Matched:
         importances = {agent: {rows.name: found[tensor.name]} for agent, found in self.importances.items()}
         return base, Matched(agents, importances, recorded=self.recorded if rows.shape is not None else {})
 
-    def experts(self, tensor: Tensor) -> Iterator[Rows]:
-        """The rows of a tensor that stacks experts: each expert with recorded inputs, and what lies between them."""
+    def experts(self, tensor: Tensor, alone: Sequence[int]) -> Iterator[Rows]:
+        """The rows of a tensor that stacks experts: each of some experts `alone`, and what lies between them."""
         owners, end = (BASE, *self.agents), 0
-        for expert in [*self.seen.get(tensor.name, ()), tensor.shape[0]]:
+        for expert in [*alone, tensor.shape[0]]:
             if end < expert:
                 yield Rows(end, expert, owners, f"{tensor.name}[{end}:{expert}]")
             if expert < tensor.shape[0]:
@@ -103,6 +105,7 @@ def plan_tensors(
     like = recountable if observed else requantizable  # what is only counted is not written
     stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, counted=bool(observed)) else None
     wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
+    stacks = stacks_of_experts({name: tensor.shape for name, tensor in base.tensors.items()}, base.config)
     outputs = []
     for tensor in base.tensors.values():
         quantized = like(tensor) if stored is not None and tensor.name not in matched.rows else None
@@ -113,7 +116,10 @@ def plan_tensors(
             rows = matched.rows.get(tensor.name)  # the output has those that any model has
             whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
             entries = (_entry(whole, dtype),)
-        outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized))
+        orientation = stacks.get(tensor.name)
+        transposed = is_stored_transposed(tensor.name, base.config) if orientation is None else orientation
+        stacked = orientation is not None and quantized is None
+        outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized, transposed, stacked))
     if stored is not None:
         extras = stored.extras.values()
         outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
@@ -154,8 +160,8 @@ def _plans(
         OutputPart(name, dtype, tuple(shape), *places[name]) for name, dtype, shape, _nbytes in output.entries
     )
     segments: Iterable[Rows | None] = matched.rows.get(tensor.name, (None,))
-    if tensor.name not in matched.rows and tensor.name in matched.seen and output.quantized is None:
-        segments = matched.experts(tensor)
+    if experts := _alone(output, matched, points):
+        segments = matched.experts(tensor, experts)
     for rows in segments:
         piece, counterparts = (tensor, matched) if rows is None else matched.of_rows(tensor, rows)
         action, sources = _treatment(piece, output, number, counterparts, points)
@@ -170,14 +176,31 @@ def _plans(
         plan = TensorPlan(
             piece, sources, action, output.dtype, parts, number, quantized=output.quantized, originals=originals
         )
-        yield _merged(plan, points, chunks[number], counterparts.inputs_of(piece)) if plan.merged else plan
+        if plan.merged:
+            plan = _merged(plan, points, chunks[number], counterparts.inputs_of(piece), output.transposed)
+        yield plan
 
 
-def _merged(plan: TensorPlan, points: Sequence[Point], chunk: int, recorded: tuple[Recorded, ...]) -> TensorPlan:
+def _alone(output: _Output, matched: Matched, points: Sequence[Point]) -> Sequence[int]:
+    """The experts in a tensor that are merged by themselves: all if a method solves for them, or the recorded ones."""
+    tensor, number = output.tensor, output.rule
+    if output.quantized is not None or (number and not points[0].recipe.rules[number - 1].merges):
+        return ()
+    if output.is_stack and tensor.is_float:
+        expert = Layer(name_of(tensor.name, 0), tensor.shape[1:])
+        if any(is_matrix(expert) and point.method.solves(expert, point.parameters[number]) for point in points):
+            return range(tensor.shape[0])
+    return matched.seen.get(tensor.name, ())
+
+
+def _merged(
+    plan: TensorPlan, points: Sequence[Point], chunk: int, recorded: tuple[Recorded, ...], transposed: bool
+) -> TensorPlan:
     """The plan with what the methods need of a tensor that they merge."""
     recipe, name, shape = points[0].recipe, plan.base.name, plan.base.shape
     alone, agents = Layer(name, shape), tuple(recipe.agents)
-    layer = Layer(name, shape, rows=rows_of(recorded), transposed=any(one.transposed for one in recorded))
+    transposed = any(one.transposed for one in recorded) if recorded else transposed and is_matrix(alone)
+    layer = replace(alone, rows=rows_of(recorded), transposed=transposed)
     merges = [(point.method, point.parameters[plan.rule]) for point in points]
     together = (method.name for method, values in merges if method.together(alone, values, agents))
     return replace(
@@ -190,6 +213,7 @@ def _merged(plan: TensorPlan, points: Sequence[Point], chunk: int, recorded: tup
         seed=recipe.seed,
         together=tuple(dict.fromkeys(together)) if recipe.allow.non_finite else (),
         recorded=recorded,
+        transposed=transposed,
     )
 
 
@@ -202,6 +226,8 @@ class _Output:
         rule: the rule that catches it; 0 if none does.
         entries: what its files hold for it.
         quantized: the codes and scales that it becomes.
+        transposed: whether linear weights are stored in it as (in, out).
+        is_stack: whether it stacks experts, each of which can be merged by itself.
         is_extra: whether only the base's encoding needs it.
     """
 
@@ -209,6 +235,8 @@ class _Output:
     rule: int
     entries: tuple[Entry, ...]
     quantized: Scaled | None = None
+    transposed: bool = False
+    is_stack: bool = False
     is_extra: bool = False
 
     @property

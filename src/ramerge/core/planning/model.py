@@ -126,6 +126,7 @@ class TensorPlan:
         together: the methods that compute its elements from one another, if NaN and Inf are allowed in other tensors:
             here they are not.
         recorded: what was recorded of each agent at its input, in recipe order; empty if nothing was.
+        transposed: whether it is a linear weight that is stored as (in, out).
         originals: the sources of the whole tensor, where this is a part of it, for methods that take recorded inputs.
     """
 
@@ -141,6 +142,7 @@ class TensorPlan:
     seed: int | None = None
     together: tuple[str, ...] = ()
     recorded: tuple[Recorded, ...] = ()
+    transposed: bool = False
     originals: tuple[Source, ...] = ()
 
     @property
@@ -152,8 +154,7 @@ class TensorPlan:
     def layer(self) -> Layer:
         """View of it for a method."""
         real = arithmetic([source.tensor.dtype for source in self.sources])
-        transposed = any(each.transposed for each in self.recorded)
-        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), transposed)
+        return Layer(self.name, self.base.shape, itemsize(real), rows_of(self.recorded), self.transposed)
 
     @property
     def merged(self) -> bool:

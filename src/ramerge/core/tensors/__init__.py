@@ -10,6 +10,7 @@ checkpoint     a model that was opened
 header         safetensors headers, which are not trusted
 reader, arena  how blocks are read, and in which memory
 access         what reading asks of files and folders, local or remote
+orientation    which linear weights are stored as (in, out): of GPT-2, and of experts
 identity       whether files are unchanged since planning
 name_aliases   other names of the same tensor
 prefixes       names under the prefixes of another model, by structure

@@ -1,0 +1,86 @@
+"""Linear weights that are stored as (in, out) instead of (out, in): those of GPT-2, and many of experts in one tensor.
+
+Libraries keep a projection of all experts in one tensor, of shape (experts, out, in) or (experts, in, out), under the
+same names. No header says which; the shapes of the projections of a module say it together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+
+from ramerge.core.tensors.embeddings import HEADS
+from ramerge.core.tensors.text_config import Config, text_configs
+
+# Architectures whose linear layers are stored as (in, out).
+_CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
+# For each projection of experts how often its output may hold the inner size; empty for the projection back.
+_PROJECTIONS: Mapping[str, tuple[int, ...]] = {
+    "gate_up_proj": (2,),
+    "w13": (2,),
+    "input_linear": (2, 1),
+    "gate_proj": (1,),
+    "up_proj": (1,),
+    "w1": (1,),
+    "w3": (1,),
+    "down_proj": (),
+    "w2": (),
+    "output_linear": (),
+}
+_STACK = re.compile(rf"(?P<module>(?:.*\.)?\d+\..+)\.(?P<projection>{'|'.join(_PROJECTIONS)})(?:\.weight)?")
+
+
+def are_transposed(config: Config) -> bool:
+    """Whether a model is of the GPT-2 family, which stores its linear layers as (in, out)."""
+    return config.get("model_type") in _CONV1D
+
+
+def is_stored_transposed(name: str, config: Config) -> bool:
+    """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
+    return are_transposed(config) and not name.endswith(HEADS)
+
+
+def stacks_of_experts(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bool | None]:
+    """The tensors with a projection of all experts: whether each is stored as (in, out), None if shapes do not tell.
+
+    Args:
+        shapes: of a model's tensors, by name.
+        config: its `config.json`, which may be empty: some shapes tell only together with the hidden size.
+
+    Examples:
+        >>> shapes = {"layers.0.mlp.experts.gate_up_proj": (8, 32, 32), "layers.0.mlp.experts.down_proj": (8, 16, 32)}
+        >>> stacks_of_experts(shapes, {})
+        {'layers.0.mlp.experts.gate_up_proj': True, 'layers.0.mlp.experts.down_proj': True}
+    """
+    modules: dict[str, dict[str, str]] = defaultdict(dict)
+    for name, shape in shapes.items():
+        if len(shape) == 3 and all(shape) and (found := _STACK.fullmatch(name)) is not None:
+            modules[found["module"]][found["projection"]] = name
+    sizes = {size for part in text_configs(config) if isinstance(size := part.get("hidden_size"), int)}
+    stacks: dict[str, bool | None] = {}
+    for names in modules.values():
+        transposed = _orientation({projection: shapes[name] for projection, name in names.items()}, sizes)
+        stacks.update(dict.fromkeys(names.values(), transposed))
+    return stacks
+
+
+def _orientation(shapes: Mapping[str, Sequence[int]], sizes: Collection[int]) -> bool | None:
+    """Whether the projections of a module are stored as (experts, in, out); the hidden size decides between both."""
+    hidden = {transposed: _hidden_size(shapes, transposed) for transposed in (False, True)}
+    possible = [transposed for transposed, size in hidden.items() if size is not None]
+    if len(possible) > 1:
+        possible = [transposed for transposed in possible if hidden[transposed] in sizes]
+    return possible[0] if len(possible) == 1 else None
+
+
+def _hidden_size(shapes: Mapping[str, Sequence[int]], transposed: bool) -> int | None:
+    """The hidden size, if the projections of a module have this orientation; None if their shapes contradict it."""
+    hidden: set[int] = set()
+    inner: list[set[int]] = []
+    for projection, (_experts, rows, columns) in shapes.items():
+        out, width = (columns, rows) if transposed else (rows, columns)
+        times = _PROJECTIONS[projection]
+        hidden.add(width if times else out)
+        inner.append({out // n for n in times if out % n == 0} if times else {width})
+    return hidden.pop() if len(hidden) == 1 and set.intersection(*inner) else None

@@ -1,0 +1,131 @@
+"""Experts that one tensor stacks, and weights stored as (in, out): solved for as if each expert had its own tensors."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import ramerge
+from ramerge.core.methods.registry import METHODS
+from ramerge.core.tensors.orientation import stacks_of_experts
+from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
+from tests.methods.test_spectral import SPECTRAL
+
+AGENTS = ["a", "b"]
+SOLVERS = (*SPECTRAL, "wudi", "svc", "core+")
+EXPERTS, HIDDEN, INNER = 3, 10, 6
+MODULE = "model.layers.0.mlp.experts"
+
+
+def weights(seed: int) -> dict[str, NDArray]:
+    """Matrices of each expert as (out, in), gate and up as one: the base's, and an agent's for other seeds than 0."""
+    shapes = {"gate_up_proj": (EXPERTS, 2 * INNER, HIDDEN), "down_proj": (EXPERTS, HIDDEN, INNER)}
+    start, rng = np.random.default_rng(0), np.random.default_rng(seed)
+    found = {key: start.standard_normal(shape) for key, shape in shapes.items()}
+    return {key: value + bool(seed) * 1e-3 * rng.standard_normal(value.shape) for key, value in found.items()}
+
+
+def merged(folder: Path, method: str, models: Mapping[str, Mapping[str, NDArray]], config: object = None) -> dict:
+    """The update of each tensor."""
+    for name, tensors in models.items():
+        values = {key: floats(value, "F64") for key, value in tensors.items()}
+        write_checkpoint(folder / name, values, config=config or {"model_type": "x"})
+    ramerge.merge(recipe(folder, AGENTS, method), folder / "out")
+    found = read_checkpoint(folder / "out")
+    return {key: found[key].numbers(np.float64) - value for key, value in models["base"].items()}
+
+
+def three(arranged) -> dict[str, dict[str, NDArray]]:
+    return {name: arranged(weights(seed)) for seed, name in enumerate(("base", *AGENTS))}
+
+
+def stacked(found):
+    return {f"{MODULE}.{key}": value for key, value in found.items()}
+
+
+def turned(found):
+    return {f"{MODULE}.{key}": value.swapaxes(1, 2).copy() for key, value in found.items()}
+
+
+def named(found):
+    return {f"{MODULE}.{e}.{key}.weight": value[e] for key, value in found.items() for e in range(EXPERTS)}
+
+
+@pytest.mark.parametrize("method", SOLVERS)
+def test_experts_are_solved_for_however_they_are_stored(method: str, tmp_path: Path) -> None:
+    of_names = merged(tmp_path / "named", method, three(named))
+    of_stacks = merged(tmp_path / "stacked", method, three(stacked))
+    of_turned = merged(tmp_path / "turned", method, three(turned))
+    mean = {key: sum(weights(seed)[key] - weights(0)[key] for seed in (1, 2)) / 2 for key in weights(0)}
+    for key, value in mean.items():
+        wanted = np.array([of_names[f"{MODULE}.{e}.{key}.weight"] for e in range(EXPERTS)])
+        assert np.abs(wanted - value).max() > 1e-4  # which is not the mean
+        assert np.abs(of_stacks[f"{MODULE}.{key}"] - wanted).max() < 1e-9
+        assert np.abs(of_turned[f"{MODULE}.{key}"].swapaxes(1, 2) - wanted).max() < 1e-9
+
+
+@pytest.mark.parametrize("method", [*SOLVERS, "core"])
+def test_layers_of_gpt2_are_solved_for_as_out_in(method: str, tmp_path: Path) -> None:
+    key = "h.0.mlp.c_fc.weight"
+    plain = merged(tmp_path / "x", method, three(lambda found: {key: found["gate_up_proj"][0]}))
+    of_gpt2 = three(lambda found: {key: found["gate_up_proj"][0].T.copy()})
+    assert np.abs(merged(tmp_path / "y", method, of_gpt2, {"model_type": "gpt2"})[key].T - plain[key]).max() < 1e-9
+
+
+@pytest.mark.parametrize(
+    ("shapes", "config", "transposed"),
+    [
+        ({"gate_up_proj": (8, 12, 10), "down_proj": (8, 10, 6)}, {}, False),  # Qwen3.5
+        ({"gate_up_proj": (8, 10, 12), "down_proj": (8, 6, 10)}, {}, True),  # Llama 4
+        ({"gate_up_proj": (8, 10, 20), "down_proj": (8, 10, 10)}, {}, True),  # gpt-oss: one of them square
+        ({"gate_up_proj": (8, 10, 10), "down_proj": (8, 10, 5)}, {}, False),
+        ({"gate_up_proj": (8, 10, 12)}, {}, None),
+        ({"gate_up_proj": (8, 10, 12)}, {"hidden_size": 10}, True),
+        ({"gate_up_proj": (8, 10, 12)}, {"text_config": {"hidden_size": 12}}, False),
+        ({"up_proj": (8, 6, 10), "down_proj": (8, 10, 6)}, {}, None),
+        ({"gate_proj": (8, 6, 10), "up_proj": (8, 6, 10), "down_proj": (8, 10, 6)}, {"hidden_size": 10}, False),
+        ({"w1": (8, 10, 6), "w3": (8, 10, 6), "w2": (8, 6, 10)}, {"hidden_size": 10}, True),
+        ({"gate_proj": (8, 6, 6), "up_proj": (8, 6, 6), "down_proj": (8, 6, 6)}, {"hidden_size": 6}, None),
+        ({"input_linear": (8, 12, 10), "output_linear": (8, 10, 6)}, {"hidden_size": 10}, False),  # Granite
+        ({"input_linear": (8, 6, 10), "output_linear": (8, 10, 6)}, {"hidden_size": 10}, False),  # JetMoE
+        ({"gate_up_proj": (8, 12, 10), "down_proj": (8, 10, 7)}, {"hidden_size": 10}, None),  # they contradict
+    ],
+)
+@pytest.mark.parametrize("ending", ["", ".weight"])
+def test_shapes_tell_the_orientation(shapes, config, transposed, ending) -> None:
+    named = {f"{MODULE}.{key}{ending}": shape for key, shape in shapes.items()}
+    assert stacks_of_experts(named, config) == dict.fromkeys(named, transposed)
+
+
+def test_what_is_no_stack_of_experts() -> None:
+    shapes = {
+        "model.layers.0.conv1d.weight": (8, 1, 4),
+        "model.layers.0.mlp.up_proj.weight": (8, 4),
+        "model.layers.0.mlp.experts.gate_up_proj_bias": (8, 4),
+        "model.layers.0.mlp.experts.down_proj": (8, 0, 4),
+        "projector.down_proj": (8, 4, 4),
+    }
+    assert stacks_of_experts(shapes, {"hidden_size": 4}) == {}
+
+
+@pytest.mark.parametrize("method", ["swudi", "core", "ram"])
+def test_a_plan_warns_of_experts_that_are_not_solved_for(method: str, tmp_path: Path) -> None:
+    key = f"{MODULE}.down_proj"  # whose shape alone says nothing
+    values = {"model.norm.weight": np.ones(20)}
+    for name in ("base", *AGENTS):
+        tensors = {key: np.ones((3, 10, 6)), **values}
+        write_checkpoint(tmp_path / name, {one: floats(value, "F32") for one, value in tensors.items()})
+    plan = ramerge.plan(recipe(tmp_path, AGENTS, method))
+    told = [text for text in plan.warnings if "does not solve for the experts" in text]
+    assert len(told) == (method == "swudi")
+    assert all(key in text and "90% of the parameters" in text and "which side" in text for text in told)
+
+
+def test_all_solvers_are_tested() -> None:
+    from ramerge.core.methods.base import Layer
+
+    expert = Layer(f"{MODULE}.down_proj[0]", (HIDDEN, INNER))
+    found = {name for name in METHODS if METHODS[name].solves(expert, METHODS[name].parameters())}
+    assert found == {*SOLVERS, "core"}
