@@ -63,7 +63,7 @@ def _parts(data: Mapping[str, Any]) -> list[str]:
     head = ("weight", "in the model", "seconds", "MB", "objective")
     return [
         f"### Layers: Qwen2.5-{data['size']}",
-        f"Task vectors of three agents, {data['layer_runs']} runs each, on cpu. Memory is "
+        f"Task vectors of three agents on the CPU; runs of each: {data['layer_runs']}. Memory is "
         "what the solver takes beyond the task vectors. The objective is relative to that of the sum of the task "
         "vectors, from which the solver starts. It is that of the minimum itself (`proximity: 1e-10`); merges "
         "stay nearer to the sum by default, in the same time. A lower objective does not mean that a model performs "
