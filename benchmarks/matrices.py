@@ -35,7 +35,8 @@ def measure(options: Options) -> dict[str, Any]:
                 seconds: dict[str, list[float]] = {name: [] for name in places}
                 for turn in range(options.runs + 1):
                     for name, place in places.items():
-                        copies = [tau.copy() if turn else tau[:128, :896].copy() for tau in taus]  # first: what is loaded
+                        # first a small one, for what is loaded and compiled
+                        copies = [tau.copy() if turn else tau[:128, :896].copy() for tau in taus]
                         began = time.process_time()
                         solve(copies, place)
                         if turn:
