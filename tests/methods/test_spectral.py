@@ -575,7 +575,7 @@ def test_plans_say_how_many_matrices_there_are(method, tmp_path: Path):
     values, rows = made.to_dict(), [line for line in made.explain().splitlines() if line.startswith("whole matrices ")]
     solved = method != "task_arithmetic"
     assert (values["whole_matrices"], values["largest_matrix"]) == ((2, [1200, 5]) if solved else (0, []))
-    assert [row.split("  ")[-1] for row in rows] == ["2, the largest 1,200 x 5"] * solved
+    assert [row.split("  ")[-1] for row in rows] == ["2, the largest 1,200 x 5; 99% of the parameters"] * solved
 
 
 @pytest.mark.full  # large matrices

@@ -47,13 +47,15 @@ def explain(plan: MergePlan) -> list[str]:
     ]
     if plan.tensors:
         largest = " x ".join(f"{side:,}" for side in values["largest_matrix"])
+        share = values["matrix_parameters"] / max(values["parameters_count"], 1)
+        matrices = f"{values['whole_matrices']:,}, the largest {largest}; {share:.0%} of the parameters"
         dtypes = ", ".join(f"{count} {dtype}" for dtype, count in values["dtypes"].items())
         shards = values["shards"]
         rows += [
             ("dtypes", dtypes_of(values["input_dtypes"], plan.dtype)),
             *([("rounding", f"stochastic, seed {plan.recipe.seed}")] if plan.recipe.seed is not None else []),
             ("tensors", f"{values['tensors']:,} ({dtypes}), {values['parameters_count']:,} parameters"),
-            *([("whole matrices", f"{values['whole_matrices']:,}, the largest {largest}")] if largest else []),
+            *([("whole matrices", matrices)] if largest else []),
             ("shards", f"{len(shards)} ({shards[0]}{', ...' if len(shards) > 1 else ''})"),
             ("other files", brief(", ".join(values["companions"]), 500) or "none"),
             ("read", f"{_bytes(values['bytes_read'])} in {_many(values['passes'], 'pass', 'es')}"),
@@ -99,6 +101,7 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
         "merged_tensors": sum(tensor.merged for tensor in plan.tensors),
         "whole_matrices": len(matrices),
         "largest_matrix": list(max(matrices, key=math.prod, default=())),
+        "matrix_parameters": sum(map(math.prod, matrices)),
         "rules": [
             {"tensors": count, **rule.model_dump(mode="json", exclude_none=True)}
             for rule, count in zip(plan.recipe.rules, plan.caught, strict=True)
