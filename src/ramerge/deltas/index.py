@@ -30,7 +30,7 @@ from ramerge import CheckpointError
 from ramerge.sdk.errors import readable
 from ramerge.sdk.files import climbs_out, is_too_long
 from ramerge.sdk.records import to_model
-from ramerge.sdk.storage import BLOCK, INDEX, Location, digest_of_index, signed
+from ramerge.sdk.storage import BLOCK, INDEX, Location, digest_of_delta_index, signed
 from ramerge.sdk.tensors import BITS, read_header
 from ramerge.sdk.text import JsonLimits, dumped, quoted, read_object
 
@@ -88,7 +88,7 @@ class DeltaMetadata:
         block: elements of a block.
         base: digest of the model that it begins with; see `digest_of_model`.
         result: that of the model that it leads to.
-        index: that of everything else in the index; see `digest_of_index`.
+        index: that of everything else in the index; see `digest_of_delta_index`.
     """
 
     format: str
@@ -141,7 +141,7 @@ def read_index(path: Location) -> Index:
         raise CheckpointError(f"{path}: is not the index of a delta: {error}; get the delta again") from error
     if problems := _problems(index):
         raise CheckpointError(f"{path}: {text}" for text in problems)
-    if index.metadata.index != digest_of_index(values):
+    if index.metadata.index != digest_of_delta_index(values):
         raise CheckpointError(f"{path}: is damaged: its text has another digest than it says; get the delta again")
     return index
 

@@ -7,7 +7,7 @@
 
 from ramerge.core.storage import hub
 from ramerge.core.storage.location import Location, here, is_far
-from ramerge.core.storage.own_files import BLOCK, COMPANIONS, INDEX, RECORDS, digest_of_index, signed
+from ramerge.core.storage.own_files import BLOCK, COMPANIONS, INDEX, RECORDS, digest_of_delta_index, signed
 from ramerge.core.storage.resolve import FoundModel, is_hub_id, not_found, resolve
 from ramerge.core.storage.schemes import is_remote, on_hub
 
@@ -18,7 +18,7 @@ __all__ = [
     "RECORDS",
     "FoundModel",
     "Location",
-    "digest_of_index",
+    "digest_of_delta_index",
     "here",
     "hub",
     "is_far",

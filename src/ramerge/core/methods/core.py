@@ -1,6 +1,6 @@
 """Core coefficients: a sum whose coefficients keep what each agent does in its leading directions.
 
-    tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `linalg.core`
+    tau = scale * sum_j w_j tau_j        w of each matrix by itself, between 0 and 1: see `linalg.core_coefficients`
 
 `core+` continues from there with a short step of WUDI's flow in linear weights, as `swudi` does: see `methods.swudi`.
 

@@ -118,11 +118,11 @@ class Document:
         self.flags[key] = flag
 
     def with_values(self, values: Mapping[str, object], flag: str = "") -> Document:
-        """A copy with other values; `flag` is what messages put before `KEY=VALUE`.
+        """A copy with other values, for callers in Python; the command line sets values in place, with `set`.
 
         Args:
             values: keys, such as `dtype` or `parameters.r`, to values; None keeps the present value.
-            flag: for example `--vary `.
+            flag: what messages put before `KEY=VALUE`, for example `--vary `.
 
         Raises:
             RecipeError: a value on the way to a key is not a mapping.

@@ -13,5 +13,6 @@ bucket_upload  buckets
 hub_upload     a branch of a repository of the hub, in one commit
 client         requests, retries and errors, which are obstore's, and human-readable errors
 memory         folders in this process's memory
-own_files      folders that ramerge writes: what the core must know of deltas, and models inside of an output
+own_files      folders that ramerge writes: models inside of an output; names and the signed index of a delta's files,
+               because uploads sign an index anew
 """

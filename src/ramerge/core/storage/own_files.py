@@ -24,10 +24,10 @@ BLOCK = 1 << 18
 
 def signed(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of an index with their digest."""
-    return {**values, "metadata": {**values["metadata"], "index": digest_of_index(values)}}
+    return {**values, "metadata": {**values["metadata"], "index": digest_of_delta_index(values)}}
 
 
-def digest_of_index(values: Mapping[str, Any]) -> str:
+def digest_of_delta_index(values: Mapping[str, Any]) -> str:
     """The digest of an index: xxh3-128 of its JSON in ASCII, with sorted keys, no spaces, and no `metadata.index`."""
     metadata = {key: value for key, value in values["metadata"].items() if key != "index"}
     text = json.dumps({**values, "metadata": metadata}, sort_keys=True, separators=(",", ":"))
