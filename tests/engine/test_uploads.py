@@ -234,7 +234,7 @@ def test_no_job_begins_while_another_one_commits(tmp_path: Path, monkeypatch: py
     """That one still removes what it found at the beginning, of which the next job may have files of the same bytes."""
     store, source = MemoryStore(), recipe(tmp_path, write_simple(tmp_path), shard_size="2KB")
     execute(planned(source, Place(tmp_path / "old", store)), ThreadExecutor(2))
-    first, second, remove = Place(tmp_path / "a", store), Place(tmp_path / "b", store), BucketUpload.remove_old
+    first, second, remove = Place(tmp_path / "a", store), Place(tmp_path / "b", store), BucketUpload._remove_old
 
     def asleep(self: BucketUpload, *arguments: Any) -> None:
         with pytest.raises(
@@ -245,7 +245,7 @@ def test_no_job_begins_while_another_one_commits(tmp_path: Path, monkeypatch: py
             Bucket("s3://memory/model", store, "check it").files()
         remove(self, *arguments)
 
-    monkeypatch.setattr(BucketUpload, "remove_old", asleep)
+    monkeypatch.setattr(BucketUpload, "_remove_old", asleep)
     execute(planned(source | {"method": "ram"}, first, overwrite=True), ThreadExecutor(2))
     monkeypatch.undo()
     execute(planned(source | {"method": "ram"}, tmp_path / "here"), ThreadExecutor(2))
@@ -279,14 +279,14 @@ def test_a_job_whose_claim_was_cleaned_up_leaves_the_next_one_alone(
     """It slept after its index, and was taken for dead."""
     source, out = recipe(tmp_path, write_simple(tmp_path), shard_size="2KB"), Place(tmp_path / "stage")
     obstore.put(out.store, "old.txt", b"old")
-    remove = BucketUpload.remove_old
+    remove = BucketUpload._remove_old
 
     def asleep(self: BucketUpload, *arguments: Any) -> None:
         assert self.clean()
         obstore.put(out.store, CLAIM, b"another")
         remove(self, *arguments)
 
-    monkeypatch.setattr(BucketUpload, "remove_old", asleep)
+    monkeypatch.setattr(BucketUpload, "_remove_old", asleep)
     execute(planned(source, out, overwrite=True), ThreadExecutor(2))
     assert out.files()[CLAIM] == b"another" and out.files()["old.txt"] == b"old"
 

@@ -66,6 +66,15 @@ def test_experts_are_solved_for_however_they_are_stored(method: str, tmp_path: P
         assert np.abs(of_turned[f"{MODULE}.{key}"].swapaxes(1, 2) - wanted).max() < 1e-9
 
 
+def test_a_stack_of_experts_counts_as_one_tensor(tmp_path: Path) -> None:
+    merged(tmp_path, "swudi", three(stacked))
+    rules = [{"match": "*.down_proj", "take": "b"}, {"match": "*.gate_up_proj", "parameters": {"scale": 0.5}}]
+    plan = ramerge.plan({**recipe(tmp_path, AGENTS, "swudi"), "rules": rules}).to_dict()
+    assert [rule["tensors"] for rule in plan["rules"]] == [1, 1]
+    assert (plan["tensors"], plan["merged_tensors"], plan["whole_matrices"]) == (2, 1, EXPERTS)
+    assert plan["matrix_parameters"] == EXPERTS * 2 * INNER * HIDDEN
+
+
 @pytest.mark.parametrize("method", [*SOLVERS, "core"])
 def test_layers_of_gpt2_are_solved_for_as_out_in(method: str, tmp_path: Path) -> None:
     key = "h.0.mlp.c_fc.weight"

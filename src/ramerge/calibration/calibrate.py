@@ -407,7 +407,7 @@ class _Gathering:
     ) -> list[Exchange]:
         module: Any = import_module("ramerge.calibration.gather")
         journal = self._journal(speaker.name)
-        known = _known(journal, fingerprint)
+        known = _kept_replies(journal, fingerprint)
         advance(len(known))
         # written again: a run that was killed may have left half a line
         with journal.open("w", encoding="utf-8") as file:
@@ -507,7 +507,7 @@ class _Gathering:
         )
 
 
-def _known(journal: Path, fingerprint: str) -> dict[str, Exchange]:
+def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
     """The replies that an interrupted run has kept, by prompt; none of another model or other prompts."""
     try:
         with journal.open("rb") as file:

@@ -114,17 +114,17 @@ class Patched(Origin):
         """A block of whole `BLOCK`s begins at a multiple of them."""
         is_whole = elements % BLOCK == 0 or elements == tensor.elements
         touched = elements if is_whole else min((2 + elements // BLOCK) * BLOCK, tensor.elements)
-        most = max(link.own_scratch(tensor, touched) for link in _links(self))
+        most = max(link.scratch_of_link(tensor, touched) for link in _links(self))
         return room(touched * itemsize(tensor.dtype)) + max(most, self._root.scratch(touched))
 
     def scratch_of_changes(self, tensor: Tensor, other: Tensor, elements: int) -> int:
         links = _links_over(self, other)
         old = room(elements * itemsize(tensor.dtype)) if len(links) > 1 else 0
         together = room(_TOGETHER + most_stored(elements, itemsize(tensor.dtype)))
-        return together + old + max(link.own_scratch(tensor, elements) for link in links)
+        return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
 
-    def own_scratch(self, tensor: Tensor, elements: int) -> int:
-        """For the changes in whole blocks; includes what libraries allocate while they decompress."""
+    def scratch_of_link(self, tensor: Tensor, elements: int) -> int:
+        """Bytes for the changes of this link in whole blocks, without those of the links below it; includes what libraries allocate while they decompress."""
         if self.data is None:
             return 0
         return 3 * room(most_stored(elements, itemsize(tensor.dtype)))

@@ -86,7 +86,7 @@ def _records(
             agents=agents,
             parts=parts,
             tensors=plan.tensors_count,
-            merged_tensors=sum(tensor.merged for tensor in plan.tensors),
+            merged_tensors=plan.merged_tensors_count,
             parameters_count=plan.parameters_count,
             device=plan.resources.device_name if any(tensor.matrix for tensor in plan.tensors) else None,
             bytes_read=passes.bytes_read,

@@ -1,7 +1,8 @@
 """Code that every other package uses. It knows nothing of merging.
 
 errors                        all errors that ramerge raises on purpose
-text, jsontext, typedjson     untrusted text: checked against limits, and made safe to show
+text                          untrusted text, made safe to show
+jsontext, typedjson           JSON of untrusted files within limits: indices, config.json; the same as a value of a class
 files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
 progress                      events of long work
 extras                        packages that not every user installs

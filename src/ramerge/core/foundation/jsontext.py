@@ -164,7 +164,7 @@ def nesting(text: bytes) -> int:
 
 
 def read_object(path: Readable, limits: JsonLimits, *, constants: bool = True) -> dict[str, Any]:
-    """The JSON object in a file.
+    """The JSON object in an untrusted file; `typedjson` reads those that have a class.
 
     Raises:
         ValueError: it is not a regular file, not JSON, not an object, or exceeds a limit.

@@ -98,7 +98,7 @@ def values_of(plan: MergePlan) -> dict[str, Any]:
         "formats": dict(plan.inputs.formats),
         "out": str(plan.output.target) if plan.output.target else None,
         "tensors": plan.tensors_count,
-        "merged_tensors": sum(tensor.merged for tensor in plan.tensors),
+        "merged_tensors": plan.merged_tensors_count,
         "whole_matrices": len(matrices),
         "largest_matrix": list(max(matrices, key=math.prod, default=())),
         "matrix_parameters": sum(map(math.prod, matrices)),

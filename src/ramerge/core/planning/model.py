@@ -271,7 +271,7 @@ def share_of(tensor: TensorPlan, block: Block) -> int:
 
 def caught(recipe: Recipe, tensors: Sequence[TensorPlan]) -> list[int]:
     """How many tensors each rule of a recipe catches."""
-    counts = Counter(tensor.rule for tensor in tensors)
+    counts = Counter({tensor.parts[0].name: tensor.rule for tensor in tensors}.values())
     return [counts[rule] for rule in range(1, len(recipe.rules) + 1)]
 
 
@@ -533,6 +533,11 @@ class MergePlan(PlannedContents):
     def tensors_count(self) -> int:
         """Tensors of the output; one that is quantized counts once."""
         return len({tensor.parts[0].name for tensor in self.tensors})
+
+    @property
+    def merged_tensors_count(self) -> int:
+        """Those of them that the method merges."""
+        return len({tensor.parts[0].name for tensor in self.tensors if tensor.merged})
 
     @property
     def parameters_count(self) -> int:

@@ -222,7 +222,7 @@ class BucketUpload:
             is_delta = PurePosixPath(name).name == DELTA_INDEX
             text = dumped(signed(values), indent=1) if is_delta else f"{json.dumps(values, indent=2)}\n"
             self._put_small(run, name, text.encode())
-        self.remove_old(run, {*files, *map(run.named, arrived)})
+        self._remove_old(run, {*files, *map(run.named, arrived)})
         if self._holds(run):
             self._delete([CLAIM])
 
@@ -274,7 +274,7 @@ class BucketUpload:
             run.note_put(name, data, refused=True)
         raise self._defeat(name)
 
-    def remove_old(self, run: UploadRun, new: set[str]) -> None:
+    def _remove_old(self, run: UploadRun, new: set[str]) -> None:
         """Remove what was there when the run began, as long as the place is the run's."""
         for name in sorted(run.seen.keys() - new, key=lambda name: not _is_index(name)):
             if not self._holds(run):
