@@ -2,7 +2,7 @@
 
 commands                          `ramerge calibrate`
 prompts, rollouts, encode         prompts with or without replies, and their tokens
-calibrate, gather                 the whole run, with a journal of replies to resume from; replies and inputs of an agent
+calibrate, gather                 the whole run, with its journal of replies; replies and inputs of one agent
 speaker, live                     a model that replies; the model whose weights are replaced
 offload, estimate                 a model larger than the memory; what a calibration will take
 inputs, experts, importances      what is gathered of layers and of parameters

@@ -124,7 +124,10 @@ class Patched(Origin):
         return together + old + max(link.scratch_of_link(tensor, elements) for link in links)
 
     def scratch_of_link(self, tensor: Tensor, elements: int) -> int:
-        """Bytes for the changes of this link in whole blocks, without those of the links below it; includes what libraries allocate while they decompress."""
+        """Bytes for the changes of this link in whole blocks, not of those below it.
+
+        They include what libraries allocate while they decompress.
+        """
         if self.data is None:
             return 0
         return 3 * room(most_stored(elements, itemsize(tensor.dtype)))

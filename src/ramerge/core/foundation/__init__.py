@@ -2,7 +2,7 @@
 
 errors                        all errors that ramerge raises on purpose
 text                          untrusted text, made safe to show
-jsontext, typedjson           JSON of untrusted files within limits: indices, config.json; the same as a value of a class
+jsontext, typedjson           JSON of untrusted files within limits: config.json, indices; as a value of a class
 files, signals, store         files that appear complete or not at all, delayed signals, the cache between runs
 progress                      events of long work
 extras                        packages that not every user installs
