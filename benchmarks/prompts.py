@@ -19,7 +19,7 @@ from benchmarks.checkpoints import Family, family
 from benchmarks.report import Bar, Options, Section, Stored, bars, table
 from benchmarks.timing import ratios, run, script, seconds, spread, tell
 from ramerge.calibration.agreement import likelihoods, replies_of
-from ramerge.calibration.calibrate import LiveBase
+from ramerge.calibration.live_base import LiveBase
 
 PROMPTS, TOKENS = 32, 100
 """Of each agent, and of a prompt and of its reply. Each letter is a token."""

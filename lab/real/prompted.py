@@ -23,7 +23,8 @@ from tasks import TASKS, Task
 
 import ramerge
 from ramerge.calibration.agreement import likelihoods, replies_of
-from ramerge.calibration.calibrate import LiveBase, gather
+from ramerge.calibration.calibrate import gather
+from ramerge.calibration.live_base import LiveBase
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.speaker import Speaker
 from ramerge.core.foundation.files import write_file

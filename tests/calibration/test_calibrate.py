@@ -24,10 +24,10 @@ pytestmark = [
 torch = pytest.importorskip("torch")
 
 from ramerge.calibration.agreement import UNREWARDED, replies_of  # noqa: E402
-from ramerge.calibration.calibrate import LiveBase  # noqa: E402
 from ramerge.calibration.exchanges import Exchange, read_exchanges, to_lines  # noqa: E402
 from ramerge.calibration.inputs import InputRecorder, chosen_positions  # noqa: E402
 from ramerge.calibration.live import LiveModel, SeededDraws  # noqa: E402
+from ramerge.calibration.live_base import LiveBase  # noqa: E402
 from ramerge.core.foundation import extras  # noqa: E402
 
 BASE = str(AGENTS / "base")

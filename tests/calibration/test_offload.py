@@ -19,8 +19,9 @@ pytestmark = [
 torch = pytest.importorskip("torch")
 
 from ramerge.calibration import estimate  # noqa: E402
-from ramerge.calibration.calibrate import LiveBase, estimate_calibration  # noqa: E402
+from ramerge.calibration.calibrate import estimate_calibration  # noqa: E402
 from ramerge.calibration.live import LiveModel  # noqa: E402
+from ramerge.calibration.live_base import LiveBase  # noqa: E402
 from ramerge.calibration.offload import Offloaded  # noqa: E402
 
 SETTINGS = ramerge.CalibrationSettings(count=4, max_new=8, rows=7, device="cpu", hold_out=True)

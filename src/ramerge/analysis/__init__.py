@@ -11,5 +11,5 @@ findings     what that means for merging, in sentences
 text, tables, report/     results for people, for data frames, as a page
 agent_figures   what a merge did to each agent, as text
 finished     a merge that is done, read back
-commands     `ramerge analyze`, `recommend` and `report`; command_output   what they write
+commands     `ramerge analyze`, `recommend` and `report`; `command_output`: what they write
 """

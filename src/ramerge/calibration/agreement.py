@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge import InputError, Options, RecipeError, WeightsError
-from ramerge.calibration.calibrate import LiveBase, read_record, require_extras
+from ramerge.calibration.agent_folder import read_record
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges
+from ramerge.calibration.live_base import LiveBase, require_extras
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.intervals import interval, percentiles, ratio, replicates
 from ramerge.sdk.text import enumerated

@@ -12,6 +12,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from ramerge import Options, OutputError, Recipe, RecipeError
+from ramerge.calibration.agent_folder import is_whole, read_record
 from ramerge.calibration.agreement import (
     Agreement,
     Items,
@@ -20,15 +21,9 @@ from ramerge.calibration.agreement import (
     likelihoods,
     replies_of,
 )
-from ramerge.calibration.calibrate import (
-    LiveBase,
-    base_of,
-    is_whole,
-    prompts_of,
-    read_record,
-    require_extras,
-)
 from ramerge.calibration.calibrate import gather as gather_all
+from ramerge.calibration.calibrate import prompts_of
+from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.errors import reason

@@ -1,11 +1,5 @@
 """Gathers what methods and scores need of agents on some prompts: replies, inputs of layers, and importances.
 
-    OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
-    OUT/NAME/inputs.safetensors   the recorded inputs
-    OUT/NAME/inputs.json          whose inputs they are (`formats.recorded`)
-    OUT/NAME/importance/          importances, float32 with names and shapes of the model's tensors
-    OUT/NAME/calibration.json     what was done, and the fingerprint of model, prompts and settings
-
 The folder of an agent appears complete or not at all; that of one that is there already and fits is kept. Replies of an
 interrupted run are kept in OUT until the folder is complete, so that no prompt is asked twice.
 """
@@ -13,55 +7,41 @@ interrupted run are kept in OUT until the folder is complete, so that no prompt 
 from __future__ import annotations
 
 import hashlib
-import math
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-import ramerge
-from ramerge import CheckpointError, InputError, Options, PlanError, Progress, Recipe, RecipeError, __version__
-from ramerge.calibration.estimate import CalibrationEstimate, budget_of, estimate, importance_bytes, model_bytes
+from ramerge import InputError, Options, PlanError, Progress, RecipeError, __version__
+from ramerge.calibration.agent_folder import is_whole, read_record, write_folder, write_importances
+from ramerge.calibration.estimate import CalibrationEstimate, estimate
 from ramerge.calibration.exchanges import REPLIES, Exchange, read_exchanges, to_lines
-from ramerge.calibration.importance_files import shards_of, write_index
+from ramerge.calibration.live_base import LiveBase, base_of, require_extras
 from ramerge.calibration.prompts import Prompt, halves, read_prompts
 from ramerge.calibration.record import CalibrationRecord, CalibrationSettings
-from ramerge.evaluation.functions import digest, in_words, load
+from ramerge.calibration.rewards import reward_of
+from ramerge.evaluation.functions import digest, load
 from ramerge.sdk.errors import StoppedError
 from ramerge.sdk.files import lock, near_file
-from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
-from ramerge.sdk.machine import called, choose_device, missing, read_limits
-from ramerge.sdk.outputs import Writer, build_output, lay_out
+from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, PLACES
+from ramerge.sdk.machine import called
 from ramerge.sdk.plans import MergePlan, tensors_of_base
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.recipes import AnyRecipe, models_of, open_recipe
 from ramerge.sdk.records import digests_of
-from ramerge.sdk.storage import here
-from ramerge.sdk.tensors import Files, Reader, Tensor
-from ramerge.sdk.text import RECORD, dumped, quoted, read_object, unknown
+from ramerge.sdk.tensors import Files, Reader
+from ramerge.sdk.text import dumped, quoted, unknown
 
 if TYPE_CHECKING:
-    import torch
-
-    from ramerge.calibration.gather import RewardFunction
     from ramerge.calibration.inputs import RecordedInputs
-    from ramerge.calibration.live import LiveModel
     from ramerge.calibration.speaker import Speaker
 
-_INPUTS_FILE = "inputs.safetensors"
-_DIGESTS = "digests.json"
-"""SHA-256 of the files of importances, next to them."""
 _SETTINGS, _OPTIONS = CalibrationSettings(), Options()
-_LIBRARIES = ("torch", "transformers")
 _FOLDER = re.compile(r"[\w-][\w.+ -]{0,99}")
-_TINY = 5_000_000  # parameters
 
 
 def calibrate(
@@ -162,153 +142,6 @@ def prompts_of(
     return found
 
 
-def base_of(models: Recipe) -> str:
-    """The base of a recipe.
-
-    Raises:
-        RecipeError: there is none.
-    """
-    if models.base is None:
-        raise RecipeError("prompts need a base, whose model gets the weights of agents and merges; give --base")
-    return models.base
-
-
-def require_extras(others: Mapping[str, Iterable[str]] | None = None) -> None:
-    """Refuse to run without torch and transformers, and modules of other extras.
-
-    Raises:
-        RecipeError: one is missing.
-    """
-    if lacking := missing({"torch": _LIBRARIES, **(others or {})}, who="prompts need"):
-        raise RecipeError(lacking)
-
-
-class LiveBase:
-    """A context in which the base is loaded, and can get the weights of agents and merges.
-
-    Attributes:
-        base: as in recipes.
-        device: where it computes, with the name of a GPU.
-        live: the model.
-    """
-
-    live: LiveModel
-
-    def __init__(self, base: str | Path, settings: CalibrationSettings, options: Options) -> None:
-        self.base: str = str(base)
-        self.options = options
-        self._settings = settings
-        self._stack = ExitStack()
-
-    def __enter__(self) -> LiveBase:
-        module: Any = import_module("ramerge.calibration.live")  # torch takes seconds
-        self.choose()
-        limits = read_limits(self.options.threads, self.options.max_memory)
-        plan = self.plan_of(self.base)
-        importances = importance_bytes(plan, self._settings)
-        budget = budget_of(model_bytes(plan, self.dtype), importances, self._settings, self.device)
-        with ExitStack() as stack:
-            stack.enter_context(module.quiet())
-            # a second thread costs more than it gives in a tiny model, and far more on a busy machine
-            tiny = plan.parameters_count < _TINY
-            stack.enter_context(module.threads(limits.threads or (1 if tiny else None)))
-            self.place: Path = Path(stack.enter_context(TemporaryDirectory(prefix="ramerge-", suffix=".model")))
-            folder = self._folder(plan)
-            advice = "use a device with more memory, dtype=bfloat16, or device=cpu"
-            with module.naming_memory(str(folder), self.device, advice):
-                self.live = module.LiveModel(folder, self.device, self.dtype, budget)
-            self._stack = stack.pop_all()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._stack.close()
-
-    def choose(self) -> None:
-        """Choose device and dtype."""
-        wanted = self._settings.dtype
-        self.device: torch.device = choose_device(self._settings.device, wanted)
-        self.dtype: str = wanted if wanted != "auto" else "float32" if self.device.type == "cpu" else "bfloat16"
-
-    def _folder(self, plan: MergePlan) -> Path:
-        """A folder with the base that transformers loads: its own, or one that is written for that."""
-        base = plan.inputs.base.directory
-        found = here(base) if base is not None else None
-        # transformers loads a folder as it is that has weights in files of its own format, which are not quantized
-        stored = all(tensor.base.encoding == "" for tensor in plan.tensors)
-        if (
-            found
-            and stored
-            and plan.inputs.formats
-            and (found / "config.json").exists()
-            and any(found.glob("*.safetensors"))
-            and not (found / "adapter_config.json").exists()
-        ):
-            return found
-        folder = self.place / "base"
-        ramerge.convert(self.base, folder, options=replace(self.options, overwrite=True))
-        return folder
-
-    def plan_of(self, model: object, name: str = "model") -> MergePlan:
-        """The plan that reads one model as a merge does, under the base's names; messages call it `name`.
-
-        Raises:
-            PlanError: it does not fit the base; all problems are listed.
-        """
-        return self._planned(self._recipe_of(model, name)).details
-
-    def _planned(self, recipe: Mapping[str, object]) -> ramerge.Plan:
-        made = ramerge.plan(recipe, options=self.options)
-        if made.problems:
-            raise PlanError(made.problems)
-        return made
-
-    def _recipe_of(self, model: object, name: str = "model") -> dict[str, object]:
-        base = {"base": self.base} if model != self.base else {}
-        return {"method": "passthrough", "agents": {name: model}, **base}
-
-    def put(self, recipe: Any) -> None:
-        """Put the weights of a merge into the model.
-
-        Raises:
-            RamergeError: as for `Plan.tensors`, and `CheckpointError` where transformers has no place for a tensor.
-        """
-        with ramerge.plan(recipe, options=self.options).tensors() as tensors:
-            self.live.put(tensors)
-
-    def put_model(self, model: object, name: str = "model") -> MergePlan:
-        """Put the weights of one model into the model, and return the plan that reads it.
-
-        They are not rounded to the base's dtype: an agent in float32, or an adapter, may be more exact than its base.
-        """
-        plan = self._planned({**self._recipe_of(model, name), "dtype": self.dtype})
-        with plan.tensors() as tensors:
-            self.live.put(tensors)
-        return plan.details
-
-    def tokenizer_of(self, model: Any) -> Any:
-        """The tokenizer that goes with a model: its own, or the base's if it has none.
-
-        Raises:
-            CheckpointError: transformers cannot load it.
-        """
-        module: Any = import_module("ramerge.calibration.live")
-        plan = ramerge.plan({**self._recipe_of(model), "companions": "model"}, options=self.options).details
-        if plan.findings.problems or not any(name.startswith("tokenizer") for name in plan.companions):
-            plan = self.plan_of(self.base)
-        with TemporaryDirectory(prefix="tokenizer-", dir=self.place) as folder:
-            for name, source in plan.companions.items():
-                target = Path(folder, name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with source.open("rb") as file, target.open("wb") as copy:
-                    shutil.copyfileobj(file, copy)
-            try:
-                return module.load_tokenizer(Path(folder))
-            except CheckpointError as error:
-                said = model if isinstance(model, str) else "an agent"
-                text = f"{said}: neither it nor the base {self.base} has a tokenizer that transformers can load"
-                raise CheckpointError(f"{text}; put the files of a tokenizer there") from error
-
-
 def gather(
     live: LiveBase,
     agents: Mapping[str, Any],
@@ -396,9 +229,9 @@ class _Gathering:
         recorded = self._recorded(speaker, plan, seen, advance) if self.settings.gathers("inputs") else None
         advance((len(replies) - len(seen)) * (self.passes - 1))
         record = self._record(speaker, fingerprint, prompts, replies, recorded, importances, began)
-        record = _write(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
+        record = write_folder(folder, of_base or weights, record, replies, recorded, overwrite=self.options.overwrite)
         if importances:
-            _write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
+            write_importances(folder / IMPORTANCES, weights, [tensor.base for tensor in plan.tensors], importances)
         self._journal(name).unlink(missing_ok=True)
         return record
 
@@ -518,117 +351,3 @@ def _kept_replies(journal: Path, fingerprint: str) -> dict[str, Exchange]:
     except FileNotFoundError:
         return {}
     return {each.key: each for each in read_exchanges(journal, rest, partial=True) if each.key}
-
-
-def reward_of(spec: str) -> RewardFunction | None:
-    """A reward function in verl's form, for prompts and replies; None for no specification.
-
-    Raises:
-        RecipeError: it cannot be loaded.
-    """
-    if not spec:
-        return None
-    try:
-        _, function = load(spec)
-    except Exception as error:  # the user's code
-        raise RecipeError(f"--reward {spec}: {in_words(error)}") from error
-
-    def reward(prompt: Prompt, text: str) -> float:
-        try:
-            returned = function(solution_str=text, **prompt.about)
-            value = returned.get("score", returned.get("reward")) if isinstance(returned, Mapping) else returned
-            found = float(value)
-            if not math.isfinite(found):
-                raise ValueError(f"the reward is {found}, and must be a finite number")
-            return found
-        except Exception as error:  # the user's code
-            raise InputError(f"{prompt.place}: --reward {spec}: {in_words(error)}") from error
-
-    return reward
-
-
-# --- the folder of an agent -------------------------------------------------------------------------------------------
-
-
-def read_record(folder: Path) -> CalibrationRecord | None:
-    """The record of an agent's folder; None if there is none, or if it is of another version."""
-    try:
-        values = read_object(folder / CALIBRATION, RECORD)
-        return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
-
-
-def is_whole(folder: Path, record: CalibrationRecord) -> bool:
-    """Whether the files of an agent's folder are those that were written."""
-    try:
-        digests = dict(record.digests)
-        if record.importances:
-            within = read_object(folder / IMPORTANCES / _DIGESTS, RECORD)
-            digests |= {f"{IMPORTANCES}/{name}": digest for name, digest in within.items()}
-        return bool(digests) and all(_digest_of(folder / name) == digest for name, digest in digests.items())
-    except (OSError, ValueError):
-        return False
-
-
-def _digest_of(path: Path) -> str:
-    """SHA-256 of a file."""
-    found = hashlib.sha256()
-    with path.open("rb") as file:
-        while part := file.read(1 << 20):
-            found.update(part)
-    return found.hexdigest()
-
-
-def _write(
-    folder: Path,
-    model: Mapping[str, str],
-    record: CalibrationRecord,
-    replies: Sequence[Exchange],
-    recorded: RecordedInputs | None,
-    *,
-    overwrite: bool,
-) -> CalibrationRecord:
-    """Write the folder of an agent but for its importances; the record with the files' digests."""
-    with build_output(folder, overwrite=overwrite) as staging:
-        if recorded is not None:
-            tensors: dict[str, Any] = {
-                **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
-                **recorded.weights,
-            }
-            dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
-            entries = [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()]
-            shard = lay_out(_INPUTS_FILE, entries)
-            with closing(Writer(staging, [shard])) as writer:
-                for name, each in tensors.items():
-                    if each.size:
-                        writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
-                writer.finish()
-            staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
-            staging.write(MODEL, dumped({"digests": dict(model)}))
-        staging.write(REPLIES, to_lines(replies))
-        names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if recorded is not None else [])]
-        digests = {name: _digest_of(staging.folder / name) for name in names}
-        record = replace(record, digests=digests)
-        staging.write(CALIBRATION, record.to_json())
-    return record
-
-
-def _write_importances(
-    folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
-) -> None:
-    """Write float32 numbers for each floating-point tensor of a model; 0 for what no training moves."""
-    floats = [tensor for tensor in tensors if tensor.is_float]
-    shards = shards_of(floats)
-    with build_output(folder, overwrite=True) as staging:
-        with closing(Writer(staging, shards)) as writer:
-            for shard in shards:
-                for name, start in shard.offsets.items():
-                    if name in importances and importances[name].numel():
-                        values = importances[name].cpu().contiguous().numpy()
-                        writer.write(shard.name, start, values.reshape(-1).view("uint8"))
-            writer.finish()
-        write_index(staging, shards, floats)
-        staging.write(MODEL, dumped({"digests": dict(model)}))
-        digests = {name: _digest_of(staging.folder / name) for name in (MODEL, *(shard.name for shard in shards))}
-        staging.write(_DIGESTS, dumped(digests))

@@ -12,9 +12,8 @@ from ramerge.calibration.exchanges import Exchange
 from ramerge.calibration.inputs import InputRecorder, RecordedInputs, chosen_positions
 from ramerge.calibration.live import ADVICE, naming_memory
 from ramerge.calibration.prompts import Prompt
+from ramerge.calibration.rewards import RewardFunction
 from ramerge.calibration.speaker import Speaker
-
-RewardFunction = Callable[[Prompt, str], float]
 
 
 def exchanges_of(

@@ -2,6 +2,7 @@
 
 commands                      the command line
 run, models                   each model on each task; words of a command line → models as Inspect opens them
+functions                     functions that users name: `FILE.py:FUNCTION`
 servers                       programs that serve a model while it is scored
 tasks/                        task functions that Inspect finds by entry point
 sandbox/, time_limit          model-written programs (the provider `bubblewrap`) and checkers, held in bounds

@@ -12,7 +12,8 @@ from statistics import fmean
 from ramerge import EvaluationError, Options, PlanError, RamergeError, Recipe, plan
 from ramerge.calibration.agreement import ReplySet, agreements_in, likelihoods, replies_of
 from ramerge.calibration.cache import with_inputs
-from ramerge.calibration.calibrate import LiveBase, base_of, gather, prompts_of
+from ramerge.calibration.calibrate import gather, prompts_of
+from ramerge.calibration.live_base import LiveBase, base_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.sdk.files import write_file
 from ramerge.sdk.progress import Listener

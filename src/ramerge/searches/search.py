@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from ramerge import EvaluationError, Options, RecipeError
-from ramerge.calibration.calibrate import require_extras
+from ramerge.calibration.live_base import require_extras
 from ramerge.report.extra import missing_libraries
 from ramerge.sdk.files import write_file
 from ramerge.sdk.plans import tensors_of_base, with_chosen_method

@@ -25,7 +25,7 @@ def undone(start: Checkpoint, below: Checkpoint, above: Checkpoint) -> list[str]
         name
         for name, tensor in above.tensors.items()
         if (before := below.tensors.get(name)) is not None
-        and not _same(before, start.tensors.get(name))
+        and not _equals(before, start.tensors.get(name))
         and not _keeps(tensor, before, start.tensors.get(name))
     ]
 
@@ -35,7 +35,7 @@ def _keeps(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
 
     The magnitudes of DoRA are norms of rows or columns, and so leave nothing of other changes to these.
     """
-    while not _same(tensor, below):
+    while not _equals(tensor, below):
         match tensor.origin:
             case LowRank(base=base, magnitude=None):
                 tensor = base
@@ -48,13 +48,13 @@ def _keeps(tensor: Tensor, below: Tensor, start: Tensor | None) -> bool:
 
 def _has_changed(tensor: Tensor, start: Tensor | None, rows: tuple[int, ...]) -> bool:
     """Whether earlier adapters have changed any of these rows."""
-    while not _same(tensor, start):
+    while not _equals(tensor, start):
         if not isinstance(tensor.origin, OtherRows) or set(rows) & set(tensor.origin.rows):
             return True
         tensor = tensor.origin.base
     return False
 
 
-def _same(tensor: Tensor, other: Tensor | None) -> bool:
-    """Whether two tensors have the same elements; tied ones differ in their names."""
+def _equals(tensor: Tensor, other: Tensor | None) -> bool:
+    """Whether two tensors have the same elements, whatever their names: what no adapter has changed since."""
     return other is not None and (tensor.dtype, tensor.shape, tensor.origin) == (other.dtype, other.shape, other.origin)

@@ -9,9 +9,9 @@ extras                        packages that not every user installs
 pool                          blocks side by side in threads, with their results in order
 systems                       calls that only some systems have
 devices                       where torch computes
-machine                       processors, memory, and limits under which libraries fail
+machine, limits               processors and memory, and below which libraries fail; what the user allows of them
 blas                          BLAS held to one thread
 dtypes                        names of element types
-process                       signals and standard streams, before all other imports
+process                       signals that end the process, and standard streams, before all other imports
 version                       the version of this package
 """

@@ -9,10 +9,10 @@ schemes        which storage and upload a name such as `s3://bucket/model` belon
 objects        buckets: s3://, gs://, az://
 hub            a repository of the hub at one commit
 upload         what a run has uploaded, and how its shards are named
-bucket_upload  buckets
+bucket_upload  a model in a bucket: shards first, indexes last, under a claim
 hub_upload     a branch of a repository of the hub, in one commit
 client         requests, retries and errors, which are obstore's, and human-readable errors
 memory         folders in this process's memory
 own_files      folders that ramerge writes: models inside of an output; names and the signed index of a delta's files,
-               because uploads sign an index anew
+               because uploads sign an index again
 """

@@ -1,0 +1,117 @@
+"""The folder of an agent: its replies, recorded inputs, importances and record, written complete or not at all.
+
+OUT/NAME/replies.jsonl        each prompt and the reply to it, as token ids
+OUT/NAME/inputs.safetensors   the recorded inputs
+OUT/NAME/inputs.json          whose inputs they are (`formats.recorded`)
+OUT/NAME/importance/          importances, float32 with names and shapes of the model's tensors
+OUT/NAME/calibration.json     what was done, and the fingerprint of model, prompts and settings
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import replace
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ramerge.calibration.exchanges import REPLIES, Exchange, to_lines
+from ramerge.calibration.importance_files import shards_of, write_index
+from ramerge.calibration.record import CalibrationRecord
+from ramerge.sdk.formats import CALIBRATION, IMPORTANCES, MODEL, PLACES
+from ramerge.sdk.outputs import Writer, build_output, lay_out
+from ramerge.sdk.tensors import Tensor
+from ramerge.sdk.text import RECORD, dumped, read_object
+
+if TYPE_CHECKING:
+    from ramerge.calibration.inputs import RecordedInputs
+
+_INPUTS_FILE = "inputs.safetensors"
+_DIGESTS = "digests.json"
+"""SHA-256 of the files of importances, next to them."""
+
+
+def read_record(folder: Path) -> CalibrationRecord | None:
+    """The record of an agent's folder; None if there is none, or if it is of another version."""
+    try:
+        values = read_object(folder / CALIBRATION, RECORD)
+        return CalibrationRecord(**{**values, "notes": tuple(values["notes"])})
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def is_whole(folder: Path, record: CalibrationRecord) -> bool:
+    """Whether the files of an agent's folder are those that were written."""
+    try:
+        digests = dict(record.digests)
+        if record.importances:
+            within = read_object(folder / IMPORTANCES / _DIGESTS, RECORD)
+            digests |= {f"{IMPORTANCES}/{name}": digest for name, digest in within.items()}
+        return bool(digests) and all(_digest_of(folder / name) == digest for name, digest in digests.items())
+    except (OSError, ValueError):
+        return False
+
+
+def _digest_of(path: Path) -> str:
+    """SHA-256 of a file."""
+    found = hashlib.sha256()
+    with path.open("rb") as file:
+        while part := file.read(1 << 20):
+            found.update(part)
+    return found.hexdigest()
+
+
+def write_folder(
+    folder: Path,
+    model: Mapping[str, str],
+    record: CalibrationRecord,
+    replies: Sequence[Exchange],
+    recorded: RecordedInputs | None,
+    *,
+    overwrite: bool,
+) -> CalibrationRecord:
+    """Write the folder of an agent but for its importances; the record with the files' digests."""
+    with build_output(folder, overwrite=overwrite) as staging:
+        if recorded is not None:
+            tensors: dict[str, Any] = {
+                **{name: rows.view(import_module("torch").int16).numpy() for name, rows in recorded.rows.items()},
+                **recorded.weights,
+            }
+            dtypes = {**dict.fromkeys(recorded.rows, "BF16"), **dict.fromkeys(recorded.weights, "F32")}
+            entries = [(name, dtypes[name], each.shape, each.nbytes) for name, each in tensors.items()]
+            shard = lay_out(_INPUTS_FILE, entries)
+            with closing(Writer(staging, [shard])) as writer:
+                for name, each in tensors.items():
+                    if each.size:
+                        writer.write(shard.name, shard.offsets[name], each.reshape(-1).view("uint8"))
+                writer.finish()
+            staging.write(PLACES, dumped({"inputs": dict(recorded.places), "transposed": list(recorded.transposed)}))
+            staging.write(MODEL, dumped({"digests": dict(model)}))
+        staging.write(REPLIES, to_lines(replies))
+        names = [REPLIES, *([_INPUTS_FILE, PLACES, MODEL] if recorded is not None else [])]
+        digests = {name: _digest_of(staging.folder / name) for name in names}
+        record = replace(record, digests=digests)
+        staging.write(CALIBRATION, record.to_json())
+    return record
+
+
+def write_importances(
+    folder: Path, model: Mapping[str, str], tensors: Sequence[Tensor], importances: Mapping[str, Any]
+) -> None:
+    """Write float32 numbers for each floating-point tensor of a model; 0 for what no training moves."""
+    floats = [tensor for tensor in tensors if tensor.is_float]
+    shards = shards_of(floats)
+    with build_output(folder, overwrite=True) as staging:
+        with closing(Writer(staging, shards)) as writer:
+            for shard in shards:
+                for name, start in shard.offsets.items():
+                    if name in importances and importances[name].numel():
+                        values = importances[name].cpu().contiguous().numpy()
+                        writer.write(shard.name, start, values.reshape(-1).view("uint8"))
+            writer.finish()
+        write_index(staging, shards, floats)
+        staging.write(MODEL, dumped({"digests": dict(model)}))
+        digests = {name: _digest_of(staging.folder / name) for name in (MODEL, *(shard.name for shard in shards))}
+        staging.write(_DIGESTS, dumped(digests))
