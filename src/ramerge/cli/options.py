@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -138,6 +138,28 @@ def setting_option(key: str, default: object, setting: Setting) -> Decorator:
     return option(setting.group, *words, **more)
 
 
+def options_of(settings: type, argument: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
+    """Options for the fields of a class of settings.
+
+    Args:
+        settings: a dataclass whose fields `about` describes.
+        argument: the command gets the settings under this name.
+        only: names of the fields that become options; by default all. The others keep their defaults.
+        without: names of fields that become none.
+    """
+    chosen = [each for each in settings_of(settings) if each[0] in (only or (each[0],)) and each[0] not in without]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def collected(*args: Any, **flags: Any) -> None:
+            made = settings(**{name: flags.pop(name) for name, _, _ in chosen})
+            function(*args, **{argument: made}, **flags)
+
+        return options(*(setting_option(*each) for each in chosen))(collected)
+
+    return decorate
+
+
 def read_ray_init(texts: Iterable[str]) -> dict[str, object]:
     """The keywords of `ray.init` that `--ray-init KEY=VALUE` asks for; dots lead into mappings.
 
@@ -241,9 +263,17 @@ DEBUG: Decorator = option(
 )
 
 
+TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
+
+
 def as_json(what: str) -> Decorator:
     """The option `--json`, which prints `what` instead of lines for people."""
     return option("output", "--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
+
+
+def printing(what: str) -> Decorator:
+    """The options that say how a command answers: `--json`, which prints `what`, `--quiet` and `--debug`."""
+    return options(as_json(what), *TALK)
 
 
 def options(*decorators: Decorator) -> Decorator:
@@ -359,11 +389,18 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
     return collected
 
 
+WRITE_RECIPE: Decorator = option(
+    "output",
+    "--write-recipe",
+    "recipe_file",
+    metavar="FILE",
+    type=PATH,
+    help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form, and merge nothing; -: "
+    "print it.",
+)
 EXPLAIN: Decorator = option(
     "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
 )
-TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
-
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """What says which models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
@@ -371,8 +408,7 @@ KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRE
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
     *KEYS,
-    as_json("the result"),
-    *TALK,
+    printing("the result"),
 )
 LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
 """Fields of `Options` that every command takes that reads models."""
