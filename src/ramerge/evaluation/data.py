@@ -17,7 +17,7 @@ _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.ma
 
 
 def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file, of a JSON file that holds a list of them, or of a parquet file.
+    """Records of a JSON-lines file, of a JSON file that holds a list of them, or of a Parquet file.
 
     Args:
         fields: names that every record must have, and the types they may have.
@@ -85,17 +85,33 @@ def read_text(path: Path) -> str:
         raise EvaluationError(f"{path}: {reason(error)}") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Rows of a Parquet file as plain values by column, read in batches.
+
+    Raises:
+        ValueError: pyarrow is missing, or cannot read the file; without the file's name.
+        OSError: the file cannot be opened.
+    """
     try:
         from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
+        from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise EvaluationError(f"{path}: needs pyarrow, which is not installed: pip install pyarrow") from error
+        raise ValueError("reading Parquet needs pyarrow: pip install pyarrow, or give JSON Lines") from error
+    with path.open("rb") as file:
+        try:
+            for batch in ParquetFile(file).iter_batches(batch_size=256):
+                yield from batch.to_pylist()
+        except (ArrowException, OSError) as error:
+            raise ValueError(f"is no Parquet file that pyarrow reads ({shown(error)})") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        rows = read_table(path).to_pylist()
-    except (ArrowException, OSError) as error:
-        raise EvaluationError(f"{path}: is no parquet file that pyarrow reads ({shown(error)})") from error
-    yield from ((f"record {number}", row) for number, row in enumerate(rows, 1))
+        yield from ((f"record {number}", row) for number, row in enumerate(parquet_rows(path), 1))
+    except OSError as error:
+        raise EvaluationError(f"{path}: {reason(error)}") from error
+    except ValueError as error:
+        raise EvaluationError(f"{path}: {error}") from error
 
 
 def _parsed(path: Path) -> Iterator[tuple[str, Any]]:
