@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ramerge.core.kernels.elementwise import ONE, ZERO
+from ramerge.core.kernels.elementwise import ONE, ZERO, Each
 from ramerge.core.methods.define import ChosenAgent, merge_method
 
 
@@ -24,7 +24,7 @@ from ramerge.core.methods.define import ChosenAgent, merge_method
 )
 def passthrough(
     _b: float,
-    values: tuple[float, ...],
+    values: Each,
     *,
     agent: Annotated[ChosenAgent, "the model that is copied; by default the first agent"] = None,
     scale: Annotated[float, "factor of the weights"] = 1.0,
