@@ -199,10 +199,7 @@ def _lines(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, object]]:
-    try:
-        yield from ((f"{path}: record {number}", row) for number, row in enumerate(parquet_rows(path), 1))
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
+    yield from ((f"{path}: {place}", row) for place, row in parquet_rows(path, InputError))
 
 
 def _samples(path: Path) -> Iterator[tuple[str, object]]:
