@@ -28,7 +28,6 @@ from ramerge.cli.options import (
     as_json,
     as_kind,
     command,
-    kind_options,
     option,
     options,
     printing,
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from ramerge.core.options import Options
 
 
-@command(short_help="Merge agents into a checkpoint.", late=kind_options)
+@command(short_help="Merge agents into a checkpoint.")
 @options(*RECIPE, as_kind, EXPLAIN, MERGE)
 def merge(
     paths: tuple[str, ...],
@@ -100,7 +99,7 @@ def sweep(
         say([*texts.points(records, out), *reminder(warnings)])
 
 
-@command(short_help="Show what a merge would do, and what would make it fail.", late=kind_options)
+@command(short_help="Show what a merge would do, and what would make it fail.")
 @options(*RECIPE, as_kind, run_options(*LIMITS, "device", "cache", "overwrite", "upload"), WRITE_RECIPE)
 def plan(
     paths: tuple[str, ...],

@@ -39,12 +39,12 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose `--help` shows options in groups.
 
-    Args:
-        late: gives parameters that are slow to find; it is called when the command is used, not when it is listed.
+    Its function may have an attribute `late`, which gives parameters that are slow to find. It is called when the
+    command is used, not when it is listed.
     """
 
-    def __init__(self, *words: Any, late: Callable[[], list[click.Parameter]] | None = None, **more: Any) -> None:
-        self._late = late
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._late: Callable[[], list[click.Parameter]] | None = getattr(more.get("callback"), "late", None)
         self._params: list[click.Parameter] = []
         super().__init__(*words, **more)
 
@@ -308,19 +308,15 @@ SET: Decorator = option(
 PRESET: Decorator = option(
     "method", "--preset", metavar="NAME", help="A named set of parameters, such as paper, instead of the recipe's."
 )
-IMPORTANCE: Decorator = option(
-    "models",
-    "--importance",
-    metavar="NAME=FOLDER",
-    multiple=True,
-    help="An agent's importances, for the method fisher; repeat for each.",
-)
-INPUTS: Decorator = option(
-    "models",
-    "--inputs",
-    metavar="NAME=FOLDER",
-    multiple=True,
-    help="An agent's recorded inputs, for the method regmean; repeat for each.",
+IMPORTANCE, INPUTS = (
+    option(
+        "models",
+        f"--{key}",
+        metavar="NAME=FOLDER",
+        multiple=True,
+        help=f"An agent's {what}, for the method {method}; repeat for each.",
+    )
+    for key, what, method in (("importance", "importances", "fisher"), ("inputs", "recorded inputs", "regmean"))
 )
 PROMPTS: Decorator = option(
     "prompts",
@@ -346,7 +342,7 @@ SHARD_SIZE: Decorator = option(
 )
 
 
-def kind_options() -> list[click.Parameter]:
+def _kind_options() -> list[click.Parameter]:
     """For each kind of output but a checkpoint the flag `--as-NAME`, and the options of its settings."""
     from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
@@ -362,7 +358,7 @@ def kind_options() -> list[click.Parameter]:
 
 
 def as_kind(function: Callable[..., None]) -> Callable[..., None]:
-    """Collect `kind_options` of a command as one argument, `kind`; `command` takes them as `late`.
+    """The options of all kinds of output, which the command gets as one argument, `kind`.
 
     Raises:
         UsageError: of several kinds, or of a setting without its kind.
@@ -386,6 +382,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
             kind = type(each)(**given) if chosen else kind
         function(*args, kind=kind, **flags)
 
+    collected.late = _kind_options  # type: ignore[attr-defined]
     return collected
 
 

@@ -39,7 +39,6 @@ class SearchSettings:
             "--sampler",
             "search",
             "What chooses points; default: grid if values are listed (--vary), tpe for a space (--space).",
-            "|".join(SAMPLERS),
             choices=SAMPLERS,
         ),
     )

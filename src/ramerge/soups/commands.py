@@ -20,7 +20,6 @@ from ramerge.sdk.commands import (
     as_kind,
     carry_out,
     command,
-    kind_options,
     option,
     options,
     options_of,
@@ -40,7 +39,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 
 
-@command(short_help="Average the checkpoints of a run, or predict a later one.", late=kind_options)
+@command(short_help="Average the checkpoints of a run, or predict a later one.")
 @click.argument("words", nargs=-1, metavar="RUN... OUT", type=click.Path())
 @option(
     "method",
