@@ -116,7 +116,8 @@ def plan(
     for the method auto. Without the extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
-    from ramerge.cli.flags.read import read_inputs, write_recipe
+    from ramerge.cli.flags.read import read_inputs
+    from ramerge.cli.flags.write import write_recipe
     from ramerge.cli.progress import shown
     from ramerge.core.foundation.files import STANDARD_OUTPUT
     from ramerge.core.foundation.jsontext import dumped
