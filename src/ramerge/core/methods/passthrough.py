@@ -14,7 +14,6 @@ from ramerge.core.methods.define import ChosenAgent, merge_method
 @merge_method(
     "passthrough",
     family="one model",
-    title="One model as it is",
     source="mergekit's method of this name, for whole models",
     formula="scale * a, the chosen agent; needs no base",
     differs="there is no difference for whole models; stacks of layers are not supported",
