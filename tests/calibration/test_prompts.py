@@ -259,7 +259,7 @@ def test_parquet(tmp_path: Path) -> None:
     (prompt,) = read_prompts(tmp_path / "p.parquet")
     assert prompt.replies == (Reply("4", 1.0), Reply("5", 0.0))
     (tmp_path / "q.parquet").write_bytes(b"PAR1 or not")
-    with pytest.raises(InputError, match="is not Parquet"):
+    with pytest.raises(InputError, match="is no Parquet file"):
         read_prompts(tmp_path / "q.parquet")
 
 

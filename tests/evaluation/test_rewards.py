@@ -76,7 +76,7 @@ def test_parquet_of_verl_is_read_as_it_is(tmp_path: Path) -> None:
         (each.messages, each.about) for each in suite.items("prompts")
     ]
     path.write_bytes(b"PAR1 no")
-    with pytest.raises(EvaluationError, match="is no parquet file"):
+    with pytest.raises(EvaluationError, match="is no Parquet file"):
         Suite(rewards, **{**suite.arguments, "prompts": path}).check(["prompts"])
 
 

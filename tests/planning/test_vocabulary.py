@@ -63,6 +63,18 @@ def test_a_padded_base_and_an_agent_with_new_tokens(method: str, name: str, tmp_
         assert (numbers(tmp_path / "cut" / "out", name) == found[:10]).all()
 
 
+def test_without_a_base_the_first_agent_has_its_rows_by_its_own_name(tmp_path: Path) -> None:
+    agents = {name: str(write(tmp_path / name, seed, rows)) for name, seed, rows in (("a", 1, 10), ("b", 2, 14))}
+    notes = ramerge.plan({"method": "linear", "agents": agents, "allow": COMMON}).notes
+    assert "lm_head.weight: rows 0 to 9 are in a, b" in notes
+    assert "lm_head.weight: rows 10 to 13 are in b only" in notes
+    agents = dict(reversed(agents.items()))
+    assert (
+        "lm_head.weight: rows 10 to 13 are in b only"
+        in ramerge.plan({"method": "linear", "agents": agents, "allow": COMMON}).notes
+    )
+
+
 @pytest.mark.full
 def test_an_agent_without_padding(tmp_path: Path) -> None:
     write(tmp_path / "base", 0, 14)

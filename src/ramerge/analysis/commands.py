@@ -21,6 +21,7 @@ from ramerge.sdk.commands import (
     command,
     option,
     options,
+    printing,
     reminder,
     run_options,
     say,
@@ -92,7 +93,7 @@ def analyze(
     help="How all agents were trained: for three or more sparse agents the answer depends on it.",
 )
 @option("output", "--evidence", is_flag=True, help="Show also the measurements, and what is not known.")
-@options(as_json("the recommendation"), *TALK, run_options(*LIMITS, "cache", "ray"))
+@options(printing("the recommendation"), run_options(*LIMITS, "cache", "ray"))
 def recommend(
     paths: tuple[str, ...],
     trained_by: TrainedBy,

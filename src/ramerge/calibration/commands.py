@@ -3,48 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
-from functools import wraps
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from ramerge.calibration.record import CalibrationSettings
-from ramerge.sdk.commands import (
-    DEBUG,
-    KEYS,
-    QUIET,
-    Decorator,
-    as_json,
-    command,
-    option,
-    options,
-    run_options,
-    say,
-    setting_option,
-    table,
-    warn,
-)
-from ramerge.sdk.options import settings_of
+from ramerge.sdk.commands import KEYS, command, option, options, options_of, printing, run_options, say, table, warn
 
 if TYPE_CHECKING:
     from ramerge import Options
     from ramerge.calibration.record import CalibrationRecord
-
-
-def options_of(settings: type, argument: str, *left_out: str) -> Decorator:
-    """Options for the fields of a class of settings; a command gets them as one argument."""
-    chosen = [each for each in settings_of(settings) if each[0] not in left_out]
-
-    def decorate(function: Callable[..., None]) -> Callable[..., None]:
-        @wraps(function)
-        def collected(*args: object, **flags: object) -> None:
-            made = settings(**{name: flags.pop(name) for name, _, _ in chosen})
-            function(*args, **{argument: made}, **flags)
-
-        return options(*(setting_option(*each) for each in chosen))(collected)
-
-    return decorate
 
 
 @command(short_help="Gather replies and statistics of agents on prompts.")
@@ -52,7 +21,7 @@ def options_of(settings: type, argument: str, *left_out: str) -> Decorator:
 @options(*KEYS)
 @options_of(CalibrationSettings, "calibration")
 @option("run", "--dry-run", is_flag=True, help="Only say what it will take, from headers; nothing is loaded.")
-@options(as_json("the records"), QUIET, DEBUG, run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
+@options(printing("the records"), run_options("threads", "max_memory", "allow_outside_links", "overwrite"))
 def calibrate(
     paths: tuple[str, ...],
     quiet: bool,

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ramerge import CheckpointError, InputError
 from ramerge.calibration.rollouts import NO_ROLLOUTS, Rollout, State, rollouts_of
+from ramerge.evaluation.data import parquet_rows
 from ramerge.sdk.errors import reason
 from ramerge.sdk.formats import load_file
 from ramerge.sdk.text import MOST_ALIKE, JsonLimits, dumped, first_of, parse, shown
@@ -198,18 +199,7 @@ def _lines(path: Path) -> Iterator[tuple[str, object]]:
 
 
 def _rows(path: Path) -> Iterator[tuple[str, object]]:
-    try:
-        import pyarrow.parquet as parquet
-    except ImportError as error:
-        raise InputError(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give JSON Lines") from error
-    try:
-        number = 0
-        for batch in parquet.ParquetFile(path).iter_batches(batch_size=256):
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path}: record {number}", row
-    except (ValueError, OSError) as error:
-        raise InputError(f"{path}: is not Parquet: {str(error).splitlines()[0]}") from error
+    yield from ((f"{path}: {place}", row) for place, row in parquet_rows(path, InputError))
 
 
 def _samples(path: Path) -> Iterator[tuple[str, object]]:

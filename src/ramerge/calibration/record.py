@@ -42,7 +42,6 @@ class CalibrationSettings:
             "prompts",
             "What is gathered besides replies: recorded inputs (for regmean), importances (for fisher), all of it, or "
             "replies alone.",
-            "|".join(GATHERED),
             choices=GATHERED,
         ),
     )
@@ -52,7 +51,6 @@ class CalibrationSettings:
             "--record",
             "prompts",
             "Whose inputs are recorded: of the tokens of prompts and replies, or of prompts alone.",
-            "both|prompt",
             choices=("both", "prompt"),
         ),
     )
@@ -62,7 +60,6 @@ class CalibrationSettings:
             "--source",
             "prompts",
             "Which model's inputs are recorded: each agent's own, or the base's on the same text.",
-            "agents|base",
             choices=("agents", "base"),
         ),
     )

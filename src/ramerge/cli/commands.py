@@ -21,17 +21,16 @@ from ramerge.cli.options import (
     EXPLAIN,
     LIMITS,
     MERGE,
-    PATH,
     RECIPE,
     ROUNDING,
     SHARD_SIZE,
-    TALK,
+    WRITE_RECIPE,
     as_json,
     as_kind,
     command,
-    kind_options,
     option,
     options,
+    printing,
     run_options,
 )
 from ramerge.cli.terminal import fail, reminder, say, warn, warn_of_launcher
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from ramerge.core.options import Options
 
 
-@command(short_help="Merge agents into a checkpoint.", late=kind_options)
+@command(short_help="Merge agents into a checkpoint.")
 @options(*RECIPE, as_kind, EXPLAIN, MERGE)
 def merge(
     paths: tuple[str, ...],
@@ -100,16 +99,8 @@ def sweep(
         say([*texts.points(records, out), *reminder(warnings)])
 
 
-@command(short_help="Show what a merge would do, and what would make it fail.", late=kind_options)
-@options(*RECIPE, as_kind, run_options(*LIMITS, "device", "cache", "overwrite", "upload"))
-@option(
-    "output",
-    "--write-recipe",
-    "recipe_file",
-    metavar="FILE",
-    type=PATH,
-    help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form; -: print it.",
-)
+@command(short_help="Show what a merge would do, and what would make it fail.")
+@options(*RECIPE, as_kind, run_options(*LIMITS, "device", "cache", "overwrite", "upload"), WRITE_RECIPE)
 def plan(
     paths: tuple[str, ...],
     quiet: bool,
@@ -125,7 +116,8 @@ def plan(
     for the method auto. Without the extra `remote`, models of the hub that are not in its cache are downloaded first.
     """
     from ramerge.api import plan as make
-    from ramerge.cli.flags.read import read_inputs, write_recipe
+    from ramerge.cli.flags.read import read_inputs
+    from ramerge.cli.flags.write import write_recipe
     from ramerge.cli.progress import shown
     from ramerge.core.foundation.files import STANDARD_OUTPUT
     from ramerge.core.foundation.jsontext import dumped
@@ -150,7 +142,7 @@ def plan(
 @command(short_help="Write a model of any format as safetensors.")
 @click.argument("model", metavar="MODEL", type=click.Path())
 @click.argument("out", metavar="OUT", type=click.Path())
-@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_json("the record"), *TALK, MERGE)
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, printing("the record"), MERGE)
 def convert(model: str, out: str, quiet: bool, as_json: bool, options: Options, **flags: object) -> None:
     """Write MODEL as plain safetensors to OUT, block by block, in its own dtypes, in those of --base or in --dtype.
 

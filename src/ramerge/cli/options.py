@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
@@ -39,12 +39,12 @@ class GroupedOption(click.Option):
 class GroupedCommand(click.Command):
     """A command whose `--help` shows options in groups.
 
-    Args:
-        late: gives parameters that are slow to find; it is called when the command is used, not when it is listed.
+    Its function may have an attribute `late`, which gives parameters that are slow to find. It is called when the
+    command is used, not when it is listed.
     """
 
-    def __init__(self, *words: Any, late: Callable[[], list[click.Parameter]] | None = None, **more: Any) -> None:
-        self._late = late
+    def __init__(self, *words: Any, **more: Any) -> None:
+        self._late: Callable[[], list[click.Parameter]] | None = getattr(more.get("callback"), "late", None)
         self._params: list[click.Parameter] = []
         super().__init__(*words, **more)
 
@@ -136,6 +136,28 @@ def setting_option(key: str, default: object, setting: Setting) -> Decorator:
     if not setting.repeats:
         more |= {"default": default, "show_default": default is not None}
     return option(setting.group, *words, **more)
+
+
+def options_of(settings: type, argument: str, *, only: Sequence[str] = (), without: Sequence[str] = ()) -> Decorator:
+    """Options for the fields of a class of settings.
+
+    Args:
+        settings: a dataclass whose fields `about` describes.
+        argument: the command gets the settings under this name.
+        only: names of the fields that become options; by default all. The others keep their defaults.
+        without: names of fields that become none.
+    """
+    chosen = [each for each in settings_of(settings) if each[0] in (only or (each[0],)) and each[0] not in without]
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @wraps(function)
+        def collected(*args: Any, **flags: Any) -> None:
+            made = settings(**{name: flags.pop(name) for name, _, _ in chosen})
+            function(*args, **{argument: made}, **flags)
+
+        return options(*(setting_option(*each) for each in chosen))(collected)
+
+    return decorate
 
 
 def read_ray_init(texts: Iterable[str]) -> dict[str, object]:
@@ -241,9 +263,17 @@ DEBUG: Decorator = option(
 )
 
 
+TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
+
+
 def as_json(what: str) -> Decorator:
     """The option `--json`, which prints `what` instead of lines for people."""
     return option("output", "--json", "as_json", is_flag=True, help=f"Print {what} as JSON on standard output.")
+
+
+def printing(what: str) -> Decorator:
+    """The options that say how a command answers: `--json`, which prints `what`, `--quiet` and `--debug`."""
+    return options(as_json(what), *TALK)
 
 
 def options(*decorators: Decorator) -> Decorator:
@@ -278,19 +308,15 @@ SET: Decorator = option(
 PRESET: Decorator = option(
     "method", "--preset", metavar="NAME", help="A named set of parameters, such as paper, instead of the recipe's."
 )
-IMPORTANCE: Decorator = option(
-    "models",
-    "--importance",
-    metavar="NAME=FOLDER",
-    multiple=True,
-    help="An agent's importances, for the method fisher; repeat for each.",
-)
-INPUTS: Decorator = option(
-    "models",
-    "--inputs",
-    metavar="NAME=FOLDER",
-    multiple=True,
-    help="An agent's recorded inputs, for the method regmean; repeat for each.",
+IMPORTANCE, INPUTS = (
+    option(
+        "models",
+        f"--{key}",
+        metavar="NAME=FOLDER",
+        multiple=True,
+        help=f"An agent's {what}, for the method {method}; repeat for each.",
+    )
+    for key, what, method in (("importance", "importances", "fisher"), ("inputs", "recorded inputs", "regmean"))
 )
 PROMPTS: Decorator = option(
     "prompts",
@@ -316,7 +342,7 @@ SHARD_SIZE: Decorator = option(
 )
 
 
-def kind_options() -> list[click.Parameter]:
+def _kind_options() -> list[click.Parameter]:
     """For each kind of output but a checkpoint the flag `--as-NAME`, and the options of its settings."""
     from ramerge.core.engine.outputs import CHECKPOINT, OUTPUT_KINDS
 
@@ -332,7 +358,7 @@ def kind_options() -> list[click.Parameter]:
 
 
 def as_kind(function: Callable[..., None]) -> Callable[..., None]:
-    """Collect `kind_options` of a command as one argument, `kind`; `command` takes them as `late`.
+    """The options of all kinds of output, which the command gets as one argument, `kind`.
 
     Raises:
         UsageError: of several kinds, or of a setting without its kind.
@@ -356,14 +382,22 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
             kind = type(each)(**given) if chosen else kind
         function(*args, kind=kind, **flags)
 
+    collected.late = _kind_options  # type: ignore[attr-defined]
     return collected
 
 
+WRITE_RECIPE: Decorator = option(
+    "output",
+    "--write-recipe",
+    "recipe_file",
+    metavar="FILE",
+    type=PATH,
+    help="Write what recipe and flags say to a new file, as a recipe in ramerge's own form, and merge nothing; -: "
+    "print it.",
+)
 EXPLAIN: Decorator = option(
     "output", "--explain", is_flag=True, help="Explain the figures, and print what usually needs no line."
 )
-TALK: tuple[Decorator, ...] = (QUIET, DEBUG)
-
 MODELS: tuple[Decorator, ...] = (BASE, AGENT, SET)
 """What says which models, for commands that need no method."""
 KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRESET, DTYPE, ROUNDING, SHARD_SIZE)
@@ -371,8 +405,7 @@ KEYS: tuple[Decorator, ...] = (METHOD, *MODELS, PROMPTS, IMPORTANCE, INPUTS, PRE
 RECIPE: tuple[Decorator, ...] = (
     click.argument("paths", nargs=-1, metavar="[RECIPE] [OUT]", type=click.Path()),
     *KEYS,
-    as_json("the result"),
-    *TALK,
+    printing("the result"),
 )
 LIMITS = ("threads", "max_memory", "allow_outside_links", "strict")
 """Fields of `Options` that every command takes that reads models."""

@@ -34,7 +34,7 @@ def points(records: Sequence[Record], out: str) -> list[str]:
     ]
     return [
         *table(head, rows),
-        f"{out.rstrip('/')}/POINT: {len(records)} checkpoints in {records[0].seconds:.1f} s",
+        f"{len(records)} checkpoints, the first in {out.rstrip('/')}/{names[0]}, in {records[0].seconds:.1f} s",
         "next: `ramerge eval --model NAME=FOLDER ...` scores them; `ramerge search` merges and scores point by point",
     ]
 

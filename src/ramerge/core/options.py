@@ -19,9 +19,9 @@ class Setting(NamedTuple):
 
     Attributes:
         flag: its option on the command line.
-        group: under which `--help` shows it, one of `foundation.options.GROUPS`.
+        group: under which `--help` shows it, one of `cli.options.GROUPS`.
         help: what it does.
-        metavar: what its value is called; None for an option without a value.
+        metavar: what its value is called; by default the choices; None for an option without a value.
         repeats: whether the option is given once for each entry.
         kind: of its value on the command line.
         choices: the only values, where there are few.
@@ -42,7 +42,8 @@ def about(*values: Any, **more: Any) -> dict[str, Setting]:
     Args:
         values, more: flag, group, help, metavar and the others of `Setting`.
     """
-    return {"setting": Setting(*values, **more)}
+    made = Setting(*values, **more)
+    return {"setting": made._replace(metavar=made.metavar or "|".join(made.choices) or None)}
 
 
 DEVICE = about(

@@ -27,7 +27,7 @@ from ramerge.sdk.outputs import (
     records_of,
     resolved,
 )
-from ramerge.sdk.passes import Passes
+from ramerge.sdk.passes import Passes, Sink
 from ramerge.sdk.plans import Block, MergePlan, listed
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Files, Reader, Tensor, itemsize
@@ -39,7 +39,7 @@ _MUCH = 0.1
 """A larger share of the updates' norm that is lost is a warning; the default energy loses at most this."""
 
 
-class MergedTensors:
+class MergedTensors(Sink):
     """Leaves the merged tensors of some numbers in a spool, as whole tensors; others are not kept. Pickles."""
 
     in_order = False

@@ -9,13 +9,11 @@ import click
 from ramerge.sdk.commands import (
     AGENT,
     BASE,
-    DEBUG,
     OUT_ANYWHERE,
-    QUIET,
-    as_json,
     command,
     option,
     options,
+    printing,
     run_options,
     say,
     warn,
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="none; or zstd for slow disks and networks: files are half as large, and are read half as fast.",
 )
-@options(as_json("what was written"), QUIET, DEBUG)
+@printing("what was written")
 @run_options("threads", "max_memory", "allow_outside_links", "overwrite", "fresh", "upload", "ray")
 def delta(
     base: str | None,
@@ -76,7 +74,7 @@ def delta(
 @command(short_help="Turn deltas back into the model.")
 @click.argument("deltas", metavar="DELTA...", nargs=-1)
 @OUT_ANYWHERE
-@options(BASE, as_json("what was written"), QUIET, DEBUG)
+@options(BASE, printing("what was written"))
 @run_options("threads", "max_memory", "allow_outside_links", "overwrite", "upload")
 def apply(base: str | None, deltas: tuple[str, ...], out: str, quiet: bool, as_json: bool, options: Options) -> None:
     """Write to OUT the model that DELTAs give on the base, with all its files, byte-identical.

@@ -16,7 +16,7 @@ from ramerge.deltas.sidecars import write_files
 from ramerge.deltas.spool import Spool, SpooledTensor, SpoolSlots, spooled
 from ramerge.deltas.write import DeltaWriter
 from ramerge.sdk.outputs import OpenOutput, OutputSpec, OutputTarget, fingerprint
-from ramerge.sdk.passes import Executor, Processed, in_runs
+from ramerge.sdk.passes import Executor, Pass, Processed, in_runs
 from ramerge.sdk.progress import Listener, silence
 from ramerge.sdk.storage import Location, is_far
 from ramerge.sdk.tensors import (
@@ -163,7 +163,7 @@ def write_delta(
 
 
 @dataclass(frozen=True)
-class ComparePass:
+class ComparePass(Pass[DeltaBlock, DeltaBlock]):
     """Compares the blocks of two models, and leaves in a spool what has changed.
 
     Attributes:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ramerge.deltas.codec import TOGETHER, Compression, Encoder
 from ramerge.deltas.spool import Kind, Spool, SpooledTensor, SpoolSlots
+from ramerge.sdk.passes import Sink
 from ramerge.sdk.plans import Block, MergePlan
 from ramerge.sdk.storage import BLOCK
 from ramerge.sdk.tensors import Checkpoint, Files, Reader, Tensor, itemsize
@@ -36,7 +37,7 @@ class _Place(NamedTuple):
     base: Tensor | None
 
 
-class Patches:
+class Patches(Sink):
     """Compares merged blocks with the base's, in the workers' threads, and leaves them in a spool.
 
     Pickled, it fills the same spool.

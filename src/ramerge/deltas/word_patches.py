@@ -68,73 +68,66 @@ def {name}(bitmap, gaps):
     return count
 """
 
-_PATCH_BITMAP = """
+# Each row of `spans` is a block, and one whose positions or values do not fit ends the loop.
+_PATCH = """
 def {name}({arguments}):
     {number}
-    size, one, full = np.uint64(base.size), np.uint64(1), np.uint64(64)
+    size, one = np.uint64(base.size), np.uint64(1)
     for row in range(np.uint64(spans.size) // np.uint64(4)):
         {which}
-        {span}
-        if first > size or values - positions != (stop - first + np.uint64(63)) // full * np.uint64(8):
+        at, count = row * np.uint64(4), np.uint64(0)
+        positions, values, end, moved = spans[at], spans[at + one], spans[at + np.uint64(2)], spans[at + np.uint64(3)]
+        escape = values + moved * {planes}
+        if first > size or positions > values or escape > end or end > np.uint64(data.size):
             return row
-        for word in range((stop - first + np.uint64(63)) // full):
-            start, mask = first + word * full, word_at(data, positions + word * np.uint64(8))
-            if count + ones(mask) > moved:
-                return row
-            if start + full <= stop:
-                {copy_full}
-            elif mask != np.uint64(0) and start + full - leading_zeros(mask) > stop:
-                return row
-            else:
-                {copy_rest}
-            while mask != np.uint64(0):
-                place = start + trailing_zeros(mask)
-                mask &= mask - one
-                {value}
-                {change}
-                count += one
+        {changes}
         if count != moved or escape != end:
             return row
     return np.uint64(spans.size) // np.uint64(4)
 """
 
-_PATCH_GAPS = """
-def {name}({arguments}):
-    {number}
-    size, one, most = np.uint64(base.size), np.uint64(1), np.uint64(255)
-    for row in range(np.uint64(spans.size) // np.uint64(4)):
-        {which}
-        {span}
-        if first > size:
-            return row
-        {copy}
-        place, open = first, False
-        for i in range(positions, values):
-            gap = np.uint64(data[i])
-            place += gap
-            open = gap == most
-            if open:
-                continue
-            if place >= stop or count >= moved:
-                return row
-            {value}
-            {change}
-            count += one
-            place += one
-        if open or count != moved or escape != end:
-            return row
-    return np.uint64(spans.size) // np.uint64(4)
+_BITMAP = """
+full = np.uint64(64)
+if values - positions != (stop - first + np.uint64(63)) // full * np.uint64(8):
+    return row
+for word in range((stop - first + np.uint64(63)) // full):
+    start, mask = first + word * full, word_at(data, positions + word * np.uint64(8))
+    if count + ones(mask) > moved:
+        return row
+    if start + full <= stop:
+        {copy_full}
+    elif mask != np.uint64(0) and start + full - leading_zeros(mask) > stop:
+        return row
+    else:
+        {copy_rest}
+    while mask != np.uint64(0):
+        place = start + trailing_zeros(mask)
+        mask &= mask - one
+        {value}
+        {change}
+        count += one
 """
 
-_PATCHES = {"bitmaps": _PATCH_BITMAP, "gaps": _PATCH_GAPS}
-
-_SPAN = """
-at, count = row * np.uint64(4), np.uint64(0)
-positions, values, end, moved = spans[at], spans[at + np.uint64(1)], spans[at + np.uint64(2)], spans[at + np.uint64(3)]
-escape = values + moved * {planes}
-if positions > values or escape > end or end > np.uint64(data.size):
+_GAPS = """
+{copy}
+place, open, most = first, False, np.uint64(255)
+for i in range(positions, values):
+    gap = np.uint64(data[i])
+    place += gap
+    open = gap == most
+    if open:
+        continue
+    if place >= stop or count >= moved:
+        return row
+    {value}
+    {change}
+    count += one
+    place += one
+if open:
     return row
 """
+
+_CHANGES = {"bitmaps": _BITMAP, "gaps": _GAPS}
 
 _SPLIT = """
 def {name}(xors, values):
@@ -318,9 +311,10 @@ def _patch_kernel(
             f"    {_joined(width, 'escape + {k}')}",
             f"    escape += {size}",
         ]
-    span = native.filled(_SPAN, planes=f"np.uint64({planes})").splitlines()
     nothing: dict[str, str | Sequence[str]] = {key: [] for key in ("number", "copy", "copy_full", "copy_rest")}
-    source = native.filled(_PATCHES[positions], **{"name": name, "span": span, "value": value, **nothing, **parts})
+    parts = {**nothing, "name": name, "planes": f"np.uint64({planes})", "value": value, **parts}
+    changes = native.filled(_CHANGES[positions], **parts).splitlines()
+    source = native.filled(_PATCH, **parts, changes=changes)
     return native.load(name, source, types, "i64")
 
 

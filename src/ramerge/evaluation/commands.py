@@ -11,7 +11,7 @@ import click
 
 from ramerge import EndpointError, EvaluationError
 from ramerge.evaluation.servers import SERVERS
-from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, QUIET, Decorator, as_json, command, option, say
+from ramerge.sdk.commands import AGENT, BASE, DEBUG, PATH, command, option, printing, say
 from ramerge.sdk.errors import StoppedError
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _FORMATS = ("text", "markdown", "html", "csv")
 
-SERVE_ARGS: Decorator = option(
+SERVE_ARGS = option(
     "remote", "--serve-args", default="", metavar="WORDS", help="Further words of the server's command line."
 )
-DATA: Decorator = option(
+DATA = option(
     "score",
     "--data",
     metavar="NAME=PATH",
@@ -87,9 +87,7 @@ DATA: Decorator = option(
     metavar="NAME",
     help="Where programs that models write run: bubblewrap, docker, or local: no sandbox, with your rights.",
 )
-@QUIET
-@as_json("the scores")
-@DEBUG
+@printing("the scores")
 def eval_command(logs: Path, quiet: bool, as_json: bool, **options: Any) -> None:
     """Score models on tasks of Inspect's, into the folder LOGS, which `inspect view --log-dir LOGS` shows.
 

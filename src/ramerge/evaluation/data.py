@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ramerge import EvaluationError
+from ramerge import EvaluationError, RamergeError
 from ramerge.sdk.errors import reason
 from ramerge.sdk.text import MOST_ALIKE, JsonLimits, first_of, is_unicode, parse, shown
 
@@ -17,7 +17,7 @@ _LIMITS = JsonLimits(size=sys.maxsize, signs=sys.maxsize, depth=100, name=sys.ma
 
 
 def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> list[dict[str, Any]]:
-    """Records of a JSON-lines file, of a JSON file that holds a list of them, or of a parquet file.
+    """Records of a JSON-lines file, of a JSON file that holds a list of them, or of a Parquet file.
 
     Args:
         fields: names that every record must have, and the types they may have.
@@ -26,7 +26,7 @@ def read_records(path: Path, fields: Mapping[str, type | tuple[type, ...]]) -> l
         EvaluationError: the file cannot be read, is not UTF-8, holds something else, or a record lacks a field;
             with the first ten problems.
     """
-    records = list(_rows(path) if path.suffix == ".parquet" else _parsed(path))
+    records = list(parquet_rows(path) if path.suffix == ".parquet" else _parsed(path))
     if not records:
         raise EvaluationError(f"{path}: holds no record")
     refuse(f"{path}, {where}: {problem}" for where, record in records for problem in _problems(record, fields))
@@ -85,17 +85,26 @@ def read_text(path: Path) -> str:
         raise EvaluationError(f"{path}: {reason(error)}") from error
 
 
-def _rows(path: Path) -> Iterator[tuple[str, Any]]:
+def parquet_rows(path: Path, problem: type[RamergeError] = EvaluationError) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Rows of a Parquet file as plain values by column, each with its place in the file; read in batches.
+
+    Args:
+        problem: the kind of error that is raised if the file cannot be read, or pyarrow is missing.
+    """
     try:
         from pyarrow import ArrowException
-        from pyarrow.parquet import read_table
+        from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise EvaluationError(f"{path}: needs pyarrow, which is not installed: pip install pyarrow") from error
+        raise problem(f"{path}: reading Parquet needs pyarrow: pip install pyarrow, or give JSON Lines") from error
     try:
-        rows = read_table(path).to_pylist()
-    except (ArrowException, OSError) as error:
-        raise EvaluationError(f"{path}: is no parquet file that pyarrow reads ({shown(error)})") from error
-    yield from ((f"record {number}", row) for number, row in enumerate(rows, 1))
+        with path.open("rb") as file:
+            batches = ParquetFile(file).iter_batches(batch_size=256)
+            rows = (row for batch in batches for row in batch.to_pylist())
+            yield from ((f"record {number}", row) for number, row in enumerate(rows, 1))
+    except ArrowException as error:
+        raise problem(f"{path}: is no Parquet file that pyarrow reads ({shown(error)})") from error
+    except OSError as error:
+        raise problem(f"{path}: {reason(error)}") from error
 
 
 def _parsed(path: Path) -> Iterator[tuple[str, Any]]:

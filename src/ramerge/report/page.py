@@ -71,7 +71,7 @@ def scripted_page(
 
 def table(label: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table for another page with the same styles; cells are texts, or markup."""
-    module: Any = environment(_HERE).get_template("table.html").module
+    module: Any = environment(_HERE).get_template("parts.html").module
     return str(module.table(label, head, rows))
 
 

@@ -18,7 +18,7 @@ Its entry point, `my_sum = "my_package:my_sum"` in the group `ramerge.methods`, 
 it.
 """
 
-from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO
+from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO, Inputs
 from ramerge.core.methods.base import (
     MANY,
     SIDE_INPUTS,
@@ -74,6 +74,7 @@ __all__ = [
     "Floats",
     "Formula",
     "Gram",
+    "Inputs",
     "Layer",
     "MatrixMethod",
     "MeanMethod",

@@ -1,10 +1,14 @@
-"""Settings that are declared once: as fields of a dataclass, with the option that the command line makes of them.
+"""Settings that are declared once: as fields of a dataclass, of which the command line makes options.
 
->>> from ramerge.sdk.options import settings_of
->>> "threads" in {name for name, _, _ in settings_of(ramerge.Options)}
-True
+>>> from dataclasses import dataclass, field
+>>> from ramerge.sdk.options import about
+>>> @dataclass(frozen=True)
+... class Scoring:
+...     limit: int = field(default=16, metadata=about("--limit", "score", "Items of each task.", "N", kind=int))
+>>> Scoring().limit
+16
 """
 
-from ramerge.core.options import DEVICE, about, documented, settings_of
+from ramerge.core.options import DEVICE, about, documented
 
-__all__ = ["DEVICE", "about", "documented", "settings_of"]
+__all__ = ["DEVICE", "about", "documented"]

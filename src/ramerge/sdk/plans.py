@@ -13,6 +13,7 @@ from ramerge.core.planning.build import make_plan
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem
 from ramerge.core.planning.headers import ModelHeader, read_headers
 from ramerge.core.planning.inputs import OpenedInputs, tensors_of_base
+from ramerge.core.planning.kinds import PlannedKind
 from ramerge.core.planning.model import Batch, Block, MergePlan, Resources, TensorPlan, scope_of
 from ramerge.core.planning.resources import BASELINE_BYTES
 
@@ -24,6 +25,7 @@ __all__ = [
     "ModelHeader",
     "OpenedInputs",
     "PlanFinding",
+    "PlannedKind",
     "Resources",
     "TensorPlan",
     "cached_counts",

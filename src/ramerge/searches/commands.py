@@ -9,24 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ramerge import EvaluationError, RecipeError
-from ramerge.calibration.commands import options_of
 from ramerge.calibration.record import CalibrationSettings
 from ramerge.evaluation.commands import DATA, SERVE_ARGS
 from ramerge.evaluation.servers import SERVERS
-from ramerge.sdk.commands import (
-    DEBUG,
-    KEYS,
-    PATH,
-    QUIET,
-    Decorator,
-    as_json,
-    command,
-    option,
-    options,
-    run_options,
-    say,
-    warn,
-)
+from ramerge.sdk.commands import KEYS, PATH, command, option, options, options_of, printing, run_options, say, warn
 from ramerge.sdk.errors import StoppedError
 from ramerge.searches.settings import SearchSettings
 
@@ -37,7 +23,7 @@ if TYPE_CHECKING:
 
 _PROMPTS = (".jsonl", ".json", ".parquet")
 
-SERVING: Decorator = options(
+SERVING = options(
     option("score", "--reward", metavar="FUNCTION", help="For prompts: file.py:compute_score, in verl's form."),
     option("remote", "--serve", type=click.Choice(SERVERS), help="For tasks and prompts: the server to keep running."),
     SERVE_ARGS,
@@ -75,7 +61,7 @@ SCORE_HELP = (
 @click.argument("paths", nargs=-1, metavar="[RECIPE] OUT")
 @options(*KEYS)
 @option("score", "--score", metavar="SCORE", help=f"{SCORE_HELP} Default, with --prompts: agreement.")
-@options_of(CalibrationSettings, "calibration", "gather", "hold_out", "reward")
+@options_of(CalibrationSettings, "calibration", without=["gather", "hold_out", "reward"])
 @option(
     "method",
     "--vary",
@@ -87,9 +73,7 @@ SCORE_HELP = (
 @options_of(SearchSettings, "search_settings")
 @SERVING
 @run_options("threads", "max_memory", "allow_outside_links", "cache", "strict")
-@QUIET
-@as_json("the result")
-@DEBUG
+@printing("the result")
 def search(
     paths: tuple[str, ...],
     vary: tuple[str, ...],

@@ -28,7 +28,7 @@ def render(result: SearchResult, recipe: str) -> str:
         version=__version__,
         result=result,
         winner=spelled(result.winner.point),
-        findings=[*findings(result), *(f"note: {note}" for note in result.notes)],
+        findings=[(text, "") for text in [*findings(result), *(f"note: {note}" for note in result.notes)]],
         head=head,
         rows=rows,
         failures=[f"point {point.number}: {point.failure}" for point in result.points if point.state == "failed"],

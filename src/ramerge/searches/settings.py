@@ -39,7 +39,6 @@ class SearchSettings:
             "--sampler",
             "search",
             "What chooses points; default: grid if values are listed (--vary), tpe for a space (--space).",
-            "|".join(SAMPLERS),
             choices=SAMPLERS,
         ),
     )
@@ -70,7 +69,7 @@ class SearchSettings:
     )
     score_timeout: float = field(
         default=3600.0,
-        metadata=about("--score-timeout", "search", "Seconds that scoring a point may take.", "SECONDS", kind=float),
+        metadata=about("--score-timeout", "score", "Seconds that scoring a merge may take.", "SECONDS", kind=float),
     )
     html: bool = field(
         default=True,

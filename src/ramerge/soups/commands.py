@@ -10,26 +10,26 @@ import click
 from ramerge import RecipeError
 from ramerge.sdk.commands import (
     BASE,
-    DEBUG,
     DTYPE,
     EXPLAIN,
     MERGE,
     PATH,
-    QUIET,
     ROUNDING,
     SHARD_SIZE,
-    as_json,
+    WRITE_RECIPE,
     as_kind,
     carry_out,
     command,
-    kind_options,
     option,
     options,
+    options_of,
+    printing,
     say,
     warn,
 )
 from ramerge.sdk.errors import StoppedError
 from ramerge.searches.commands import SCORE_HELP, SERVING, score_of
+from ramerge.searches.settings import SearchSettings
 
 if TYPE_CHECKING:
     from ramerge import Options
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
 
 
-@command(short_help="Average the checkpoints of a run, or predict a later one.", late=kind_options)
+@command(short_help="Average the checkpoints of a run, or predict a later one.")
 @click.argument("words", nargs=-1, metavar="RUN... OUT", type=click.Path())
 @option(
     "method",
@@ -83,27 +83,10 @@ STRATEGIES = ("uniform", "ema", "greedy", "scored", "extrapolate", "relex")
     help="For greedy: the figure to raise, or with =min to lower; mean: of all figures.",
 )
 @SERVING
-@option(
-    "score",
-    "--score-timeout",
-    type=click.FloatRange(0, 1e9, min_open=True),
-    default=3600.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Seconds that scoring a soup may take.",
-)
+@options_of(SearchSettings, "search_settings", only=["score_timeout"])
 @option("score", "--analyze", is_flag=True, help="Show how straight the run is, and merge nothing; needs --base.")
 @option("output", "--html", type=PATH, help="With --analyze: write a page with figures to a file; -: print it.")
-@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind, EXPLAIN)
-@option(
-    "output",
-    "--write-recipe",
-    "recipe_file",
-    metavar="FILE",
-    type=PATH,
-    help="Write the recipe to a new file, and merge nothing; -: print it.",
-)
-@options(as_json("the result"), QUIET, DEBUG, MERGE)
+@options(BASE, DTYPE, ROUNDING, SHARD_SIZE, as_kind, EXPLAIN, WRITE_RECIPE, printing("the result"), MERGE)
 def soup(
     words: tuple[str, ...],
     kind: OutputKind,
@@ -193,13 +176,14 @@ def _find_greedy(
 ) -> None:
     from ramerge.sdk.progress import shown
     from ramerge.searches.search import objective_of, scorer_of
-    from ramerge.searches.settings import SearchSettings
     from ramerge.soups.greedy import failures_of, greedy_soup, lines_of
 
     if flags["score"] is None:
         raise RecipeError("greedy: needs --score, which says how a soup is scored")
-    settings = SearchSettings(score_timeout=flags["score_timeout"])
-    make_scorer, objective = scorer_of(score_of(flags), settings.score_timeout), objective_of(flags["objective"])
+    make_scorer, objective = (
+        scorer_of(score_of(flags), flags["search_settings"].score_timeout),
+        objective_of(flags["objective"]),
+    )
     with shown(quiet=quiet or as_json) as listen:
         try:
             result = greedy_soup(

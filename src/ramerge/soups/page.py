@@ -24,7 +24,7 @@ def render(found: RunStraightness) -> str:
         [_line(found), _layers(found)],
         version=__version__,
         found=found,
-        finding=judged(found),
+        findings=[(judged(found), "")],
         head=head,
         rows=rows,
     )

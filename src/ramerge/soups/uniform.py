@@ -8,18 +8,14 @@ from __future__ import annotations
 from ramerge.sdk.methods import Agents, MeanMethod, Parameters
 
 
-class UniformParameters(Parameters):
-    """`uniform` has no parameters."""
-
-
-class Uniform(MeanMethod[UniformParameters]):
+class Uniform(MeanMethod[Parameters]):
     name = "uniform"
     title = "Uniform soup of checkpoints"
     source = "Model Soups, arXiv 2203.05482; the last k checkpoints of a run: LAWA, arXiv 2306.03241"
     formula = "sum_t a_t / N, of up to 512 agents; needs no base"
-    parameters = UniformParameters
+    parameters = Parameters
 
-    def weights(self, parameters: UniformParameters, agents: Agents) -> tuple[float, ...]:
+    def weights(self, parameters: Parameters, agents: Agents) -> tuple[float, ...]:
         return (1 / len(agents),) * len(agents)
 
 

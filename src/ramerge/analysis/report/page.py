@@ -70,6 +70,7 @@ def _found(analysis: Values, advice: Sequence[str]) -> dict[str, object]:
             cores.append([part["name"], *("–" if value is None else f"{value:.2f}" for value in values)])
     return {
         "analysis": analysis,
+        "findings": [(each["text"], each["reason"]) for each in analysis["findings"]],
         "agents": agents,
         "head": [_HEADINGS.get(title, title) for title in figures[0]],
         "figures_of_agents": [list(each.values()) for each in figures],

@@ -1,5 +1,5 @@
 """The words of a command line that name models and recipes, for commands of the core and of features.
 
 read         words → a recipe's document, and the output
-write        a recipe's document → words
+write        a recipe → words, or a file of its own
 """

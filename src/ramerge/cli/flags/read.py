@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ramerge.cli.words import named, pairs, parse_scalar
 from ramerge.core.foundation.errors import RecipeError
-from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.core.foundation.text import unknown
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.recipe.document import Document, document_of, read_document
-from ramerge.core.recipe.model import Recipe
 from ramerge.core.recipe.other_method import change_method
-from ramerge.core.recipe.paths import portable
 from ramerge.core.storage.schemes import is_remote
 
 _YAML = (".yaml", ".yml")
@@ -43,19 +39,6 @@ def read_recipe(paths: Sequence[str], options: Mapping[str, Any]) -> Document:
     document = _read(paths[0], options) if paths else Document({})
     _apply(document, options)
     return document
-
-
-def write_recipe(recipe: Recipe, path: Path) -> None:
-    """Write a recipe in ramerge's own form, with all values that flags gave. `-` prints it.
-
-    Raises:
-        RecipeError: the file exists.
-        OutputError: it cannot be written.
-    """
-    prints = path == STANDARD_OUTPUT
-    if not prints and os.path.lexists(path):
-        raise RecipeError(f"--write-recipe {path}: exists, and is not replaced; give another name")
-    write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
 
 
 def _read(path: str, options: Mapping[str, Any]) -> Document:

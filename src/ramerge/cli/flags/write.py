@@ -1,20 +1,37 @@
-"""The words of a command line that say what a recipe says."""
+"""What a recipe says, as a file of its own, and as words of a command line."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ramerge.cli.words import parse_scalar
+from ramerge.core.foundation.errors import RecipeError
+from ramerge.core.foundation.files import STANDARD_OUTPUT, write_texts
 from ramerge.core.foundation.jsontext import dumped
 from ramerge.core.methods.base import SIDE_INPUTS
 from ramerge.core.options import Options
 from ramerge.core.recipe.document import Document
-from ramerge.core.recipe.paths import parts_of
+from ramerge.core.recipe.model import Recipe
+from ramerge.core.recipe.paths import parts_of, portable
 
 _KEYS = ("dtype", "rounding", "rounding_seed", "companions", "shard_size", "rename", "allow")
 """Keys that go with any method."""
+
+
+def write_recipe(recipe: Recipe, path: Path) -> None:
+    """Write a recipe in ramerge's own form, with all values that flags gave. `-` prints it.
+
+    Raises:
+        RecipeError: the file exists.
+        OutputError: it cannot be written.
+    """
+    prints = path == STANDARD_OUTPUT
+    if not prints and os.path.lexists(path):
+        raise RecipeError(f"--write-recipe {path}: exists, and is not replaced; give another name")
+    write_texts([(path, portable(recipe, None if prints else path.parent).to_yaml())])
 
 
 def words_of(recipe: Document, *, method: bool = True, prompts: bool = False, start: Path | None = None) -> list[str]:

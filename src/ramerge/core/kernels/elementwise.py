@@ -34,7 +34,9 @@ from ramerge.core.kernels.rounding import CHUNK_WORDS, ROWS, Counters, names_of
 from ramerge.core.kernels.threefry import threefry
 
 Element: TypeAlias = Callable[..., "float | np.float32"]
-Given: TypeAlias = float | bool | tuple[float, ...]
+Each: TypeAlias = tuple[float, ...]
+"""One number for each agent, in their order."""
+Given: TypeAlias = float | bool | Each
 """What a formula takes besides its inputs: a number, a flag, or one number for each agent."""
 
 # In formulas. Wider numbers promote them exactly, so one formula serves float32 and float64, whose numbers are `float`

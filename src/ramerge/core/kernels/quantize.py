@@ -86,6 +86,7 @@ GROUPS = {
     "F8_E4M3": "e4m3(to_e4m3(min(largest / np.float32(6) * divisor / factor, np.float32(448)))) * factor / divisor",
     "F8_E8M0": "e8m0(np.uint8(max(np.int64(peak >> np.uint32(23)) - 2, 0)))",
 }
+_E2M1 = (0, 0.5, 1, 1.5, 2, 3, 4, 6)  # magnitudes of float4, by code
 _SURVIVE = """
 def {name}(values, old, out, group, columns, factor, divisor):
     size = np.uint64(values.size)
@@ -104,20 +105,7 @@ def {name}(values, old, out, group, columns, factor, divisor):
             else:
                 over = abs(values[i]) / scale if scale > np.float32(0) else np.float32(0)
                 code = np.float32(6)
-                if over <= np.float32(5):
-                    code = np.float32(4)
-                if over < np.float32(3.5):
-                    code = np.float32(3)
-                if over <= np.float32(2.5):
-                    code = np.float32(2)
-                if over < np.float32(1.75):
-                    code = np.float32(1.5)
-                if over <= np.float32(1.25):
-                    code = np.float32(1)
-                if over < np.float32(0.75):
-                    code = np.float32(0.5)
-                if over <= np.float32(0.25):
-                    code = np.float32(0)
+                {code}
                 out[i] = -code * scale if values[i] < np.float32(0) else code * scale
         first = end
     return 0
@@ -127,7 +115,13 @@ def {name}(values, old, out, group, columns, factor, divisor):
 @cache
 def _survive(scales: str) -> Kernel:
     name = f"survive_e2m1_{scales.lower()}"
-    text = _SURVIVE.format(name=name, scale=GROUPS[scales])
+    code = []
+    for index in reversed(
+        range(len(_E2M1) - 1)
+    ):  # halfway between two numbers, the one with an even code is the nearer
+        bound, compare = (_E2M1[index] + _E2M1[index + 1]) / 2, "<" if index % 2 else "<="
+        code += [f"if over {compare} np.float32({bound:g}):", f"    code = np.float32({_E2M1[index]:g})"]
+    text = native.filled(_SURVIVE, name=name, scale=GROUPS[scales], code=code)
     return native.load(name, text, ("f32[]", "f32[]", "f32[]", "u64", "u64", "f32", "f32"), "i64")
 
 

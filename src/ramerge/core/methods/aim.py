@@ -24,19 +24,18 @@ from ramerge.core.methods.base import (
     Counts,
     Layer,
     Method,
-    Parameters,
     RecordedRows,
     Results,
+    ScaledParameters,
     SideInput,
 )
 from ramerge.core.methods.matrices import WIDENED
 from ramerge.core.methods.other_result import Start
 
 
-class AimParameters(Parameters):
+class AimParameters(ScaledParameters):
     """Parameters of `aim`."""
 
-    scale: float = Field(1.0, allow_inf_nan=False, description="factor of the sum of the task vectors")
     keep: float = Field(
         0.2, ge=0, le=1, description="what stays of an update that meets the input with the largest activation"
     )

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, WithJsonSchema
 from typing_extensions import TypeVar
 
+from ramerge.core.kernels.elementwise import Each
 from ramerge.core.kernels.piece import Piece, PieceResult
 
 Counts = NDArray[Any]
@@ -105,7 +106,7 @@ def per_agent(
     return PlainValidator(check), WithJsonSchema(schema)
 
 
-def for_each(value: PerAgentNumber, agents: Agents) -> tuple[float, ...]:
+def for_each(value: PerAgentNumber, agents: Agents) -> Each:
     return tuple(value[name] for name in agents) if isinstance(value, Mapping) else (value,) * len(agents)
 
 
@@ -454,7 +455,7 @@ class Method(ABC, Generic[P, R]):
 
     # --- facts for plans and messages ---
 
-    def factors(self, parameters: P, agents: Agents) -> tuple[float, ...] | None:
+    def factors(self, parameters: P, agents: Agents) -> Each | None:
         """The factor of each agent's task vector, of a weighted sum of these; None if it is no such sum, or not with
         these parameters. Adapters out are then exact.
         """

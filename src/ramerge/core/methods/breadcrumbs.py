@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ZERO, Given, Inputs, histogram
+from ramerge.core.kernels.elementwise import ZERO, Each, Given, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import totals
 from ramerge.core.methods.base import FRACTIONS, Agents, Counts, Results, Statistic, WeightedParameters, for_each
@@ -42,8 +42,8 @@ class BreadcrumbsParameters(WeightedParameters):
 class KeptRange(Values):
     """Magnitudes of task vectors, and the ranks of the smallest and the largest that are kept."""
 
-    densities: tuple[float, ...]
-    gammas: tuple[float, ...]
+    densities: Each
+    gammas: Each
 
     @property
     def rows(self) -> int:
@@ -77,20 +77,20 @@ class KeptMagnitudes(Sums[Floats]):
         return self.read(total).reshape(2, -1)
 
 
-def bounds(rows: Sequence[Sequence[Rank]]) -> tuple[tuple[float, ...], ...]:
+def bounds(rows: Sequence[Sequence[Rank]]) -> tuple[Each, ...]:
     """Each agent's smallest magnitude that is kept, and its largest."""
     return tuple(zip(*[[rank.value for rank in row] for row in rows], strict=True))
 
 
-def magnitude(t: int, taus: tuple[float, ...]) -> float:
+def magnitude(t: int, taus: Each) -> float:
     return abs(taus[t])
 
 
-def kept_magnitude(t: int, taus: tuple[float, ...], low: float, high: float) -> float:
+def kept_magnitude(t: int, taus: Each, low: float, high: float) -> float:
     return abs(taus[t]) if lies(taus[t], low, high) else ZERO
 
 
-def ratios(whole: Floats, kept: Floats) -> tuple[float, ...]:
+def ratios(whole: Floats, kept: Floats) -> Each:
     """Factors that give what is kept the norm of the whole; 1 where nothing is kept."""
     with np.errstate(all="ignore"):
         return tuple(np.where(kept == 0, 1.0, whole / kept).tolist())
@@ -111,9 +111,7 @@ class _Masked(CountedMethod[BreadcrumbsParameters]):
         bounds = ranked(KeptRange(densities, for_each(parameters.gamma, agents)))
         return (bounds, KeptMagnitudes("tensor", after=bounds)) if parameters.rescale else (bounds,)
 
-    def by_agent(
-        self, parameters: BreadcrumbsParameters, agents: Agents, results: Results
-    ) -> tuple[tuple[float, ...], ...]:
+    def by_agent(self, parameters: BreadcrumbsParameters, agents: Agents, results: Results) -> tuple[Each, ...]:
         """Weights, factors, and the smallest and the largest magnitudes that are kept."""
         found = [results[statistic] for statistic in self.statistics(parameters, agents)]
         low, high = bounds(found[0]) if found else ((0.0,) * len(agents), (math.inf,) * len(agents))
@@ -132,14 +130,7 @@ class Breadcrumbs(_Masked):
 
     @staticmethod
     def element(
-        b: float,
-        taus: tuple[float, ...],
-        weights: tuple[float, ...],
-        factors: tuple[float, ...],
-        low: tuple[float, ...],
-        high: tuple[float, ...],
-        scale: float,
-        divisor: float,
+        b: float, taus: Each, weights: Each, factors: Each, low: Each, high: Each, scale: float, divisor: float
     ) -> float:
         total = ZERO
         for t in range(len(taus)):

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from ramerge.core.kernels.elementwise import Each
 from ramerge.core.kernels.piece import Numbers, Piece
 from ramerge.core.kernels.sums import totals
 from ramerge.core.kernels.threefry import words
@@ -91,8 +92,8 @@ class Dropping:
 
     seed: int
     agents: Agents
-    densities: tuple[float, ...]
-    epsilons: tuple[float, ...]
+    densities: Each
+    epsilons: Each
     by_chance: bool
 
     def groups(self, piece: Piece) -> Iterator[tuple[slice, Numbers, list[Numbers], list[Numbers]]]:
@@ -180,8 +181,8 @@ class PreparedDella:
     """Arguments of merging: what is kept, by agent weights and factors of it, and how it is summed."""
 
     dropping: Dropping
-    weights: tuple[float, ...]
-    factors: tuple[float, ...]
+    weights: Each
+    factors: Each
     parameters: DellaLinearParameters
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from ramerge.core.kernels.elementwise import Drop
+from ramerge.core.kernels.elementwise import Drop, Each
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.threefry import key_words
 
@@ -23,7 +23,7 @@ class DropMask:
 
     seed: int
     agents: tuple[str, ...]
-    rates: tuple[float, ...]
+    rates: Each
     rescale: bool
 
     def drop(self, piece: Piece) -> Drop:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ramerge.core.kernels.elementwise import ZERO
+from ramerge.core.kernels.elementwise import ZERO, Each
 from ramerge.core.methods.define import PerAgent, Range, merge_method
 
 
@@ -23,8 +23,8 @@ from ramerge.core.methods.define import PerAgent, Range, merge_method
 )
 def fisher(
     b: float,
-    taus: tuple[float, ...],
-    importances: tuple[float, ...],
+    taus: Each,
+    importances: Each,
     *,
     scale: Annotated[float, "factor of the merged task vector"] = 1.0,
     weights: Annotated[PerAgent, Range(0), "factor of each agent's importances"] = 1.0,

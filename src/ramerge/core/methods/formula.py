@@ -6,7 +6,7 @@ from abc import abstractmethod
 from dataclasses import dataclass
 
 from ramerge.core.kernels import elementwise
-from ramerge.core.kernels.elementwise import Element, Given, Inputs
+from ramerge.core.kernels.elementwise import Each, Element, Given, Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods.base import Agents, Counts, Method, P, Results, Statistic
 from ramerge.core.methods.drop_mask import DropMask
@@ -33,7 +33,7 @@ class ElementMethod(Method[P, Formula]):
     def numbers(self, parameters: P, agents: Agents, results: Results) -> tuple[Given, ...]:
         """Numbers that the formula takes besides its inputs."""
 
-    def beyond(self, parameters: P, results: Results) -> tuple[float, ...]:
+    def beyond(self, parameters: P, results: Results) -> Each:
         """One for each agent, or only one: it has moved an element where |tau| > beyond."""
         return (0.0,)
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ramerge.core.kernels.element_formats import uniform
-from ramerge.core.kernels.elementwise import ZERO, Inputs
+from ramerge.core.kernels.elementwise import ZERO, Each, Inputs
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult, arithmetic
 from ramerge.core.kernels.sums import products, sums
 from ramerge.core.methods.base import FEW, Agents, Counts, Layer, Method, P, Results, Statistic
@@ -75,7 +75,7 @@ class Combination:
 
     agents: int
     per: Per
-    coefficients: tuple[float, ...]
+    coefficients: Each
     solve: Solve
 
 
@@ -163,16 +163,14 @@ def _rows(rows: Sequence[Numbers], piece: Piece, combination: Combination, based
         return np.where(total == 0, origin, origin + total)
 
 
-def task_element(b: float, taus: tuple[float, ...], coefficients: tuple[float, ...]) -> float:
+def task_element(b: float, taus: Each, coefficients: Each) -> float:
     total = ZERO
     for t in range(len(taus)):
         total = total + coefficients[t] * taus[t]
     return b if total == ZERO else b + total
 
 
-def agent_element(
-    _b: float, values: tuple[float, ...], coefficients: tuple[float, ...], nearest: tuple[float, ...], excess: float
-) -> float:
+def agent_element(_b: float, values: Each, coefficients: Each, nearest: Each, excess: float) -> float:
     """One element of a combination of agents, as differences from one of them: exact where agents are close.
 
     `nearest` marks the agent of the largest coefficient, and `excess` is the sum of the coefficients less 1.

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ONE, ZERO, Given
+from ramerge.core.kernels.elementwise import ONE, ZERO, Each, Given
 from ramerge.core.methods.base import Agents, Column, Figure, Results, ScaledParameters, Statistic, agent_field, present
 from ramerge.core.methods.formula import CountedMethod
 from ramerge.core.methods.moved import (
@@ -59,15 +59,13 @@ class Isolate(CountedMethod[IsolateParameters]):
     def reported(self, parameters: IsolateParameters, agents: Agents) -> RootMeanSquare | None:
         return measured(parameters.epsilon)
 
-    def report(
-        self, parameters: IsolateParameters, parts: Sequence[tuple[float, ...]], agents: Agents
-    ) -> list[dict[str, Figure]]:
+    def report(self, parameters: IsolateParameters, parts: Sequence[Each], agents: Agents) -> list[dict[str, Figure]]:
         """Each agent's threshold, if it has one of its own in all of the model."""
         if len(parts) != 1:
             return [{"epsilon": None} if parts else {} for _ in agents]
         return [{"epsilon": threshold} for threshold in thresholds(factor(parameters.epsilon), parts[0])]
 
-    def beyond(self, parameters: IsolateParameters, results: Results) -> tuple[float, ...]:
+    def beyond(self, parameters: IsolateParameters, results: Results) -> Each:
         return thresholds_of(parameters.epsilon, results)
 
     def numbers(self, parameters: IsolateParameters, agents: Agents, results: Results) -> tuple[Given, ...]:
@@ -76,14 +74,7 @@ class Isolate(CountedMethod[IsolateParameters]):
         return mine, beyond * (len(agents) // len(beyond)), _REGIONS[parameters.region], parameters.scale
 
     @staticmethod
-    def element(
-        b: float,
-        taus: tuple[float, ...],
-        mine: tuple[float, ...],
-        epsilons: tuple[float, ...],
-        region: float,
-        scale: float,
-    ) -> float:
+    def element(b: float, taus: Each, mine: Each, epsilons: Each, region: float, scale: float) -> float:
         tau, own, movers = ZERO, ZERO, ZERO
         for t in range(len(taus)):
             moved = abs(taus[t]) > epsilons[t]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from ramerge.core.kernels.elementwise import ZERO
+from ramerge.core.kernels.elementwise import ZERO, Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.methods.base import FEW, MANY, Agents, Counts, for_each, total_weight
 from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
@@ -27,7 +27,7 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
 class _Linear(FormulaMethod):
     """Linear merging of any number of agents."""
 
-    def factors(self, parameters: Any, agents: Agents) -> tuple[float, ...] | None:
+    def factors(self, parameters: Any, agents: Agents) -> Each | None:
         weights = for_each(parameters.weights, agents)
         return tuple(weight / sum(weights) for weight in weights) if parameters.normalize else None
 
@@ -58,7 +58,7 @@ class _Linear(FormulaMethod):
 )
 def linear(
     _b: float,
-    values: tuple[float, ...],
+    values: Each,
     *,
     weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
     normalize: Annotated[bool, "divide by the sum of the weights"] = True,

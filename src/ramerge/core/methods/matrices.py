@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from ramerge.core.kernels.elementwise import Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.linalg.devices import CPU, Solver
@@ -149,7 +150,7 @@ class SpectralMethod(MatrixMethod[ScaledP]):
         return vectors + 8 * self.held(layer.shape, parameters, agents) + WIDENED
 
 
-def _weights(parameters: ScaledParameters, agents: Agents) -> tuple[float, ...]:
+def _weights(parameters: ScaledParameters, agents: Agents) -> Each:
     return for_each(parameters.weights if isinstance(parameters, WeightedParameters) else 1.0, agents)
 
 

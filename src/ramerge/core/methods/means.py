@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from ramerge.core.kernels.elementwise import ZERO, Inputs
+from ramerge.core.kernels.elementwise import ZERO, Each, Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods.base import MANY, Agents, Column, Counts, Figure, Method, P, Results
 from ramerge.core.methods.formula import Formula, merge
@@ -28,7 +28,7 @@ class MeanMethod(Method[P, Formula]):
     columns: tuple[Column, ...] = (Column("weight", "weight", ".4f", "the agent's weight in the mean"),)
 
     @abstractmethod
-    def weights(self, parameters: P, agents: Agents) -> tuple[float, ...]:
+    def weights(self, parameters: P, agents: Agents) -> Each:
         """A weight for each agent, in order; these add up to 1, and may be negative."""
 
     def prepare(self, parameters: P, agents: Agents, results: Results) -> Formula:
@@ -46,7 +46,7 @@ def one_of(index: int, means: int) -> Formula:
     return Formula(_chosen, (tuple(float(t == index) for t in range(means)),), Inputs(means, base=False))
 
 
-def _chosen(_b: float, values: tuple[float, ...], marks: tuple[float, ...]) -> float:
+def _chosen(_b: float, values: Each, marks: Each) -> float:
     result = values[0]
     for t in range(len(values)):
         result = values[t] if marks[t] > ZERO else result

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, SerializeAsAny, WithJsonSchema
 
-from ramerge.core.kernels.elementwise import INFINITY, ZERO
+from ramerge.core.kernels.elementwise import INFINITY, ZERO, Each
 from ramerge.core.kernels.sums import squares
 from ramerge.core.methods.base import Column, Results
 from ramerge.core.methods.sums import Summand, Sums
@@ -73,7 +73,7 @@ COLUMN = Column("epsilon", "epsilon", ".3g", "an element moved if |agent - base|
 
 
 @dataclass(frozen=True)
-class RootMeanSquare(Sums[tuple[float, ...]]):
+class RootMeanSquare(Sums[Each]):
     """The root mean square of each agent's task vector, over all tensors that are merged by one rule of the recipe.
 
     What is not finite counts as 0. The result has a float64 for each agent.
@@ -88,11 +88,11 @@ class RootMeanSquare(Sums[tuple[float, ...]]):
     def kept(self) -> str | None:
         return "squares of task vectors"
 
-    def finish(self, total: NDArray[np.int64], elements: int, required: object) -> tuple[float, ...]:
+    def finish(self, total: NDArray[np.int64], elements: int, required: object) -> Each:
         return tuple(math.sqrt(value / elements) if elements else 0.0 for value in self.read(total).tolist())
 
 
-def finite(t: int, taus: tuple[float, ...]) -> float:
+def finite(t: int, taus: Each) -> float:
     return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 
@@ -129,7 +129,7 @@ def shown(epsilon: Epsilon) -> str:
     return f"{epsilon.relative:g} x rms" if isinstance(epsilon, Relative) else f"{epsilon:g}"
 
 
-def thresholds(factor: float, sizes: tuple[float, ...] | None) -> tuple[float, ...]:
+def thresholds(factor: float, sizes: Each | None) -> Each:
     """Return the threshold of each agent; only one number if all agents share it.
 
     Args:
@@ -139,6 +139,6 @@ def thresholds(factor: float, sizes: tuple[float, ...] | None) -> tuple[float, .
     return (factor,) if sizes is None else tuple(factor * size for size in sizes)
 
 
-def thresholds_of(epsilon: Epsilon, results: Results) -> tuple[float, ...]:
+def thresholds_of(epsilon: Epsilon, results: Results) -> Each:
     size = measured(epsilon)
     return thresholds(factor(epsilon), results[size] if size is not None else None)

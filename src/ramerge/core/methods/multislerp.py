@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from ramerge.core.foundation.errors import WeightsError
+from ramerge.core.kernels.elementwise import Each
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods import gram
 from ramerge.core.methods.base import MANY, WEIGHTS, Agents, Counts, Parameters, for_each, total_weight, weights_field
@@ -40,7 +41,7 @@ class MultislerpParameters(Parameters):
         return self
 
 
-def mean_direction(products: Floats, weights: tuple[float, ...], eps: float) -> Floats:
+def mean_direction(products: Floats, weights: Each, eps: float) -> Floats:
     lengths = gram.norms(products)
     if len(weights) == 1 or not lengths.any():
         return np.ones(len(weights)) / len(weights)

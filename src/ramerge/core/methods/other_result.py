@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import Field, ValidationError, ValidationInfo
+from pydantic import AfterValidator, Field, ValidationError, ValidationInfo
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
@@ -32,7 +32,7 @@ def parameters_field(of: str) -> Any:
     return Field({}, json_schema_extra=extra, description=f"parameters of the method that `{of}` names")
 
 
-def checked_name(name: str) -> str:
+def _checked_name(name: str) -> str:
     """One of `SUMS`, or the name of a method that can be started from.
 
     Raises:
@@ -53,23 +53,27 @@ def checked_name(name: str) -> str:
     return name
 
 
-def checked_parameters(given: dict[str, Any], info: ValidationInfo, of: str) -> dict[str, Any]:
-    """The parameters of the method that the field `of` names.
+OtherName: TypeAlias = Annotated[str, AfterValidator(_checked_name)]
+"""The type of a `name_field`."""
 
-    Raises:
-        ValueError: it does not take them.
-    """
-    name = info.data.get(of)
-    if name in SUMS and given:
-        raise ValueError(f"{name} takes none, so remove {', '.join(given)}")
-    if name is None or name in SUMS:
+
+def fits(of: str) -> AfterValidator:
+    """Validator of a `parameters_field`: the method that the field `of` names takes these parameters."""
+
+    def check(given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        name = info.data.get(of)
+        if name in SUMS and given:
+            raise ValueError(f"{name} takes none, so remove {', '.join(given)}")
+        if name is None or name in SUMS:
+            return given
+        try:
+            method_of(name, given)
+        except ValidationError as error:
+            texts = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
+            raise ValueError(f"of {name}: {'; '.join(texts)}") from error
         return given
-    try:
-        method_of(name, given)
-    except ValidationError as error:
-        texts = [f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()]
-        raise ValueError(f"of {name}: {'; '.join(texts)}") from error
-    return given
+
+    return AfterValidator(check)
 
 
 def method_of(name: str, given: Mapping[str, Any]) -> tuple[Method, Any] | None:

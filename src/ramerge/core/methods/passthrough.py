@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ramerge.core.kernels.elementwise import ONE, ZERO
+from ramerge.core.kernels.elementwise import ONE, ZERO, Each
 from ramerge.core.methods.define import ChosenAgent, merge_method
 
 
 @merge_method(
     "passthrough",
     family="one model",
-    title="One model as it is",
     source="mergekit's method of this name, for whole models",
     formula="scale * a, the chosen agent; needs no base",
     differs="there is no difference for whole models; stacks of layers are not supported",
@@ -24,7 +23,7 @@ from ramerge.core.methods.define import ChosenAgent, merge_method
 )
 def passthrough(
     _b: float,
-    values: tuple[float, ...],
+    values: Each,
     *,
     agent: Annotated[ChosenAgent, "the model that is copied; by default the first agent"] = None,
     scale: Annotated[float, "factor of the weights"] = 1.0,

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from ramerge.core.kernels import ram as kernel
-from ramerge.core.kernels.elementwise import ONE, ZERO, Inputs
+from ramerge.core.kernels.elementwise import ONE, ZERO, Each, Inputs
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.methods.base import (
     Agents,
@@ -191,8 +191,8 @@ class PreparedRam:
         shared: what becomes of shared elements, a key of `kernels.ram.SHARED`.
     """
 
-    epsilons: tuple[float, ...]
-    lambdas: tuple[float, ...] | None
+    epsilons: Each
+    lambdas: Each | None
     shared: str
 
 
@@ -203,13 +203,7 @@ def trimmed(parameters: RamParameters, agents: Agents) -> Ranked | None:
     return trimming(parameters.trim, (parameters.density,) * len(agents), shared_beyond=parameters.epsilon)
 
 
-def element(
-    b: float,
-    taus: tuple[float, ...],
-    lambdas: tuple[float, ...],
-    thresholds: tuple[float, ...],
-    epsilons: tuple[float, ...],
-) -> float:
+def element(b: float, taus: Each, lambdas: Each, thresholds: Each, epsilons: Each) -> float:
     """Equation 7 with TIES in the shared region, for one element."""
     total, scale, movers, mass = ZERO, ONE, ZERO, ZERO
     for t in range(len(taus)):

@@ -20,10 +20,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg.arrays import Array
@@ -41,14 +41,7 @@ from ramerge.core.methods.base import (
     Statistic,
 )
 from ramerge.core.methods.matrices import WIDENED
-from ramerge.core.methods.other_result import (
-    OtherResult,
-    Start,
-    checked_name,
-    checked_parameters,
-    name_field,
-    parameters_field,
-)
+from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _GROUP = 128
 """Rows of a weight that are multiplied at once, whatever the block, so that blocks change no bit of the products."""
@@ -59,8 +52,10 @@ _LEAST = 1e-10
 class RegMeanParameters(Parameters):
     """Parameters of `regmean`."""
 
-    towards: str = name_field("sum", "the prior: the sum or the mean of the task vectors, zero, or a method's result")
-    prior: dict[str, Any] = parameters_field("towards")
+    towards: OtherName = name_field(
+        "sum", "the prior: the sum or the mean of the task vectors, zero, or a method's result"
+    )
+    prior: Annotated[dict[str, Any], fits("towards")] = parameters_field("towards")
     share: float = Field(1.0, allow_inf_nan=False, description="factor of the prior")
     ridge: float = Field(
         0.01, ge=0, le=1e9, description="how strongly the prior holds, in units of the inputs' mean square"
@@ -68,13 +63,6 @@ class RegMeanParameters(Parameters):
     shrink: float = Field(
         1.0, ge=0, le=1, description="factor of what lies off the diagonal of each agent's second moments"
     )
-
-    _name = field_validator("towards")(checked_name)
-
-    @field_validator("prior")
-    @classmethod
-    def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        return checked_parameters(given, info, "towards")
 
     @property
     def other(self) -> OtherResult:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import INFINITY, ZERO, Given, Inputs, histogram
+from ramerge.core.kernels.elementwise import INFINITY, ZERO, Each, Given, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.kernels.sums import squares
 from ramerge.core.methods.base import Agents, Counts, Parameters, Results
@@ -69,7 +69,7 @@ def _bound(required: Any) -> float:
     return required[0][0].value if required is not None else 0.0
 
 
-def variance(taus: tuple[float, ...]) -> np.float32:
+def variance(taus: Each) -> np.float32:
     """The variance of an element over agents as float32.
 
     Many elements of 16-bit agents have the same variance. In float32 it would be rounded by the order of the agents,
@@ -83,12 +83,12 @@ def variance(taus: tuple[float, ...]) -> np.float32:
     return np.float32(squares / (count * count * count))
 
 
-def counted_variance(_t: int, taus: tuple[float, ...]) -> float | np.float32:
+def counted_variance(_t: int, taus: Each) -> float | np.float32:
     found = variance(taus)
     return found if found > ZERO else INFINITY
 
 
-def selected(own: int, taus: tuple[float, ...], least: float) -> float:
+def selected(own: int, taus: Each, least: float) -> float:
     return taus[own] if variance(taus) >= least else ZERO
 
 
@@ -121,7 +121,7 @@ class Sce(CountedMethod[SceParameters]):
         return tuple(weights.tolist()), least
 
     @staticmethod
-    def element(b: float, taus: tuple[float, ...], weights: tuple[float, ...], least: float) -> float:
+    def element(b: float, taus: Each, weights: Each, least: float) -> float:
         mass = ZERO
         for t in range(len(taus)):
             mass = mass + taus[t]

@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field
 
 from ramerge.core.kernels.piece import Piece, PieceResult
 from ramerge.core.linalg import spectral
@@ -25,14 +25,7 @@ from ramerge.core.linalg.arrays import Array, to_host, wide
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, Statistic
 from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled
-from ramerge.core.methods.other_result import (
-    OtherResult,
-    Start,
-    checked_name,
-    checked_parameters,
-    name_field,
-    parameters_field,
-)
+from ramerge.core.methods.other_result import OtherName, OtherResult, Start, fits, name_field, parameters_field
 
 _NULL = 1e-12
 """The share of the largest squared norm of a task vector below which a part of one counts as nothing."""
@@ -41,18 +34,13 @@ _NULL = 1e-12
 class SvcParameters(ScaledParameters):
     """Parameters of `svc`."""
 
-    start: str = name_field("sum", "what is calibrated: the sum or the mean of the task vectors, or a method's result")
-    start_parameters: dict[str, Any] = parameters_field("start")
+    start: OtherName = name_field(
+        "sum", "what is calibrated: the sum or the mean of the task vectors, or a method's result"
+    )
+    start_parameters: Annotated[dict[str, Any], fits("start")] = parameters_field("start")
     alpha: float = Field(
         1.0, gt=0, le=1000, description="the least s that counts; with 1, no direction of the sum grows"
     )
-
-    _name = field_validator("start")(checked_name)
-
-    @field_validator("start_parameters")
-    @classmethod
-    def _fit(cls, given: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        return checked_parameters(given, info, "start")
 
     @property
     def other(self) -> OtherResult:

@@ -23,7 +23,7 @@ from ramerge.core.linalg import curvature
 from ramerge.core.linalg.arrays import Array
 from ramerge.core.methods.base import ScaledParameters, only
 from ramerge.core.methods.core import CoreParameters, core_coefficients
-from ramerge.core.methods.matrices import Shape, SpectralMethod
+from ramerge.core.methods.matrices import ScaledP, Shape, SpectralMethod
 
 _TIME = 1.0
 """A safe time for LoRA adapters; see docs/methods/spectral.md for what longer ones do."""
@@ -138,15 +138,22 @@ _RULES: dict[str, Callable[[Array, Shape], int]] = {
 }
 
 
-_SOURCE = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
 _FORMULA = "matrices: scale * WUDI's minimum from theta_0 in the leading directions of its curvature{}; {}"
 _OTHERS = "others: scale * mean of tau_t"
 
 
-class Swudi(SpectralMethod[SwudiParameters]):
+class _Curved(SpectralMethod[ScaledP]):
+    """A method that solves in leading directions of the curvature of WUDI's objective."""
+
+    source = "SWUDI, arXiv 2606.07289; WalkerWorldPeace/MLLMerging at 5f8a458"
+
+    def held(self, shape: Shape, parameters: ScaledP, agents: int) -> int:
+        return curvature.held(shape, agents)
+
+
+class Swudi(_Curved[SwudiParameters]):
     name = "swudi"
     title = "SWUDI"
-    source = _SOURCE
     formula = _FORMULA.format(", for a time", _OTHERS)
     parameters = SwudiParameters
     for_adapters: ClassVar[Mapping[str, object]] = {"exp_time": _TIME}
@@ -154,9 +161,6 @@ class Swudi(SpectralMethod[SwudiParameters]):
     def solve(self, tensor: str, taus: Sequence[Array], parameters: SwudiParameters) -> Array:
         filter, _ = _filter(taus[0].shape, len(taus), parameters)
         return curvature.solve(taus, _start(tensor, taus, parameters), filter)
-
-    def held(self, shape: Shape, parameters: SwudiParameters, agents: int) -> int:
-        return curvature.held(shape, agents)
 
     def harms_adapters(self, parameters: SwudiParameters) -> str:
         if parameters.filter_type == "exponential" and parameters.exp_time <= _LONG:
@@ -167,10 +171,9 @@ class Swudi(SpectralMethod[SwudiParameters]):
 SWUDI = Swudi()
 
 
-class Aswudi(SpectralMethod[AswudiParameters]):
+class Aswudi(_Curved[AswudiParameters]):
     name = "aswudi"
     title = "ASWUDI"
-    source = _SOURCE
     formula = _FORMULA.format(", as many as its spectrum says", _OTHERS)
     parameters = AswudiParameters
     for_adapters: ClassVar[Mapping[str, object]] = {"auto_rank_method": _RULE}
@@ -183,9 +186,6 @@ class Aswudi(SpectralMethod[AswudiParameters]):
             return max(1, min(shape[1], round(k * parameters.rank_scale)))
 
         return curvature.solve(taus, _start(tensor, taus, parameters), curvature.Filter(math.inf, choose))
-
-    def held(self, shape: Shape, parameters: AswudiParameters, agents: int) -> int:
-        return curvature.held(shape, agents)
 
     def harms_adapters(self, parameters: AswudiParameters) -> str:
         if parameters.auto_rank_method == _RULE and parameters.rank_scale <= 1:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from ramerge.core.kernels.elementwise import ZERO
+from ramerge.core.kernels.elementwise import ZERO, Each
 from ramerge.core.kernels.piece import Numbers, Piece, PieceResult
 from ramerge.core.methods.base import FEW, MANY, NO_RESULTS, Agents, Counts, for_each
 from ramerge.core.methods.define import FormulaMethod, PerAgent, merge_method
@@ -16,7 +16,7 @@ from ramerge.core.methods.formula import Formula
 from ramerge.core.methods.many import merge_many
 
 
-def divisor_of(weights: tuple[float, ...]) -> float:
+def divisor_of(weights: Each) -> float:
     """Divisor of a normalized sum: the sum of the weights, unless that is 0."""
     total = sum(weights)
     return total if abs(total) >= 1e-8 else 1.0
@@ -29,7 +29,7 @@ def _derived(parameters: Any, agents: Agents) -> dict[str, float]:
 class _TaskArithmetic(FormulaMethod):
     """Task Arithmetic of any number of agents."""
 
-    def factors(self, parameters: Any, agents: Agents) -> tuple[float, ...]:
+    def factors(self, parameters: Any, agents: Agents) -> Each:
         weights = for_each(parameters.weights, agents)
         divisor = divisor_of(weights) if parameters.normalize else 1.0
         return tuple(parameters.scale * weight / divisor for weight in weights)
@@ -62,7 +62,7 @@ class _TaskArithmetic(FormulaMethod):
 )
 def task_arithmetic(
     b: float,
-    taus: tuple[float, ...],
+    taus: Each,
     *,
     scale: Annotated[float, "factor of the merged task vector"] = 1.0,
     weights: Annotated[PerAgent, "factor of each agent, before anything is summed"] = 1.0,
@@ -76,7 +76,7 @@ def task_arithmetic(
     return b + scale * (total / divisor if normalize else total)
 
 
-def weighted_sum(weights: tuple[float, ...], scale: float, divisor: float | None = None) -> Formula:
+def weighted_sum(weights: Each, scale: float, divisor: float | None = None) -> Formula:
     """scale * sum_t w_t tau_t, or scale * (sum_t w_t tau_t / divisor): what other methods do to some tensors."""
     agents = tuple(map(str, range(len(weights))))
     formula = task_arithmetic.prepare(task_arithmetic.parameters(), agents, NO_RESULTS)

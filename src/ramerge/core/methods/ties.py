@@ -14,7 +14,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from pydantic import Field
 
-from ramerge.core.kernels.elementwise import ONE, ZERO, Given
+from ramerge.core.kernels.elementwise import ONE, ZERO, Each, Given
 from ramerge.core.methods.base import (
     FRACTIONS,
     Agents,
@@ -56,14 +56,7 @@ class Election(CountedMethod[P]):
 
     @staticmethod
     def element(
-        b: float,
-        taus: tuple[float, ...],
-        weights: tuple[float, ...],
-        factors: tuple[float, ...],
-        low: tuple[float, ...],
-        high: tuple[float, ...],
-        scale: float,
-        normalize: bool,
+        b: float, taus: Each, weights: Each, factors: Each, low: Each, high: Each, scale: float, normalize: bool
     ) -> float:
         """Mass that agrees with the elected sign, of the magnitudes between `low` and `high`, each times its factor."""
         mass = ZERO

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO, Inputs, histogram
+from ramerge.core.kernels.elementwise import INFINITY, ONE, ZERO, Each, Inputs, histogram
 from ramerge.core.kernels.piece import Piece
 from ramerge.core.methods.base import Agents, Counts, Results
 from ramerge.core.methods.drop_mask import DropMask
@@ -28,7 +28,7 @@ class Magnitudes(Values):
             in units of what is measured of each agent, if that is required first.
     """
 
-    densities: tuple[float, ...]
+    densities: Each
     drop_mask: DropMask | None = None
     shared_beyond: float | None = None
 
@@ -52,7 +52,7 @@ class Magnitudes(Values):
 
 
 def trimming(
-    scope: str, densities: tuple[float, ...], drop_mask: DropMask | None = None, shared_beyond: Epsilon | None = None
+    scope: str, densities: Each, drop_mask: DropMask | None = None, shared_beyond: Epsilon | None = None
 ) -> Ranked | None:
     """The statistic that finds thresholds; None if all agents keep everything."""
     if min(densities) >= 1:
@@ -62,18 +62,18 @@ def trimming(
     return ranked(Magnitudes(densities, None, factor(shared_beyond)), scope, measured(shared_beyond))
 
 
-def least_kept(statistic: Ranked | None, agents: Agents, results: Results) -> tuple[float, ...]:
+def least_kept(statistic: Ranked | None, agents: Agents, results: Results) -> Each:
     """Each agent's threshold; 0 if all of it is kept."""
     if statistic is None:
         return (0.0,) * len(agents)
     return tuple(rank.value for (rank,) in results[statistic])
 
 
-def every(t: int, taus: tuple[float, ...]) -> float:
+def every(t: int, taus: Each) -> float:
     return taus[t]
 
 
-def shared(t: int, taus: tuple[float, ...], *epsilons: float) -> float:
+def shared(t: int, taus: Each, *epsilons: float) -> float:
     """Count the shared region: infinite outside of it, 0 inside for an agent that has not moved the element."""
     movers = ZERO
     for s in range(len(taus)):

@@ -17,7 +17,7 @@ from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import enumerated
 from ramerge.core.methods.base import IMPORTANCE
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, split, warning
-from ramerge.core.planning.model import PlannedInputs
+from ramerge.core.planning.model import FoundModels, PlannedInputs
 from ramerge.core.planning.owners import BASE
 from ramerge.core.planning.soups import soup_of
 from ramerge.core.recipe.document import Document, Key
@@ -34,21 +34,15 @@ from ramerge.core.tensors.tensor import Tensor
 
 
 @dataclass(frozen=True)
-class OpenedInputs:
+class OpenedInputs(FoundModels):
     """The models of a recipe, and the checkpoints of those that could be opened.
 
     Attributes:
-        base: the base; if the recipe has no base, the first agent.
-        agents: by name, in recipe order.
-        sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
         opened_base: None if it could not be opened.
         opened_agents: the agents that could be opened.
         opened_sides: the side inputs that could be opened.
     """
 
-    base: FoundModel
-    agents: Mapping[str, FoundModel]
-    sides: Mapping[str, FoundModel]
     opened_base: Checkpoint | None
     opened_agents: Mapping[str, Checkpoint]
     opened_sides: Mapping[str, Checkpoint]

@@ -369,21 +369,30 @@ class Resources:
 
 
 @dataclass(frozen=True)
-class PlannedInputs:
-    """The models that a merge reads.
+class FoundModels:
+    """The models of a recipe.
 
     Attributes:
         base: the base; if the recipe has no base, the first agent.
         agents: by name, in recipe order.
         sides: by the agent's name, the side inputs of agents that have any: importances, or recorded inputs.
-        adapters: the agents that are LoRA adapters.
-        formats: how base and agents are stored, by name; those that could be opened.
-        files: the identities of all files before they were read, those that are copied included.
     """
 
     base: FoundModel
     agents: Mapping[str, FoundModel]
     sides: Mapping[str, FoundModel]
+
+
+@dataclass(frozen=True)
+class PlannedInputs(FoundModels):
+    """The models that a merge reads.
+
+    Attributes:
+        adapters: the agents that are LoRA adapters.
+        formats: how base and agents are stored, by name; those that could be opened.
+        files: the identities of all files before they were read, those that are copied included.
+    """
+
     adapters: tuple[str, ...]
     formats: Mapping[str, str]
     files: Mapping[Location, Identity] = field(repr=False)

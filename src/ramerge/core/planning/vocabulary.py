@@ -85,9 +85,11 @@ def check_tokens(
     findings = []
     for name, segments in rows.items():
         for each in segments:
-            which = f"rows {each.start:,} to {each.stop - 1:,} are in {', '.join(map(label_of, each.owners))}"
+            # without a base, the first agent stands for it, and is an owner by its own name, too
+            owners = [label_of(owner) for owner in each.owners if owner != BASE or recipe.base is not None]
+            which = f"rows {each.start:,} to {each.stop - 1:,} are in {', '.join(owners)}"
             several = "; those of the first are taken" if BASE not in each.owners else ""
-            findings.append(note(f"{name}: {which}{several if len(each.owners) > 1 else ' only'}"))
+            findings.append(note(f"{name}: {which}{several if len(owners) > 1 else ' only'}"))
     models = dict(agents) if recipe.base is None else {BASE: base, **agents}
     tokens, unread = _tokens(models, recipe)
     findings += [*unread, *_refuse_clashes(tokens, models, recipe)]

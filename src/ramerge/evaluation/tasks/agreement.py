@@ -74,7 +74,7 @@ def agreement(calibration: Path | None = None, right_at: float | None = None) ->
     return Task(
         dataset=samples,
         version=_digest([sample.id for sample in samples]),  # other replies in the folder are another task
-        solver=_read(),
+        solver=_reader(),
         scorer=_likelihood(),
         metadata={"agreement": {"rewarded": replies.rewarded, "notes": list(replies.notes)}},
     )
@@ -85,7 +85,7 @@ def _digest(value: object) -> str:
 
 
 @solver(name="ramerge/agreement")
-def _read() -> Solver:
+def _reader() -> Solver:
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         api: Any = get_model().api
         ids, start = state.metadata[_IDS], state.metadata[_START]
