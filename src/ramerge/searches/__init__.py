@@ -2,7 +2,7 @@
 
 commands               the command line
 arguments, settings    arguments of public functions, checked; how a search is carried out
-search, run            the public function; the whole search: points asked for, merged, scored, and the best on other items
+search, run            the public function; the whole search: ask, merge, score, report; then the best on other items
 space                  what may vary: axes, the points between them, and how one is written
 spacefile              its YAML form
 points                 from a point of the space to a merged checkpoint
