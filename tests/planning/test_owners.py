@@ -1,4 +1,4 @@
-"""An agent that is called `base` is an agent like any other."""
+"""Whose a tensor is: an agent that is called `base` is like any other, and without a base the first agent stands for it."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ def test_its_dtype_is_reported(tmp_path: Path) -> None:
     assert plan.details.input_dtypes == {"code": "bfloat16", "base": "float32"}
     assert [tensor.narrowed for tensor in plan.details.tensors] == [("base",)]
     assert any("base is float32, the output is bfloat16" in warning for warning in doubts(plan.details))
+    assert "where a message says base, it is code, the first agent" in plan.explain()
 
 
 @pytest.mark.parametrize("method", ["linear", "ram"])

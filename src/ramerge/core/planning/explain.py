@@ -36,10 +36,11 @@ def explain(plan: MergePlan) -> list[str]:
 
     default = "" if "method" in plan.recipe.model_fields_set else ", the default"
     settings = ", ".join(f"{k} = {v}" for k, v in values["parameters"].items())
+    without_base = f"none needed; where a message says base, it is {next(iter(values['agents']))}, the first agent"
     rows = [
         *([("method", f"{values['method']}{default} ({settings})")] if plan.method.combines else []),
         *([("base", place("base", values["base"]))] if plan.recipe.base is not None else []),
-        *([("base", "none needed")] if plan.recipe.base is None and plan.method.combines else []),
+        *([("base", without_base)] if plan.recipe.base is None and plan.method.combines else []),
         *[
             (f"agent {name}" if plan.method.combines else name, place(name, folder))
             for name, folder in values["agents"].items()
