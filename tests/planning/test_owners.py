@@ -1,4 +1,4 @@
-"""Whose a tensor is: an agent that is called `base` is like any other, and without a base the first agent stands for it."""
+"""Owners of tensors: an agent called `base` is like any other, and without a base the first agent stands for it."""
 
 from __future__ import annotations
 
