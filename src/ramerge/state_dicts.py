@@ -84,13 +84,14 @@ def merge_state_dicts(
             on any device, or an object with `state_dict()`, such as a module. None for a method that takes no base.
         agents: name to agent, in the order in which sums are computed. Each is like the base, or as in a recipe a
             mapping with `model` and side inputs. `importance` maps names to arrays of the tensors' shapes. `inputs`
-            maps weights of shape (m, d) to recorded rows of shape (n, d), or to a pair of rows and how much each
+            maps weights that meet d inputs to recorded rows of shape (n, d), or to a pair of rows and how much each
             counts, shape (n,); by default 1 / n. Expert 3 of a tensor that stacks all of them is `NAME[3]`.
         method: as for `Recipe`.
         out: a mapping or module whose tensors become the merged ones, in place, after everything was computed. It may
             be the base or an agent, must hold each merged tensor in its shape and dtype, and may hold others.
-        config: the base's `config.json` as a mapping. Needed for quantized weights only. It also holds for agents that
-            have all tensors of the base, scales included; others are not quantized.
+        config: the base's `config.json` as a mapping. Needed for quantized weights, and where shapes of stacked experts
+            do not tell which side meets the inputs. It also holds for agents that have all tensors of the base, scales
+            included; others are not quantized.
         recipe: further keys of a recipe: `dtype`, `preset`, `rounding`, `rounding_seed`, `rules`, `rename`, `allow`.
         options: how the merge is carried out; `threads`, `max_memory` and `strict` apply.
         **parameters: of the method.

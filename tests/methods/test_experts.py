@@ -1,6 +1,6 @@
 """Experts that one tensor stacks, and weights stored as (in, out): solved for as if each expert had its own tensors."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 import ramerge
 from ramerge.core.methods.registry import METHODS
-from ramerge.core.tensors.orientation import stacks_of_experts
+from ramerge.core.tensors.orientation import orientation_of
 from tests.checkpoints import floats, read_checkpoint, recipe, write_checkpoint
 from tests.methods.test_spectral import SPECTRAL
 
@@ -83,6 +83,58 @@ def test_layers_of_gpt2_are_solved_for_as_out_in(method: str, tmp_path: Path) ->
     assert np.abs(merged(tmp_path / "y", method, of_gpt2, {"model_type": "gpt2"})[key].T - plain[key]).max() < 1e-9
 
 
+@pytest.mark.parametrize("method", ["swudi", "regmean", "aim"])
+def test_in_memory_shapes_tell_what_gpt2_is(method: str) -> None:
+    """Without a configuration: a square weight, whose own shape says nothing, and recorded inputs of it."""
+    rng = np.random.default_rng(0)
+    plain = three(lambda found: {"h.0.mlp.c_proj.weight": found["gate_up_proj"][0, :HIDDEN]})
+    for tensors in plain.values():
+        tensors["h.0.attn.c_attn.weight"] = np.ones((3 * HIDDEN, HIDDEN))
+    of_gpt2 = {name: {key: value.T for key, value in tensors.items()} for name, tensors in plain.items()}
+    inputs = {name: {"h.0.mlp.c_proj.weight": rng.standard_normal((20, HIDDEN))} for name in AGENTS}
+
+    def result(models: Mapping[str, Mapping[str, NDArray]]) -> NDArray:
+        sides = {name: {"inputs": inputs[name]} if METHODS[method].side else {} for name in AGENTS}
+        agents = {name: {"model": models[name], **sides[name]} for name in AGENTS}
+        found = ramerge.merge_state_dicts(models["base"], agents, method)
+        return found["h.0.mlp.c_proj.weight"] - models["base"]["h.0.mlp.c_proj.weight"]
+
+    total = sum(plain[name]["h.0.mlp.c_proj.weight"] - plain["base"]["h.0.mlp.c_proj.weight"] for name in AGENTS)
+    assert np.abs(result(plain) - total).max() > 1e-5
+    assert np.abs(result(of_gpt2).T - result(plain)).max() < 1e-9
+
+
+@pytest.mark.parametrize("method", ["regmean", "aim"])
+def test_in_memory_inputs_meet_the_right_side_of_stacked_experts(method: str) -> None:
+    rng = np.random.default_rng(0)
+    widths = {"gate_up_proj": HIDDEN, "down_proj": INNER}
+    rows = {n: {key: rng.standard_normal((20, d)) for key, d in widths.items()} for n in AGENTS}
+
+    def result(arranged: Callable) -> dict[str, NDArray]:
+        models = three(arranged)
+        inputs = {n: {f"{MODULE}.{key}[1]": value for key, value in rows[n].items()} for n in AGENTS}
+        agents = {name: {"model": models[name], "inputs": inputs[name]} for name in AGENTS}
+        return ramerge.merge_state_dicts(models["base"], agents, method)
+
+    plain, transposed = result(stacked), result(turned)
+    for key in plain:
+        assert np.abs(plain[key] - transposed[key].swapaxes(1, 2)).max() < 1e-9
+
+
+@pytest.mark.parametrize("method", [*SOLVERS, "core"])
+@pytest.mark.parametrize("shape", [(12, 7), (9, 9)])
+def test_which_methods_need_no_orientation(method: str, shape: tuple[int, int], tmp_path: Path) -> None:
+    key = "model.layers.0.mlp.up_proj.weight"
+    rng = np.random.default_rng(0)
+    models = {
+        name: {key: np.zeros(shape) if name == "base" else rng.standard_normal(shape)} for name in ["base", "a", "b"]
+    }
+    plain = merged(tmp_path / "x", method, models)[key]
+    of_transposed = {name: {key: tensors[key].T.copy()} for name, tensors in models.items()}
+    other = merged(tmp_path / "y", method, of_transposed)[key].T
+    assert (np.abs(plain - other).max() < 1e-9) == METHODS[method].is_transposable
+
+
 @pytest.mark.parametrize(
     ("shapes", "config", "transposed"),
     [
@@ -99,13 +151,14 @@ def test_layers_of_gpt2_are_solved_for_as_out_in(method: str, tmp_path: Path) ->
         ({"gate_proj": (8, 6, 6), "up_proj": (8, 6, 6), "down_proj": (8, 6, 6)}, {"hidden_size": 6}, None),
         ({"input_linear": (8, 12, 10), "output_linear": (8, 10, 6)}, {"hidden_size": 10}, False),  # Granite
         ({"input_linear": (8, 6, 10), "output_linear": (8, 10, 6)}, {"hidden_size": 10}, False),  # JetMoE
+        ({"fc1": (8, 10, 12), "fc2": (8, 6, 10)}, {}, True),  # Aria
         ({"gate_up_proj": (8, 12, 10), "down_proj": (8, 10, 7)}, {"hidden_size": 10}, None),  # they contradict
     ],
 )
 @pytest.mark.parametrize("ending", ["", ".weight"])
 def test_shapes_tell_the_orientation(shapes, config, transposed, ending) -> None:
     named = {f"{MODULE}.{key}{ending}": shape for key, shape in shapes.items()}
-    assert stacks_of_experts(named, config) == dict.fromkeys(named, transposed)
+    assert orientation_of(named, config).stacks == dict.fromkeys(named, transposed)
 
 
 def test_what_is_no_stack_of_experts() -> None:
@@ -116,10 +169,10 @@ def test_what_is_no_stack_of_experts() -> None:
         "model.layers.0.mlp.experts.down_proj": (8, 0, 4),
         "projector.down_proj": (8, 4, 4),
     }
-    assert stacks_of_experts(shapes, {"hidden_size": 4}) == {}
+    assert orientation_of(shapes, {"hidden_size": 4}).stacks == {}
 
 
-@pytest.mark.parametrize("method", ["swudi", "core", "ram"])
+@pytest.mark.parametrize("method", ["swudi", "core+", "tsvm", "core", "ram"])
 def test_a_plan_warns_of_experts_that_are_not_solved_for(method: str, tmp_path: Path) -> None:
     key = f"{MODULE}.down_proj"  # whose shape alone says nothing
     values = {"model.norm.weight": np.ones(20)}
@@ -127,8 +180,8 @@ def test_a_plan_warns_of_experts_that_are_not_solved_for(method: str, tmp_path: 
         tensors = {key: np.ones((3, 10, 6)), **values}
         write_checkpoint(tmp_path / name, {one: floats(value, "F32") for one, value in tensors.items()})
     plan = ramerge.plan(recipe(tmp_path, AGENTS, method))
-    told = [text for text in plan.warnings if "does not solve for the experts" in text]
-    assert len(told) == (method == "swudi")
+    told = [text for text in plan.warnings if "does not solve for the matrices" in text]
+    assert len(told) == (method in ("swudi", "core+"))
     assert all(key in text and "90% of the parameters" in text and "which side" in text for text in told)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from ramerge.deltas.kinds import AsAdapter
-from ramerge.sdk.formats import is_stored_transposed, module_of
+from ramerge.sdk.formats import module_of
 from ramerge.sdk.machine import ResourceLimits
 from ramerge.sdk.plans import BASELINE_BYTES, OpenedInputs, PlanFinding, Resources, TensorPlan, listed, note, problem
 from ramerge.sdk.recipes import Point
@@ -124,7 +124,7 @@ def plan_adapter(
             others.append(number)
         else:
             is_embedding = _EMBEDDING.search(tensor.name) is not None
-            transposed = is_embedding or is_stored_transposed(tensor.name, base.config)
+            transposed = is_embedding or bool(base.orientation.of(tensor.name))
             copies = tuple(below for term in terms or () if (below := term.below) is not tensor.base)
             matrices.append(AdaptedMatrix(number, module, transposed, is_embedding, terms, copies))
     text = (

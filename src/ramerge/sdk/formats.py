@@ -17,7 +17,6 @@ from ramerge.core.formats.registry import by_priority
 from ramerge.core.formats.safetensors import INDEX, ONE_FILE
 from ramerge.core.formats.sidecars import companion_files, companions_of
 from ramerge.core.formats.torchfile.load import load_file
-from ramerge.core.tensors.orientation import is_stored_transposed
 
 __all__ = [
     "CALIBRATION",
@@ -37,7 +36,6 @@ __all__ = [
     "companions_of",
     "expert_of",
     "indexed_files",
-    "is_stored_transposed",
     "load_file",
     "local",
     "module_of",

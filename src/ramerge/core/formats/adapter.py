@@ -29,7 +29,6 @@ from ramerge.core.tensors.embeddings import EMBEDDINGS, head_of, set_vocabulary,
 from ramerge.core.tensors.identity import identify
 from ramerge.core.tensors.lowrank import WIDENED, Factor, LowRank, OtherRows, Region
 from ramerge.core.tensors.name_aliases import interleaves_gates, name_aliases
-from ramerge.core.tensors.orientation import are_transposed, stacks_of_experts
 from ramerge.core.tensors.origins import reshaped, stacked
 from ramerge.core.tensors.prefixes import aligned
 from ramerge.core.tensors.tensor import Tensor
@@ -274,8 +273,6 @@ class _Agent:
         self.base = untied(self.base)
         self.tensors = dict(self.base.tensors)
         self.experts = BaseExperts(self._named, self.base.tensors)
-        shapes = {name: tensor.shape for name, tensor in self.base.tensors.items()}
-        self.stacks = stacks_of_experts(shapes, self.base.config)
 
     def told(self) -> str:
         ranks = sorted(self.ranks)
@@ -570,7 +567,7 @@ class _Agent:
                 f"{_slice_of(pair, tensor) or 'is it an adapter of another model?'}"
             )
         # a square one fits both ways
-        is_turned = self.settings.fan_in_fan_out or are_transposed(self.base.config)
+        is_turned = self.settings.fan_in_fan_out or self.base.orientation.is_conv1d
         transposed = fits[0] if len(fits) == 1 else is_turned
         magnitudes = parts.get("magnitudes")
         if (magnitudes is not None) != self.settings.use_dora:
@@ -751,7 +748,7 @@ class _Agent:
 
     def _stored(self, name: str, expert: int | None) -> set[bool]:
         """Whether the base stores experts as (in, out), if it tells: those in a tensor each are (out, in)."""
-        transposed = self.stacks.get(name) if expert is None else False
+        transposed = self.base.orientation.stacks.get(name) if expert is None else False
         return set() if transposed is None else {transposed}
 
     @staticmethod

@@ -7,7 +7,8 @@ Recorded inputs are a folder of safetensors files, and `inputs.json`, which says
 Each weight is mapped to a tensor of rows, shape (tokens, width), and to one of how much each row counts, shape
 (tokens,). Weights that see the same inputs, as q, k and v do, share their rows. Expert 3 of a tensor that stacks those
 of all experts is `NAME[3]`. `transposed` lists the weights that are stored as (in, out): `NAME` for all experts of a
-tensor. `model.json` maps each tensor of the model to a digest (`engine.gathered_from`).
+tensor; without this key, the shapes of the model tell it. `model.json` maps each tensor of the model to a digest
+(`engine.gathered_from`).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ class InputPlace(NamedTuple):
     Attributes:
         rows: name of the tensor with its rows.
         weights: name of the tensor with how much each of them counts.
-        transposed: whether the weight is stored as (in, out).
+        transposed: whether the weight is stored as (in, out); None if it is not said.
     """
 
     rows: str
     weights: str
-    transposed: bool = False
+    transposed: bool | None = None
 
 
 def name_of(tensor: str, expert: int) -> str:
@@ -63,7 +64,7 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
     if not path.exists():
         raise CheckpointError(f"{folder}: holds no {PLACES}; give a folder that `ramerge calibrate` has made")
     content = read_json(path)
-    places, transposed = content.get("inputs"), content.get("transposed", [])
+    places, transposed = content.get("inputs"), content.get("transposed")
     if not isinstance(places, dict) or not all(
         isinstance(pair, list) and len(pair) == 2 and all(isinstance(name, str) for name in pair)
         for pair in places.values()
@@ -71,11 +72,13 @@ def read_places(folder: Location) -> dict[str, InputPlace]:
         raise CheckpointError(
             f"{path}: inputs must map each weight to two names of tensors; run `ramerge calibrate` again"
         )
-    if not isinstance(transposed, list) or not all(isinstance(name, str) for name in transposed):
+    if transposed is not None and not (
+        isinstance(transposed, list) and all(isinstance(name, str) for name in transposed)
+    ):
         raise CheckpointError(f"{path}: transposed must list names of weights; run `ramerge calibrate` again")
-    stored = frozenset(transposed)
+    stored = None if transposed is None else frozenset(transposed)
     return {
-        weight: InputPlace(rows, weights, (expert_of(weight) or (weight,))[0] in stored)
+        weight: InputPlace(rows, weights, None if stored is None else (expert_of(weight) or (weight,))[0] in stored)
         for weight, (rows, weights) in places.items()
     }
 

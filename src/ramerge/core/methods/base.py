@@ -348,6 +348,8 @@ class Method(ABC, Generic[P, R]):
             they take any number in groups.
         along_run: whether the agents are checkpoints of one run, which would else look like agents of another base.
         symmetric: whether the order of agents changes nothing but rounding.
+        is_transposable: whether it makes of transposed matrices the transposed result, so that it need not know which
+            side of a linear weight meets the inputs.
         needs_base: whether task vectors are needed; without them the base gives no more than the layout.
         takes_base: whether it works on task vectors if the recipe has a base, and on the agents themselves if not.
         side: what every agent needs in addition to its weights; None for nothing.
@@ -373,6 +375,7 @@ class Method(ABC, Generic[P, R]):
     limit: int = FEW
     along_run: bool = False
     symmetric: bool = True
+    is_transposable: bool = False
     needs_base: bool = True
     takes_base: bool = False
     side: SideInput | None = None

@@ -153,6 +153,7 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
 
 class Core(_CoreMethod[CoreParameters]):
     name = "core"
+    is_transposable = True
     compared = True
     title = "Core coefficients"
     source = "not published; docs/methods/core.md derives it"

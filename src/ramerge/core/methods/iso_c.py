@@ -38,6 +38,7 @@ class Isotropic(SpectralMethod[ScaledP]):
 
 class IsoC(Isotropic[WeightedParameters]):
     name = "iso_c"
+    is_transposable = True
     title = "Iso-C"
     source = "No Task Left Behind: Isotropic Model Merging with Common and Task-Specific Subspaces, arXiv 2502.04959"
     formula = (

@@ -41,6 +41,7 @@ def holding(squares: Array, energy: float) -> int:
 
 class Psa(SpectralMethod[PsaParameters]):
     name = "psa"
+    is_transposable = True
     title = "PSA"
     source = (
         "Policy-Shift-Guided Spectral Alignment, github.com/minsik-choi126/PSA at 8b19ded, with column weights of 1"

@@ -100,6 +100,7 @@ def _agreement(heads: Sequence[_Split]) -> float:
 
 class Resmerge(SpectralMethod[ResmergeParameters]):
     name = "resmerge"
+    is_transposable = True
     title = "ResMerge"
     source = "ResMerge, arXiv 2606.02252; sunyd0303-cpu/ResMerge-release at e990128"
     formula = (

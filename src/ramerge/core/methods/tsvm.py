@@ -18,6 +18,7 @@ from ramerge.core.methods.matrices import Shape, SpectralMethod
 
 class Tsvm(SpectralMethod[WeightedParameters]):
     name = "tsvm"
+    is_transposable = True
     title = "TSV-Merge"
     source = "Task Singular Vectors: Reducing Task Interference in Model Merging, arXiv 2412.00081"
     formula = (

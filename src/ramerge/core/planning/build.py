@@ -205,7 +205,7 @@ def _match(
         {name: match_importance(name, wanted, opened) for name, opened in sides if side is IMPORTANCE}
     )
     recorded, unfit = split(
-        {name: match_inputs(name, wanted, base.tensors, opened) for name, opened in sides if side is INPUTS}
+        {name: match_inputs(name, wanted, base, opened) for name, opened in sides if side is INPUTS}
     )
     findings += [*differences, *lacking, *unfit]
     tensors = {name: agent.tensors for name, agent in agents.items()}

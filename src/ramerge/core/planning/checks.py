@@ -13,6 +13,7 @@ from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
+from ramerge.core.methods.matrices import is_matrix
 from ramerge.core.output.write import Shard
 from ramerge.core.planning.configs import accepts, are_related, compare_configs, contradictions
 from ramerge.core.planning.findings import PlanFinding, listed, note, problem, problems_of, warning
@@ -29,7 +30,6 @@ from ramerge.core.recipe.points import Point
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
 from ramerge.core.tensors.embeddings import HEADS, tied_embedding
-from ramerge.core.tensors.orientation import stacks_of_experts
 from ramerge.core.tensors.rounded import Rounded
 
 _MOST_SHARDS = 10_000
@@ -186,29 +186,35 @@ def note_methods(points: Sequence[Point]) -> list[PlanFinding]:
 
 
 def warn_of_stacks(points: Sequence[Point], tensors: Sequence[TensorPlan], base: Checkpoint) -> Iterator[PlanFinding]:
-    """Warn of experts in one tensor that a method for whole matrices would solve for, and cannot."""
-    stacks = stacks_of_experts({name: tensor.shape for name, tensor in base.tensors.items()}, base.config)
-    left = [tensor.base for tensor in tensors if tensor.merged and tensor.name in stacks and _is_left(points, tensor)]
+    """Warn of matrices in tensors of three dimensions that a method would solve for, and cannot."""
+    left = [tensor.base for tensor in tensors if tensor.merged and _is_left(points, tensor)]
     if not left:
         return
     share = sum(tensor.elements for tensor in left) / sum(tensor.elements for tensor in base.tensors.values())
     why = (
         "the output is quantized like the base; give another dtype"
-        if any(stacks[tensor.name] is not None for tensor in left)
-        else "shapes do not tell which side meets the inputs; store the matrices of each expert as tensors of their own"
+        if any(base.orientation.stacks.get(tensor.name) is not None for tensor in left)
+        else "neither names nor shapes tell which side meets the inputs; store matrices as tensors of their own"
     )
     yield warning(
-        f"{points[0].method.name} does not solve for the experts in {quoted(left[0].name)} and other such tensors, "
+        f"{points[0].method.name} does not solve for the matrices that {quoted(left[0].name)} and other tensors stack, "
         f"{share:.0%} of the parameters, and merges them as what is no matrix: {why}"
     )
 
 
 def _is_left(points: Sequence[Point], tensor: TensorPlan) -> bool:
-    """Whether a method would solve for the experts that a tensor stacks, were they tensors of their own."""
+    """Whether a method would solve for what a tensor stacks, were these tensors of their own."""
     layer = tensor.layer
-    expert = replace(layer, name=name_of(layer.name, 0), shape=layer.shape[1:])
+    if len(layer.shape) != 3:
+        return False
+    part = replace(layer, name=name_of(layer.name, 0), shape=layer.shape[1:])
     merges = [(point.method, point.parameters[tensor.rule]) for point in points]
-    return any(method.solves(expert, values) and not method.solves(layer, values) for method, values in merges)
+    return any(
+        is_matrix(part)
+        and method.solves(part, values)
+        and not (method.is_transposable and method.solves(layer, values))  # which cuts stacks itself
+        for method, values in merges
+    )
 
 
 def warn_of_idle(points: Sequence[Point]) -> Iterator[PlanFinding]:

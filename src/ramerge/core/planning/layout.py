@@ -22,7 +22,6 @@ from ramerge.core.recipe.model import LIKE_BASE, Recipe
 from ramerge.core.recipe.points import Point, means_of
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.checkpoint import Checkpoint
-from ramerge.core.tensors.orientation import is_stored_transposed, stacks_of_experts
 from ramerge.core.tensors.origins import reshaped
 from ramerge.core.tensors.origins import rows_of as cut_rows
 from ramerge.core.tensors.rounded import rounded
@@ -105,7 +104,6 @@ def plan_tensors(
     like = recountable if observed else requantizable  # what is only counted is not written
     stored = base.quantized if recipe.dtype == LIKE_BASE and not unlike_base(base, counted=bool(observed)) else None
     wide, numbers = _stored_wider(base), recipe.rules_of(base.tensors)
-    stacks = stacks_of_experts({name: tensor.shape for name, tensor in base.tensors.items()}, base.config)
     outputs = []
     for tensor in base.tensors.values():
         quantized = like(tensor) if stored is not None and tensor.name not in matched.rows else None
@@ -116,10 +114,9 @@ def plan_tensors(
             rows = matched.rows.get(tensor.name)  # the output has those that any model has
             whole = replace(tensor, shape=(rows[-1].stop, *tensor.shape[1:])) if rows is not None else tensor
             entries = (_entry(whole, dtype),)
-        orientation = stacks.get(tensor.name)
-        transposed = is_stored_transposed(tensor.name, base.config) if orientation is None else orientation
-        stacked = orientation is not None and quantized is None
-        outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized, transposed, stacked))
+        is_stack = tensor.name in base.orientation.stacks and quantized is None
+        transposed = base.orientation.of(tensor.name)
+        outputs.append(_Output(tensor, numbers[tensor.name], entries, quantized, transposed, is_stack))
     if stored is not None:
         extras = stored.extras.values()
         outputs += [_Output(tensor, 0, (_entry(tensor, tensor.dtype),), is_extra=True) for tensor in extras]
@@ -177,7 +174,7 @@ def _plans(
             piece, sources, action, output.dtype, parts, number, quantized=output.quantized, originals=originals
         )
         if plan.merged:
-            plan = _merged(plan, points, chunks[number], counterparts.inputs_of(piece), output.transposed)
+            plan = _merged(plan, points, chunks[number], counterparts.inputs_of(piece), bool(output.transposed))
         yield plan
 
 
@@ -188,7 +185,11 @@ def _alone(output: _Output, matched: Matched, points: Sequence[Point]) -> Sequen
         return ()
     if output.is_stack and tensor.is_float:
         expert = Layer(name_of(tensor.name, 0), tensor.shape[1:])
-        if any(is_matrix(expert) and point.method.solves(expert, point.parameters[number]) for point in points):
+        if any(
+            point.method.solves(expert, point.parameters[number])
+            and (output.transposed is not None or point.method.is_transposable)
+            for point in points
+        ):
             return range(tensor.shape[0])
     return matched.seen.get(tensor.name, ())
 
@@ -226,7 +227,7 @@ class _Output:
         rule: the rule that catches it; 0 if none does.
         entries: what its files hold for it.
         quantized: the codes and scales that it becomes.
-        transposed: whether linear weights are stored in it as (in, out).
+        transposed: whether linear weights are stored in it as (in, out); None if that is unknown.
         is_stack: whether it stacks experts, each of which can be merged by itself.
         is_extra: whether only the base's encoding needs it.
     """
@@ -235,7 +236,7 @@ class _Output:
     rule: int
     entries: tuple[Entry, ...]
     quantized: Scaled | None = None
-    transposed: bool = False
+    transposed: bool | None = False
     is_stack: bool = False
     is_extra: bool = False
 

@@ -99,18 +99,18 @@ def match_importance(
 
 
 def match_inputs(
-    name: str, wanted: Mapping[str, Tensor], known: Mapping[str, Tensor], recorded: Checkpoint
+    name: str, wanted: Mapping[str, Tensor], base: Checkpoint, recorded: Checkpoint
 ) -> tuple[dict[str, Recorded], list[PlanFinding]]:
     """The recorded inputs of the matrices in `wanted` that have any, also of experts in one tensor: `NAME[expert]`.
 
-    Those of other widths are problems, and those of weights that are not among the `known` ones of the model.
+    Those of other widths are problems, and those of weights that the base does not have.
     """
     try:
         places = read_places(recorded.directory)
     except CheckpointError as error:
         return {}, problems_of(error, name)
     found, problems = {}, []
-    if strange := [repr(key) for key in places if not {key, (expert_of(key) or (key,))[0]} & known.keys()]:
+    if strange := [repr(key) for key in places if not {key, (expert_of(key) or (key,))[0]} & base.tensors.keys()]:
         problems.append(
             f"{recorded.directory}: inputs.json names weights that the base does not have: {listed(strange)}; were the "
             "inputs recorded with another model?"
@@ -127,7 +127,8 @@ def match_inputs(
         shape = matrix = wanted[tensor].shape
         if expert is not None:
             matrix = shape[1:] if len(shape) == 3 and expert < shape[0] else ()
-        fits = len(matrix) == 2 and inputs.shape[1:] == (matrix[0 if place.transposed else 1],)
+        transposed = bool(base.orientation.of(tensor)) if place.transposed is None else place.transposed
+        fits = len(matrix) == 2 and inputs.shape[1:] == (matrix[0 if transposed else 1],)
         if not fits or weights.shape != inputs.shape[:1]:
             problems.append(
                 f"{recorded.directory}: inputs of shape {list(inputs.shape)} with weights {list(weights.shape)} do not "
@@ -136,7 +137,7 @@ def match_inputs(
         elif not (inputs.is_float and weights.is_float):
             problems.append(f"{recorded.directory}: recorded inputs of {key!r} must be floating point")
         else:
-            found[key] = Recorded(inputs, weights, place.transposed)
+            found[key] = Recorded(inputs, weights, transposed)
     if not found and not problems and any(len(one.shape) == 2 and one.elements for one in wanted.values()):
         problems = [f"{recorded.directory}: holds no inputs of any layer of this model; run `ramerge calibrate` again"]
     return found, [problem(text, name) for text in problems]

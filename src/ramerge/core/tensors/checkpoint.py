@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from ramerge.core.storage.location import Location
 from ramerge.core.tensors.access import Identity
+from ramerge.core.tensors.orientation import Orientation, orientation_of
 from ramerge.core.tensors.tensor import Tensor
 
 
@@ -67,6 +69,11 @@ class Contents:
     companions: Mapping[str, Location] | None = None
     lineage: tuple[str, ...] = ()
     delta: Location | None = None
+
+    @cached_property
+    def orientation(self) -> Orientation:
+        """How the model stores its linear weights."""
+        return orientation_of({name: tensor.shape for name, tensor in self.tensors.items()}, self.config)
 
 
 @dataclass(frozen=True, kw_only=True)

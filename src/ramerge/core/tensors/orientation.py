@@ -9,17 +9,20 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 
-from ramerge.core.tensors.embeddings import HEADS
 from ramerge.core.tensors.text_config import Config, text_configs
 
 # Architectures whose linear layers are stored as (in, out).
 _CONV1D = ("gpt2", "openai-gpt", "imagegpt", "clvp", "decision_transformer")
+_IN_LAYER = re.compile(r"(^|\.)\d+\.")
+_QUERIES_KEYS_VALUES = ".c_attn.weight"
 # For each projection of experts how often its output may hold the inner size; empty for the projection back.
 _PROJECTIONS: Mapping[str, tuple[int, ...]] = {
     "gate_up_proj": (2,),
     "w13": (2,),
     "input_linear": (2, 1),
+    "fc1": (2, 1),
     "gate_proj": (1,),
     "up_proj": (1,),
     "w1": (1,),
@@ -27,32 +30,50 @@ _PROJECTIONS: Mapping[str, tuple[int, ...]] = {
     "down_proj": (),
     "w2": (),
     "output_linear": (),
+    "fc2": (),
 }
 _STACK = re.compile(rf"(?P<module>(?:.*\.)?\d+\..+)\.(?P<projection>{'|'.join(_PROJECTIONS)})(?:\.weight)?")
 
 
-def are_transposed(config: Config) -> bool:
-    """Whether a model is of the GPT-2 family, which stores its linear layers as (in, out)."""
-    return config.get("model_type") in _CONV1D
+@dataclass(frozen=True)
+class Orientation:
+    """How a model stores its linear weights.
+
+    Attributes:
+        is_conv1d: whether those of numbered layers are (in, out), as in the GPT-2 family; its heads are not.
+        stacks: the tensors with a projection of all experts: whether each is (experts, in, out), None if shapes do not
+            tell.
+    """
+
+    is_conv1d: bool
+    stacks: Mapping[str, bool | None]
+
+    def of(self, name: str) -> bool | None:
+        """Whether a linear weight, or each expert's in a tensor, is stored as (in, out); None if that is unknown."""
+        return self.stacks.get(name, self.is_conv1d and _IN_LAYER.search(name) is not None)
 
 
-def is_stored_transposed(name: str, config: Config) -> bool:
-    """Whether a model's linear layer is stored as (in, out): all but the output embeddings of the GPT-2 family."""
-    return are_transposed(config) and not name.endswith(HEADS)
-
-
-def stacks_of_experts(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bool | None]:
-    """The tensors with a projection of all experts: whether each is stored as (in, out), None if shapes do not tell.
+def orientation_of(shapes: Mapping[str, Sequence[int]], config: Config) -> Orientation:
+    """How a model stores its linear weights.
 
     Args:
-        shapes: of a model's tensors, by name.
-        config: its `config.json`, which may be empty: some shapes tell only together with the hidden size.
+        shapes: of its tensors, by name.
+        config: its `config.json`. Without one, as in memory, shapes tell what is of the GPT-2 family; some stacks of
+            experts need the hidden size.
 
     Examples:
         >>> shapes = {"layers.0.mlp.experts.gate_up_proj": (8, 32, 32), "layers.0.mlp.experts.down_proj": (8, 16, 32)}
-        >>> stacks_of_experts(shapes, {})
+        >>> orientation_of(shapes, {}).stacks
         {'layers.0.mlp.experts.gate_up_proj': True, 'layers.0.mlp.experts.down_proj': True}
+        >>> orientation_of({"h.0.attn.c_attn.weight": (16, 48)}, {}).of("h.0.mlp.c_fc.weight")
+        True
     """
+    joined = [shape for name, shape in shapes.items() if name.endswith(_QUERIES_KEYS_VALUES) and len(shape) == 2]
+    is_conv1d = any(shape[1] == 3 * shape[0] for shape in joined) and not config
+    return Orientation(is_conv1d or config.get("model_type") in _CONV1D, _stacks(shapes, config))
+
+
+def _stacks(shapes: Mapping[str, Sequence[int]], config: Config) -> dict[str, bool | None]:
     modules: dict[str, dict[str, str]] = defaultdict(dict)
     for name, shape in shapes.items():
         if len(shape) == 3 and all(shape) and (found := _STACK.fullmatch(name)) is not None:
