@@ -90,7 +90,10 @@ def test_what_rounding_erases_is_that_of_the_model_where_a_cell_is_all_of_it(tmp
 def test_figures_are_told_while_they_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "_SECONDS_BETWEEN", -1.0)
     heard: list[Progress] = []
-    source = {"base": str(AGENTS / "base"), "agents": {name: str(AGENTS / name) for name in ("coder", "memory")}}
+    source = {
+        "base": str(AGENTS / "base"),
+        "agents": {name: str(AGENTS / name) for name in ("coder", "memory", "tool")},
+    }
     analysis = ramerge.analyze(source, options=ramerge.Options(cache=False), on_progress=heard.append)
     told = [event for event in heard if isinstance(event, Counted)]
     assert len(told) > 10

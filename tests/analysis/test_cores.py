@@ -66,10 +66,10 @@ def forecast(recipe: object, **options: object) -> ramerge.Analysis:
 
 def test_copies_share_one_update(tmp_path: Path) -> None:
     tau = np.random.default_rng(1).normal(size=(30, 40))
-    cores = forecast(write(tmp_path, *[{WEIGHT: tau}] * 4)).cores
-    assert cores.model.factor == pytest.approx(0.25)
-    assert list(cores.model.coefficients.values()) == pytest.approx([0.25] * 4)
-    assert "their sum is too long: a factor of 0.25" in cores.sentence
+    cores = forecast(write(tmp_path, *[{WEIGHT: tau}] * 3)).cores
+    assert cores.model.factor == pytest.approx(1 / 3)
+    assert list(cores.model.coefficients.values()) == pytest.approx([1 / 3] * 3)
+    assert "their sum is too long: a factor of 0.33" in cores.sentence
 
 
 def test_agents_in_different_places_are_summed(tmp_path: Path) -> None:

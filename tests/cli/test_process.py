@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 
 from ramerge.core.foundation.errors import reason
 from tests.checkpoints import simple, write_checkpoint, write_simple
+from tests.commands import ramerge
 
 RAMERGE = [sys.executable, "-m", "ramerge"]
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
@@ -190,7 +192,7 @@ def test_an_analysis_is_said_before_it_is_written(working: Path) -> None:
     ],
 )
 def test_outputs_that_cannot_be_are_wrong_use(flag: str, said: str, working: Path) -> None:
-    done = shell(f"ramerge analyze {AGENTS} {flag}", working)
+    done = ramerge("analyze", *shlex.split(f"{AGENTS} {flag}"), cwd=working)
     assert (done.returncode, done.stdout) == (2, "")
     assert said in done.stderr
 
@@ -205,11 +207,11 @@ def test_inputs_are_never_outputs(form: str, working: Path) -> None:
     recipe.write_text(form.format(models))
     before = {path: path.read_bytes() for path in working.rglob("*") if path.is_file()}
     for place in ("models/code/config.json", "models/code/new.json", "recipe.yaml"):
-        done = shell(f"ramerge analyze recipe.yaml --json-file {place}", working)
+        done = ramerge("analyze", "recipe.yaml", "--json-file", place, cwd=working)
         assert (done.returncode, done.stdout) == (2, ""), place
-    assert shell("ramerge merge recipe.yaml out --quiet", working).returncode == 0
+    assert ramerge("merge", "recipe.yaml", "out", "--quiet", cwd=working).returncode == 0
     for flag in ("--json-file models/code/new.json", "--csv models/tool", "--html models/base/config.json"):
-        assert shell(f"ramerge report out {flag}", working).returncode == 2, flag
+        assert ramerge("report", "out", *flag.split(), cwd=working).returncode == 2, flag
     shutil.rmtree(working / "out")
     assert before == {path: path.read_bytes() for path in working.rglob("*") if path.is_file()}
 
@@ -276,7 +278,7 @@ def test_errors_of_the_system_say_what_to_do(number: int, advice: str) -> None:
 )
 def test_paths_through_files(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = shell(f"ramerge {' '.join(words)}", tmp_path)
+    done = ramerge(*words, cwd=tmp_path)
     assert done.returncode in (1, 2) and said in done.stderr
 
 

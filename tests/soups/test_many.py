@@ -66,8 +66,8 @@ def test_the_sum_does_not_depend_on_how_many_agents_a_kernel_takes(
 
 def test_products_do_not_depend_on_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(12)
-    words = [rng.normal(0, 1, 5000).astype(np.float32).view(np.uint32) for _ in range(15)]
-    taken = (every, uniform("F32", 15), words, Inputs(14), products(14), 1000, 5000)
+    words = [rng.normal(0, 1, 5000).astype(np.float32).view(np.uint32) for _ in range(9)]
+    taken = (every, uniform("F32", 9), words, Inputs(8), products(8), 1000, 5000)
     together, _ = sums(*taken)
     monkeypatch.setattr("ramerge.core.kernels.sums._FEW", 3)
     tiled, flagged = sums(*taken)

@@ -22,9 +22,10 @@ from ramerge.core.kernels.native import KernelSource
 
 _SCALARS = {"f32": types.float32, "f64": types.float64, "u32": types.uint32, "u64": types.uint64, "i64": types.int64}
 _ELEMENTS = {**_SCALARS, "u8": types.uint8, "u16": types.uint16}
-_OPTIONS = {"error_model": "numpy", "boundscheck": False}
+# Kernels allocate nothing. Without `_nrt`, numba does not count references and then remove what counts them.
+_OPTIONS = {"error_model": "numpy", "boundscheck": False, "forceinline": True, "_nrt": False}
 # what is compiled into a kernel; only the kernel is called from outside
-_INSIDE = {**_OPTIONS, "forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+_INSIDE = {**_OPTIONS, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _uncounted(_typing: Any, pointer: Any, size: Any) -> Any:
@@ -64,6 +65,15 @@ def _in_widest(_typing: Any) -> Any:
 _widest: Any = intrinsic(_in_widest)
 
 
+def _said(*values: Any) -> None:
+    """Prints for debugging: `numba.cfunc` cannot compile `print`, except in what the function calls."""
+    print(*values)
+
+
+_print: Any = njit(_nrt=True)(_said)
+_NAMES = {"np": np, "in_widest": _widest, "array_of": _array, "print": _print, "__name__": __name__, **INTRINSICS}
+
+
 def compile_kernel(source: KernelSource, features: str) -> Any:
     """Compile; see `native.load`.
 
@@ -79,16 +89,16 @@ def compile_kernel(source: KernelSource, features: str) -> Any:
         numba.core.errors.NumbaError: the source cannot be compiled.
     """
     called = {name: _callee(function) for name, function in source.scope.items()}
-    names = {"np": np, "in_widest": _widest, "__name__": __name__, **INTRINSICS, **called}
+    names = _NAMES | called
     code = ast.parse(source.text)
     function = code.body[0]
     assert isinstance(function, ast.FunctionDef)
+    _take_addresses(function, source.arguments)
     if "+avx512vbmi2" in features:  # came after the processors that slow down
         function.body[:0] = ast.parse("in_widest()").body
     exec(compile(code, f"<kernel {source.name}>", "exec"), names)  # noqa: S102 - source of our own
-    kernel = njit(**_INSIDE)(names[source.name])
     signature = _SCALARS[source.returns](*[part for code in source.arguments for part in _native(code)])
-    return cfunc(signature, **_OPTIONS)(_entry(kernel, source.arguments))
+    return cfunc(signature, **_OPTIONS)(names[source.name])
 
 
 def object_code(compiled: Any, processor: str, features: str) -> bytes | None:
@@ -129,14 +139,15 @@ def _native(code: str) -> tuple[Any, ...]:
     return (_SCALARS[code],)
 
 
-def _entry(kernel: Any, arguments: tuple[str, ...]) -> Any:
-    """A function of addresses, sizes and numbers that calls `kernel` with arrays and numbers."""
-    parameters, values = [], []
-    for index, code in enumerate(arguments):
-        is_array = code.endswith("[]")
-        parameters.append(f"p{index}, n{index}" if is_array else f"x{index}")
-        values.append(f"array(p{index}, n{index})" if is_array else f"x{index}")
-    names = {"kernel": kernel, "array": _array, "__name__": __name__}
-    text = f"def entry({', '.join(parameters)}):\n    return kernel({', '.join(values)})\n"
-    exec(compile(text, "<entry>", "exec"), names)  # noqa: S102 - source of our own
-    return names["entry"]
+def _take_addresses(function: ast.FunctionDef, arguments: tuple[str, ...]) -> None:
+    """Let a kernel take an address and a size for each array, and begin by making arrays of them."""
+    names, arrays = [], []
+    for name, code in zip([parameter.arg for parameter in function.args.args], arguments, strict=True):
+        if code.endswith("[]"):
+            address, size = f"_address_of_{name}", f"_size_of_{name}"
+            names += [address, size]
+            arrays.append(f"{name} = array_of({address}, {size})")
+        else:
+            names.append(name)
+    function.args.args = [ast.arg(name, lineno=1, col_offset=0) for name in names]
+    function.body[:0] = ast.parse("\n".join(arrays)).body
