@@ -126,6 +126,53 @@ def turned_single(model: Model) -> Model:
     return {name: values.swapaxes(1, 2) if values.ndim == 3 else values for name, values in model.items()}
 
 
+def several(*pairs: tuple[str, str]) -> Callable[[str], str]:
+    """Names with every one of these ends replaced."""
+
+    def change(name: str) -> str:
+        for old, new in pairs:
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        return name
+
+    return change
+
+
+def without_gates(model: Model) -> Model:
+    """Experts as in Nemotron-H: one projection up, with no gate."""
+    return {
+        name.replace("gate_up_proj", "up_proj"): values[:, :5] if "gate_up" in name else values
+        for name, values in model.items()
+    }
+
+
+def without_gates_single(model: Model) -> Model:
+    found: Model = {}
+    for name, values in without_gates(model).items():
+        stem, _, last = name.rpartition(".")
+        parts = {f"{stem}.{expert}.{last}.weight": one for expert, one in enumerate(values)}
+        found |= parts if ".experts." in name else {name: values}
+    return found
+
+
+GRANITE = several(
+    ("mlp.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+    ("mlp.experts.down_proj", "block_sparse_moe.output_linear.weight"),
+    ("mlp.gate.weight", "block_sparse_moe.router.layer.weight"),
+)
+GRANITE_IN_MEMORY = several(
+    ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"),
+    ("mlp.experts.down_proj", "block_sparse_moe.experts.down_proj"),
+    ("mlp.gate.weight", "block_sparse_moe.router.weight"),
+)
+MINIMAX = several((".mlp.gate.e_score_correction_bias", ".block_sparse_moe.e_score_correction_bias"))
+MINIMAX_IN_MEMORY = several((".gate.e_score_correction_bias", ".e_score_correction_bias"))
+# files and memory of each; `test_transformers_layouts` has more, as transformers makes them
+IN_FILES_AND_IN_MEMORY = {
+    "Granite": (sparse, renamed(GRANITE), renamed(GRANITE_IN_MEMORY), "in files"),
+    "MiniMax": (shared, renamed(MINIMAX), renamed(MINIMAX_IN_MEMORY), "Mixtral"),
+    "Nemotron": (sparse, without_gates_single, without_gates, "in files"),
+}
+
 CASES = {
     "text agent of a vision base": (dense, renamed(inside_vision), plain, "model.language_model"),
     "vision names of a text agent": (dense, plain, renamed(inside_vision), "model.language_model"),
@@ -168,6 +215,8 @@ CASES = {
         lambda model: {inside_vision(name): values for name, values in model.items()},
         "model.language_model",
     ),
+    **IN_FILES_AND_IN_MEMORY,
+    **{f"{name} in memory": (model, b, a, words) for name, (model, a, b, words) in IN_FILES_AND_IN_MEMORY.items()},
 }
 
 

@@ -119,6 +119,7 @@ _EXPERT = "{stem}.experts.{expert}"
 FUSIONS = (
     Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
+    Fusion("{stem}.experts.up_proj", (f"{_EXPERT}.up_proj.weight",), _EXPERTS),
     Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
     *(
