@@ -105,6 +105,10 @@ def fused(model: Model) -> Model:
     return found
 
 
+def without(model: Model, part: str) -> Model:
+    return {name: values for name, values in model.items() if part not in name}
+
+
 def renamed(change: Callable[[str], str]) -> Callable[[Model], Model]:
     return lambda model: {change(name): values for name, values in model.items()}
 
@@ -331,8 +335,8 @@ def test_what_is_not_clear_is_not_matched(tmp_path: Path) -> None:
     more = sparse(1)
     gates = more["model.layers.0.mlp.experts.gate_up_proj"]
     more["model.layers.0.mlp.experts.gate_up_proj"] = np.concatenate([gates, gates[:1]])
-    write_checkpoint(tmp_path / "a", written(more))  # more experts than the base has
-    assert "lacks" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    write_checkpoint(tmp_path / "a", written(more))
+    assert "has 4 experts instead of the base's 3" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
     write_checkpoint(tmp_path / "base", written(dense(0)))
     query = "model.layers.0.self_attn.q_proj.weight"
     both = fused(dense(1)) | {query: dense(1)[query]}
@@ -341,6 +345,22 @@ def test_what_is_not_clear_is_not_matched(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", written({"norm.weight": np.ones(4), "model.norm.weight": np.ones(4)}))
     write_checkpoint(tmp_path / "a", written({"model.language_model.norm.weight": np.ones(4)}))
     assert "may be the base's" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+
+
+@pytest.mark.parametrize(
+    ("of_agent", "lacking", "words"),
+    [
+        (single, ".1.", "lacks tensors of expert 1 in the base's '{}.gate_up_proj' [3, 10, 4], '{}.down_proj' "),
+        (mixtral, ".2.w3", "lacks tensors of expert 2 in the base's '{}.gate_up_proj' [3, 10, 4];"),
+    ],
+)
+def test_missing_experts_are_named(
+    of_agent: Callable[[Model], Model], lacking: str, words: str, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path / "base", written(sparse(0)))
+    write_checkpoint(tmp_path / "a", written(without(of_agent(sparse(1)), lacking)))
+    (problem,) = ramerge.plan(recipe(tmp_path, ["a"])).problems
+    assert words.replace("{}", "model.layers.0.mlp.experts") in problem
 
 
 def test_a_renamed_tied_head(tmp_path: Path) -> None:
