@@ -99,6 +99,7 @@ def test_layers_of_gpt2_are_solved_for_as_out_in(method: str, tmp_path: Path) ->
         ({"gate_proj": (8, 6, 6), "up_proj": (8, 6, 6), "down_proj": (8, 6, 6)}, {"hidden_size": 6}, None),
         ({"input_linear": (8, 12, 10), "output_linear": (8, 10, 6)}, {"hidden_size": 10}, False),  # Granite
         ({"input_linear": (8, 6, 10), "output_linear": (8, 10, 6)}, {"hidden_size": 10}, False),  # JetMoE
+        ({"fc1": (8, 10, 12), "fc2": (8, 6, 10)}, {}, True),  # Aria
         ({"gate_up_proj": (8, 12, 10), "down_proj": (8, 10, 7)}, {"hidden_size": 10}, None),  # they contradict
     ],
 )

@@ -20,6 +20,7 @@ _PROJECTIONS: Mapping[str, tuple[int, ...]] = {
     "gate_up_proj": (2,),
     "w13": (2,),
     "input_linear": (2, 1),
+    "fc1": (2,),
     "gate_proj": (1,),
     "up_proj": (1,),
     "w1": (1,),
@@ -27,6 +28,7 @@ _PROJECTIONS: Mapping[str, tuple[int, ...]] = {
     "down_proj": (),
     "w2": (),
     "output_linear": (),
+    "fc2": (),
 }
 _STACK = re.compile(rf"(?P<module>(?:.*\.)?\d+\..+)\.(?P<projection>{'|'.join(_PROJECTIONS)})(?:\.weight)?")
 
