@@ -529,6 +529,28 @@ def test_experts_are_recorded_by_themselves(tmp_path: Path) -> None:
     assert "model.layers.0.mlp.gate.weight" in found.places
 
 
+@pytest.mark.parametrize("kind", ["minimax_m2", "glm4_moe"])
+def test_buffers_of_an_agent_are_put_into_the_model(kind: str, tmp_path: Path) -> None:
+    """Biases that balance the use of experts are buffers; the names of MiniMax's differ in files and in memory."""
+    transformers = pytest.importorskip("transformers")
+    experts = {"n_routed_experts": 4} if kind == "glm4_moe" else {"num_local_experts": 4}
+    config = transformers.AutoConfig.for_model(
+        kind, **experts, hidden_size=16, intermediate_size=8, moe_intermediate_size=8, num_hidden_layers=1,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=8, num_experts_per_tok=2, vocab_size=32,
+        first_k_dense_replace=0, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+    )  # fmt: skip
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    for name in ("base", "agent"):
+        for tensor in model.state_dict().values():
+            tensor.normal_()
+        model.save_pretrained(tmp_path / name)
+    with LiveBase(str(tmp_path / "base"), SETTINGS, ramerge.Options()) as base:
+        base.put_model(str(tmp_path / "agent"))
+        found = base.live.model.state_dict()
+    assert any(name.endswith("e_score_correction_bias") for name in found)
+    assert all(torch.equal(found[name], tensor) for name, tensor in model.state_dict().items())
+
+
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "../out", ".hidden", "n" * 200])
 def test_names_that_lead_out_of_the_folder_are_refused(name: str, tasks: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ramerge.RecipeError, match="cannot name a folder"):

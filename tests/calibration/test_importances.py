@@ -165,6 +165,16 @@ def test_every_parameter_is_what_autograd_says(model: Path, tasks: Path, tmp_pat
         assert_close(found[name], values)
 
 
+def test_buffers_count_0(tasks: Path, tmp_path: Path) -> None:
+    config = transformers.MiniMaxM2Config(**LLAMA, head_dim=8, num_local_experts=4, num_experts_per_tok=4)
+    torch.manual_seed(7)
+    model = save(tmp_path / "model", transformers.MiniMaxM2ForCausalLM(config))
+    found = stored(importances(model, tasks, tmp_path / "out"))
+    assert {name for name, values in found.items() if not values.any()} == {
+        "model.layers.0.block_sparse_moe.e_score_correction_bias"
+    }
+
+
 def test_tied_embeddings_are_written_as_stored(tasks: Path, tmp_path: Path) -> None:
     tied = llama(tmp_path / "tied", tie_word_embeddings=True)
     found = stored(importances(tied, tasks, tmp_path / "out"))

@@ -105,6 +105,10 @@ def fused(model: Model) -> Model:
     return found
 
 
+def without(model: Model, part: str) -> Model:
+    return {name: values for name, values in model.items() if part not in name}
+
+
 def renamed(change: Callable[[str], str]) -> Callable[[Model], Model]:
     return lambda model: {change(name): values for name, values in model.items()}
 
@@ -125,6 +129,53 @@ def turned_single(model: Model) -> Model:
     """All experts in one tensor, with rows and columns exchanged."""
     return {name: values.swapaxes(1, 2) if values.ndim == 3 else values for name, values in model.items()}
 
+
+def several(*pairs: tuple[str, str]) -> Callable[[str], str]:
+    """Names with every one of these ends replaced."""
+
+    def change(name: str) -> str:
+        for old, new in pairs:
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        return name
+
+    return change
+
+
+def without_gates(model: Model) -> Model:
+    """Experts as in Nemotron-H: one projection up, with no gate."""
+    return {
+        name.replace("gate_up_proj", "up_proj"): values[:, :5] if "gate_up" in name else values
+        for name, values in model.items()
+    }
+
+
+def without_gates_single(model: Model) -> Model:
+    found: Model = {}
+    for name, values in without_gates(model).items():
+        stem, _, last = name.rpartition(".")
+        parts = {f"{stem}.{expert}.{last}.weight": one for expert, one in enumerate(values)}
+        found |= parts if ".experts." in name else {name: values}
+    return found
+
+
+GRANITE = several(
+    ("mlp.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"),
+    ("mlp.experts.down_proj", "block_sparse_moe.output_linear.weight"),
+    ("mlp.gate.weight", "block_sparse_moe.router.layer.weight"),
+)
+GRANITE_IN_MEMORY = several(
+    ("mlp.experts.gate_up_proj", "block_sparse_moe.experts.gate_up_proj"),
+    ("mlp.experts.down_proj", "block_sparse_moe.experts.down_proj"),
+    ("mlp.gate.weight", "block_sparse_moe.router.weight"),
+)
+MINIMAX = several((".mlp.gate.e_score_correction_bias", ".block_sparse_moe.e_score_correction_bias"))
+MINIMAX_IN_MEMORY = several((".gate.e_score_correction_bias", ".e_score_correction_bias"))
+# files and memory of each; `test_transformers_layouts` has more, as transformers makes them
+IN_FILES_AND_IN_MEMORY = {
+    "Granite": (sparse, renamed(GRANITE), renamed(GRANITE_IN_MEMORY), "in files"),
+    "MiniMax": (shared, renamed(MINIMAX), renamed(MINIMAX_IN_MEMORY), "Mixtral"),
+    "Nemotron": (sparse, without_gates_single, without_gates, "in files"),
+}
 
 CASES = {
     "text agent of a vision base": (dense, renamed(inside_vision), plain, "model.language_model"),
@@ -168,6 +219,8 @@ CASES = {
         lambda model: {inside_vision(name): values for name, values in model.items()},
         "model.language_model",
     ),
+    **IN_FILES_AND_IN_MEMORY,
+    **{f"{name} in memory": (model, b, a, words) for name, (model, a, b, words) in IN_FILES_AND_IN_MEMORY.items()},
 }
 
 
@@ -282,8 +335,8 @@ def test_what_is_not_clear_is_not_matched(tmp_path: Path) -> None:
     more = sparse(1)
     gates = more["model.layers.0.mlp.experts.gate_up_proj"]
     more["model.layers.0.mlp.experts.gate_up_proj"] = np.concatenate([gates, gates[:1]])
-    write_checkpoint(tmp_path / "a", written(more))  # more experts than the base has
-    assert "lacks" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+    write_checkpoint(tmp_path / "a", written(more))
+    assert "has 4 experts instead of the base's 3" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
     write_checkpoint(tmp_path / "base", written(dense(0)))
     query = "model.layers.0.self_attn.q_proj.weight"
     both = fused(dense(1)) | {query: dense(1)[query]}
@@ -292,6 +345,22 @@ def test_what_is_not_clear_is_not_matched(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", written({"norm.weight": np.ones(4), "model.norm.weight": np.ones(4)}))
     write_checkpoint(tmp_path / "a", written({"model.language_model.norm.weight": np.ones(4)}))
     assert "may be the base's" in str(ramerge.plan(recipe(tmp_path, ["a"])).problems)
+
+
+@pytest.mark.parametrize(
+    ("of_agent", "lacking", "words"),
+    [
+        (single, ".1.", "lacks tensors of expert 1 in the base's '{}.gate_up_proj' [3, 10, 4], '{}.down_proj' "),
+        (mixtral, ".2.w3", "lacks tensors of expert 2 in the base's '{}.gate_up_proj' [3, 10, 4];"),
+    ],
+)
+def test_missing_experts_are_named(
+    of_agent: Callable[[Model], Model], lacking: str, words: str, tmp_path: Path
+) -> None:
+    write_checkpoint(tmp_path / "base", written(sparse(0)))
+    write_checkpoint(tmp_path / "a", written(without(of_agent(sparse(1)), lacking)))
+    (problem,) = ramerge.plan(recipe(tmp_path, ["a"])).problems
+    assert words.replace("{}", "model.layers.0.mlp.experts") in problem
 
 
 def test_a_renamed_tied_head(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ class _Gathering:
         settings["reward"] = (
             digest(load(self.settings.reward)[0]) + self.settings.reward if self.settings.reward else ""
         )
-        return hashlib.sha256(repr((5, weights, said, sorted(settings.items()))).encode()).hexdigest()
+        return hashlib.sha256(repr((6, weights, said, sorted(settings.items()))).encode()).hexdigest()
 
     def _record(
         self,

@@ -55,7 +55,8 @@ def importances_of(
             )
         on_done()
     means = squares.mean(len(exchanges))
-    return {tensor: means(live.targets[tensor]) for tensor in tensors if tensor in live.targets}
+    targets = {tensor: live.targets[tensor] for tensor in tensors if tensor in live.targets}
+    return {tensor: means(target) for tensor, target in targets.items() if target in squares}
 
 
 class SquareSums:
@@ -75,6 +76,10 @@ class SquareSums:
         }
         self._peaks: dict[int, torch.Tensor] = {}
         self._hooks = [one.register_post_accumulate_grad_hook(self._take) for one in self._parameters.values()]
+
+    def __contains__(self, target: torch.Tensor) -> bool:
+        """Whether it is a part of a parameter."""
+        return target.untyped_storage().data_ptr() in self._parameters
 
     def _take(self, parameter: torch.Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None

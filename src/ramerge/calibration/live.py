@@ -20,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, L
 from transformers.utils import logging
 
 from ramerge import CheckpointError, MergedTensor, PlanError
-from ramerge.calibration.names import as_stored, parameters_of
+from ramerge.calibration.names import as_stored
 from ramerge.calibration.offload import Offloaded
 from ramerge.sdk.machine import called
 from ramerge.sdk.tensors import FLOATS
@@ -179,22 +179,22 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # transformers is not
 
 
 def _targets(model: Any) -> dict[str, torch.Tensor]:
-    """For each name that a checkpoint may have, the part of a parameter that holds its elements.
+    """For each name that a checkpoint may have, the part of a parameter or stored buffer that holds its elements.
 
     Where transformers stores a copy of what the model has fused, such as the two projections of an expert, it is looked
     for in the fused tensor by its first row.
     """
-    parameters = parameters_of(model)
-    memory = {each.untyped_storage().data_ptr() for each in parameters.values()}
+    state = model.state_dict()  # also buffers that checkpoints store, such as biases that balance the use of experts
+    memory = {each.untyped_storage().data_ptr() for each in state.values()}
     found: dict[str, torch.Tensor] = {}
     copies: dict[str, torch.Tensor] = {}
-    for name, value in as_stored(model, parameters).items():
+    for name, value in as_stored(model, state).items():
         shares = value.untyped_storage().data_ptr() in memory
         (found if shares else copies)[name] = value
     if copies:
         rows = {
             part[start].float().cpu().numpy().tobytes(): part[start:]
-            for fused in parameters.values()
+            for fused in state.values()
             if fused.ndim == 3
             for part in fused
             for start in range(0, len(part), max(len(part) // _VIEWS, 1))

@@ -1,4 +1,4 @@
-"""From a model's parameters, as transformers names and shapes them, to the tensors that its checkpoint stores.
+"""From a model's tensors, as transformers names and shapes them, to those that its checkpoint stores.
 
 Versions of transformers rename, fuse and permute weights when they load some architectures. All of that moves
 elements and changes none, so the way back is the same for weights and for what is computed for each of them.
@@ -13,13 +13,8 @@ from typing import Any
 import torch
 
 
-def parameters_of(model: Any) -> dict[str, torch.Tensor]:
-    """A model's parameters under all of their names, detached; tied ones under several."""
-    return {name: parameter.detach() for name, parameter in model.named_parameters(remove_duplicate=False)}
-
-
 def as_stored(model: Any, values: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Tensors of the shapes of the model's parameters under all names that a checkpoint may have for them."""
+    """Tensors of a model's state dict, or others of these shapes, under all names that a checkpoint may have."""
     found = dict(values)
     try:
         from transformers.core_model_loading import revert_weight_conversion

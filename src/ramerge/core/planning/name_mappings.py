@@ -119,6 +119,7 @@ _EXPERT = "{stem}.experts.{expert}"
 FUSIONS = (
     Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.gate_proj.weight", f"{_EXPERT}.up_proj.weight"), _EXPERTS),
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.down_proj.weight",), _EXPERTS),
+    Fusion("{stem}.experts.up_proj", (f"{_EXPERT}.up_proj.weight",), _EXPERTS),
     Fusion("{stem}.experts.gate_up_proj", (f"{_EXPERT}.w1.weight", f"{_EXPERT}.w3.weight"), _EXPERTS),
     Fusion("{stem}.experts.down_proj", (f"{_EXPERT}.w2.weight",), _EXPERTS),
     *(
@@ -171,6 +172,10 @@ def fit(base: Checkpoint, agent: Checkpoint) -> Fitted:
         for used in spelled.used:
             del fitted.tensors[used]
         fitted.notes += spelled.notes
+        fitted.problems += [
+            f"{text} {listed(list(names))}; base and agent need the same experts"
+            for text, names in spelled.incomplete.items()
+        ]
     for name, tensor in base.tensors.items():
         other = fitted.tensors.get(name)
         if other is not None and (other.dtype, other.shape) != (tensor.dtype, tensor.shape) and is_buffer(tensor):
@@ -214,6 +219,8 @@ def _find(wanted: Tensor, spelled: _Spelled, fitted: Fitted, taking_turns: bool)
                     "and one of base and agent has them as tensors of their own, in an order that nothing says; "
                     "save the agent in the base's layout"
                 )
+        elif spelled.is_incomplete(wanted):
+            fitted.tensors[wanted.name] = wanted
 
 
 class _Spelled:
@@ -224,9 +231,11 @@ class _Spelled:
         self.missing = {tensor.name for tensor in missing}
         self.whole: dict[str, str] = {}  # the base's names of tensors that were used as they are
         self._found: dict[str, dict[str, tuple[Tensor, tuple[str, ...]]]] = {}
+        self._experts: dict[tuple[str, str], int] = {}
         self._counts: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
         self.used: dict[str, None] = {}
+        self.incomplete: dict[str, dict[str, None]] = {}  # which experts are missing, and from which tensors
         for tensor in tensors:
             for name, reasons in name_aliases(tensor.name).items():
                 self._found.setdefault(name, {})[tensor.name] = tensor, reasons
@@ -291,10 +300,14 @@ class _Spelled:
                 start += part.shape[0]
         yield Tensor(wanted.name, dtypes.pop(), wanted.shape, Pieces(tuple(pieces)))
 
+    def rows(self, fusion: Fusion, stem: str, wanted: Tensor) -> list[list[list[Tensor]]]:
+        """The candidates for each part of each expert, or of the only matrix."""
+        count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
+        return [[self.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
+
     def matrices(self, fusion: Fusion, stem: str, wanted: Tensor) -> list[list[Tensor]]:
         """The parts of each expert, or of the only matrix; nothing if some lack, or are not clear."""
-        count = wanted.shape[0] if fusion.is_of_experts and wanted.shape else 1
-        found = [[self.get(name) for name in fusion.names(stem, expert)] for expert in range(count)]
+        found = self.rows(fusion, stem, wanted)
         if not found or not all(len(each) == 1 and each[0].shape for row in found for each in row):
             return []
         rows = [[each[0] for each in row] for row in found]
@@ -320,10 +333,8 @@ class _Spelled:
         inner, ones = whole.shape[len(front) :], (1,) * len(front)
         if len(whole.shape) != len(front) + len(wanted.shape):
             return
-        if front:  # there must be as many experts in the base
-            experts = next(n for n in itertools.count() if fusion.names(stem, n)[0] not in self.base.tensors)
-            if experts != whole.shape[0]:
-                return
+        if front and self.experts(fusion, stem) != whole.shape[0]:
+            return
         if inner == (rows, *rest) and not (_is_square(inner) and self.gates_are_turned(stem)):
             self.use(whole, wanted, fusion.why)
             part = box_of(whole, (*front, start, *(0 for _ in rest)), (*ones, height, *rest))
@@ -332,6 +343,38 @@ class _Spelled:
             self.use(whole, wanted, fusion.why)
             part = box_of(whole, (*front, 0, start), (*ones, *rest, height))
             yield Tensor(wanted.name, whole.dtype, wanted.shape, Transposed(reshaped(part, (*rest, height))))
+
+    def experts(self, fusion: Fusion, stem: str) -> int:
+        """How many experts the base has that are tensors of their own."""
+        key = fusion.parts[0], stem
+        if key not in self._experts:  # asked for each expert
+            found = (n for n in itertools.count() if fusion.names(stem, n)[0] not in self.base.tensors)
+            self._experts[key] = next(found)
+        return self._experts[key]
+
+    def is_incomplete(self, wanted: Tensor) -> bool:
+        """Whether only the number of experts keeps a base's tensor from its counterpart; `incomplete` says how."""
+        for fusion in (fusion for fusion in FUSIONS if fusion.is_of_experts):
+            if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
+                rows = self.rows(fusion, found["stem"], wanted)
+                lacking = [f"{expert}" for expert, row in enumerate(rows) if not all(row)]
+                if 0 < len(lacking) < len(rows):
+                    text = f"lacks tensors of expert{'s' if len(lacking) > 1 else ''} {listed(lacking)} in the base's"
+                    return self.refuse(text, wanted, itertools.chain(*rows))
+            for part in fusion.parts:
+                if (found := _pattern(part).fullmatch(wanted.name)) is not None:
+                    whole = self.get(fusion.whole.format(stem=found["stem"]))
+                    count = self.experts(fusion, found["stem"])
+                    if len(whole) == 1 and len(whole[0].shape) == 3 and whole[0].shape[0] != count:
+                        text = f"has {whole[0].shape[0]} experts instead of the base's {count} in"
+                        return self.refuse(text, whole[0], [whole])
+        return False
+
+    def refuse(self, text: str, stack: Tensor, found: Iterable[Sequence[Tensor]]) -> bool:
+        """Add a sentence about experts in one tensor; the agent's tensors of it are not reported again."""
+        self.incomplete.setdefault(text, {})[f"{quoted(stack.name)} {list(stack.shape)}"] = None
+        self.used |= {tensor.name: None for tensors in found for tensor in tensors}
+        return True
 
     def gates_are_turned(self, stem: str) -> bool:
         """Whether rows and columns of the experts' gates are exchanged between base and agent.

@@ -29,6 +29,7 @@ _WRAPPED = "wrappers of torch and trainers"
 _VISION = "the text model in a model for images"
 _HEADLESS = "a model without its head"
 _MIXTRAL = "Mixtral and MiniMax in files and in memory"
+_ROUTED = "mixtures of experts in files and in the memory of transformers 5"
 _PRIME = "names of training in prime-rl"
 _MLX = "names of MLX"
 _TINKER = "names of training in Tinker"
@@ -49,10 +50,23 @@ RENAMINGS = (
     Renaming(r"^model\.(?=(?:layers|embed_tokens|norm)\.)", "", _HEADLESS),
     Renaming(r"^(?=(?:h|wte|wpe|ln_f)\.)", "transformer.", _HEADLESS),
     Renaming(r"^transformer\.(?=(?:h|wte|wpe|ln_f)\.)", "", _HEADLESS),
-    Renaming(r"\.mlp\.(?=gate\.|experts\.|shared_experts?\.)", ".block_sparse_moe.", _MIXTRAL),
+    Renaming(r"\.mlp\.(?=gate\.|experts\.|shared_experts?\.|e_score_correction_bias$)", ".block_sparse_moe.", _MIXTRAL),
     Renaming(r"\.block_sparse_moe\.", ".mlp.", _MIXTRAL),
-    Renaming(r"\.mlp\.gate\.e_score_correction_bias$", ".block_sparse_moe.e_score_correction_bias", _MIXTRAL),
-    Renaming(r"\.block_sparse_moe\.e_score_correction_bias$", ".mlp.gate.e_score_correction_bias", _MIXTRAL),
+    *(
+        Renaming(rf"\.{re.escape(old)}$", f".{new}", _ROUTED)
+        for in_files, in_memory in (
+            ("block_sparse_moe.input_linear.weight", "block_sparse_moe.experts.gate_up_proj"),  # Granite
+            ("block_sparse_moe.output_linear.weight", "block_sparse_moe.experts.down_proj"),
+            ("block_sparse_moe.router.layer.weight", "block_sparse_moe.router.weight"),
+            ("experts.fc1.weight", "experts.gate_up_proj"),  # Aria
+            ("experts.fc2.weight", "experts.down_proj"),
+            ("mlp.gate.weight", "mlp.router.weight"),  # Phi
+            ("mlp.e_score_correction_bias", "mlp.gate.e_score_correction_bias"),  # EXAONE
+            ("mlp.moe_statics.e_score_correction_bias", "mlp.gate.moe_statics.e_score_correction_bias"),  # ERNIE
+            ("self_attn.attention_sink_bias", "self_attn.sinks"),  # MiMo
+        )
+        for old, new in ((in_files, in_memory), (in_memory, in_files))
+    ),
     Renaming(r"\.mlp\.router\.gate\.", ".mlp.gate.", _PRIME),
     Renaming(r"\.mlp\.expert_bias$", ".mlp.gate.e_score_correction_bias", _PRIME),
     Renaming(r"(?<!\.mlp)\.shared_expert(?=\.|_gate\.)", ".mlp.shared_expert", _PRIME),
