@@ -373,6 +373,26 @@ def test_one_tensor(method: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.needs("torch")
+@pytest.mark.parametrize("shape", [(0, 4, 4), (0,)])
+@pytest.mark.parametrize("shared", [False, True], ids=["of torch", "of NumPy"])
+def test_tensors_of_torch_without_elements(shape: tuple[int, ...], shared: bool) -> None:
+    import torch
+
+    def model(value: float) -> dict[str, Any]:
+        none = torch.from_numpy(np.zeros(shape, np.float32)) if shared else torch.zeros(shape)
+        return {"model.layers.0.weight": torch.full((4, 4), value), "model.layers.0.mlp.experts.up_proj": none}
+
+    found = ramerge.merge_state_dicts(model(0.0), {"code": model(0.1), "tool": model(0.2)}, "task_arithmetic")
+    assert {name: each.shape for name, each in found.items()} == {n: each.shape for n, each in model(0.0).items()}
+    target = model(0.0)
+    assert (
+        ramerge.merge_state_dicts(model(0.0), {"code": model(0.1)}, "task_arithmetic", out=target).keys()
+        == found.keys()
+    )
+    assert torch.equal(target["model.layers.0.weight"], model(0.1)["model.layers.0.weight"])
+
+
+@pytest.mark.needs("torch")
 def test_modules_of_torch() -> None:
     """Parameters that need gradients, tied, with buffers; in place, and out of it."""
     import torch
