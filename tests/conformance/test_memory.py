@@ -287,6 +287,13 @@ def test_unknown_keys_of_an_agent_are_refused() -> None:
         ramerge.merge_state_dicts(base, {"a": {"model": agents["a0"], "importances": base}}, "fisher")
 
 
+@pytest.mark.parametrize(("method", "key"), [("fisher", "importance"), ("regmean", "inputs")])
+def test_a_caller_is_told_how_to_give_side_inputs(method: str, key: str) -> None:
+    with pytest.raises(ramerge.RecipeError, match=rf'needs it; give {{"model": STATE_DICT, "{key}": ') as caught:
+        ramerge.merge_state_dicts(*family(), method)
+    assert "--" not in str(caught.value)  # no flags
+
+
 def test_keys_that_are_for_folders_are_refused() -> None:
     with pytest.raises(
         ramerge.RecipeError, match="recipe: 'prompts' is no key for state dicts, which take dtype, preset"
