@@ -20,7 +20,7 @@ from ramerge import Options, PlanError, Recipe, RecipeError
 from ramerge.analysis.analyze import analyze
 from ramerge.analysis.results import Analysis
 from ramerge.sdk.methods import GUIDE, METHODS, listed
-from ramerge.sdk.passes import AboutMethod, SaysWhereToBegin
+from ramerge.sdk.passes import AboutMethod
 from ramerge.sdk.plans import tensors_of_base
 from ramerge.sdk.progress import Listener
 from ramerge.sdk.recipes import DEFAULT_METHOD, AnyRecipe, Document, check, leave_out, open_recipe
@@ -310,8 +310,11 @@ def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
 
     Those about another method do not help who is to leave it, and where to begin is what the recommendation says.
     """
-    others = SaysWhereToBegin if method == analysis.method else AboutMethod
-    return tuple(text for text in analysis.warnings if not isinstance(text, others))
+    return tuple(
+        text
+        for text in analysis.warnings
+        if not isinstance(text, AboutMethod) or (method == analysis.method and not text.says_where_to_begin)
+    )
 
 
 def _confidence(known: dict[str, Any] | None) -> str:

@@ -12,16 +12,7 @@ from ramerge.core.engine.passes import PlanPass, in_order
 from ramerge.core.engine.reads import Passes, tasks_of
 from ramerge.core.engine.result_codec import BlockResult, Results
 from ramerge.core.engine.tally import NonFinite
-from ramerge.core.engine.warn import (
-    AboutMethod,
-    SaysWhereToBegin,
-    advice,
-    effects,
-    inspect,
-    refuse,
-    spoiled,
-    warnings_of,
-)
+from ramerge.core.engine.warn import AboutMethod, advice, effects, inspect, refuse, spoiled, warnings_of
 from ramerge.core.engine.worker import Sink, Task, Worker
 
 __all__ = [
@@ -34,7 +25,6 @@ __all__ = [
     "PlanPass",
     "Processed",
     "Results",
-    "SaysWhereToBegin",
     "Sink",
     "Task",
     "Worker",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ramerge.core.engine.sanity_checks import WrongModel, suspicions
 from ramerge.core.engine.tally import NonFinite
@@ -26,15 +26,21 @@ _DENSE = 2 / 3
 
 
 class AboutMethod(str):
-    """A warning about what the recipe's method does with these agents; other methods may do otherwise."""
+    """A warning about what the recipe's method does with these agents; other methods may do otherwise.
+
+    Attributes:
+        says_where_to_begin: whether it names another method, without all the evidence of `recommend`.
+    """
 
     __slots__ = ()
+    says_where_to_begin: ClassVar[bool] = False
 
 
 class SaysWhereToBegin(AboutMethod):
-    """A warning that says which method to begin with; it cannot know which agents are copies, as `recommend` does."""
+    """A warning that names another method."""
 
     __slots__ = ()
+    says_where_to_begin = True
 
 
 def inspect(plan: MergePlan) -> tuple[str, ...]:
