@@ -276,7 +276,8 @@ def _of_torch(tensor: Any) -> _Held:
         raise ValueError("is sparse, quantized or has no data; give a dense tensor")
     if name not in _DTYPES:
         raise ValueError(f"is {name}, which is not a type of weights")
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    held = tensor.detach() if tensor.numel() else tensor.new_empty(0)  # without strides of 0, as NumPy gives it
+    flat = held.contiguous().reshape(-1).view(torch.uint8)
     data = flat.numpy() if flat.device.type == "cpu" else _OnDevice(flat)
     where = (str(tensor.device), tensor.data_ptr(), tensor.stride(), tuple(tensor.shape), name)
     place = where if tensor.numel() else None

@@ -72,9 +72,10 @@ FAMILIES: Mapping[str, Callable[[], Family]] = {
 """By kind: a base, and agents by name."""
 
 
-def write_family(folder: Path, kind: str, dtype: str = "F32") -> list[str]:
-    """A family as checkpoints; the names of its agents."""
+def write_family(folder: Path, kind: str, dtype: str = "F32", agents_dtype: str | None = None) -> list[str]:
+    """A family as checkpoints, of which the agents may have another dtype; the names of its agents."""
     base, agents = FAMILIES[kind]()
     for name, values in {"base": base, **agents}.items():
-        write_checkpoint(folder / name, {key: floats(one, dtype) for key, one in values.items()})
+        stored = dtype if name == "base" else agents_dtype or dtype
+        write_checkpoint(folder / name, {key: floats(one, stored) for key, one in values.items()})
     return list(agents)

@@ -18,7 +18,7 @@ from ramerge.analysis.command_output import named_inputs
 from ramerge.cli.flags.read import read_recipe
 from ramerge.cli.main import cli
 from ramerge.cli.words import read_varied
-from ramerge.core.engine.warn import AboutMethod
+from ramerge.core.engine.warn import AboutMethod, SaysWhereToBegin
 from ramerge.core.foundation.errors import PlanError, RecipeError
 from ramerge.core.methods.moved import GUIDE
 from ramerge.core.methods.registry import METHODS
@@ -395,8 +395,9 @@ def test_warnings_about_another_method_than_the_advised_one_are_left_out(rounded
 
 
 def test_warnings_about_the_advised_method_or_the_inputs_stay(analysis: ramerge.Analysis) -> None:
-    warned = replace(analysis, warnings=(AboutMethod("of ram+"), "of the inputs"))
-    assert recommend.warnings_for(warned, analysis.method) == warned.warnings
+    warnings = (AboutMethod("of ram+"), SaysWhereToBegin("begin with core+"), "of the inputs")
+    warned = replace(analysis, warnings=warnings)
+    assert recommend.warnings_for(warned, analysis.method) == ("of ram+", "of the inputs")
     assert recommend.warnings_for(warned, "ties") == ("of the inputs",)
 
 

@@ -260,6 +260,22 @@ def test_a_prompt_that_no_memory_holds_is_said_with_its_length(
         ramerge.agreement(BASE, MODELS["add"], tmp_path / "out", settings=SETTINGS)
 
 
+@pytest.mark.parametrize("raised", [ValueError("no experts\nfor it"), KeyError()])
+def test_an_error_of_the_models_code_is_named_as_one(
+    raised: Exception, tasks: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers.models.llama.modeling_llama import LlamaMLP
+
+    def forward(self: Any, x: Any) -> Any:
+        raise raised
+
+    monkeypatch.setattr(LlamaMLP, "forward", forward)
+    text = "ValueError: no experts;" if raised.args else "KeyError;"
+    place = r"LlamaForCausalLM, fails in a forward pass \(test_calibrate\.py, line .*\): "
+    with pytest.raises(ramerge.CheckpointError, match=place + text):
+        calibrate(BASE, {"add": MODELS["add"]}, {"add": tasks["add"]}, tmp_path / "out", settings=SETTINGS)
+
+
 def test_a_kept_reply_of_other_prompts_is_not_taken(tasks: dict[str, Path], tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out/.add.replies.jsonl").write_text(

@@ -93,6 +93,13 @@ def test_an_error_in_a_layer_leaves_the_weights_where_they_were(recipe: dict[str
         base.live.hidden([1, 2, 3])
 
 
+def test_an_error_of_offloading_is_not_taken_for_one_of_the_models_code(recipe: dict[str, Any]) -> None:
+    with LiveBase(recipe["base"], replace(SETTINGS, device_memory="1KB"), ramerge.Options()) as base:
+        base.live.offloaded._device = "nowhere"
+        with pytest.raises(RuntimeError, match="nowhere"):
+            base.live.hidden([1, 2, 3])
+
+
 def test_importances_need_the_whole_model_on_the_device(recipe: dict[str, Any], tmp_path: Path) -> None:
     settings = replace(SETTINGS, device_memory="400KB", gather="importance")
     with pytest.raises(ramerge.PlanError, match=r"1\.5 MB and 1\.5 MB of importances, .* whole model on the device"):

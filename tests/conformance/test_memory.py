@@ -287,6 +287,13 @@ def test_unknown_keys_of_an_agent_are_refused() -> None:
         ramerge.merge_state_dicts(base, {"a": {"model": agents["a0"], "importances": base}}, "fisher")
 
 
+@pytest.mark.parametrize(("method", "key"), [("fisher", "importance"), ("regmean", "inputs")])
+def test_a_caller_is_told_how_to_give_side_inputs(method: str, key: str) -> None:
+    with pytest.raises(ramerge.RecipeError, match=rf'needs it; give {{"model": STATE_DICT, "{key}": ') as caught:
+        ramerge.merge_state_dicts(*family(), method)
+    assert "--" not in str(caught.value)  # no flags
+
+
 def test_keys_that_are_for_folders_are_refused() -> None:
     with pytest.raises(
         ramerge.RecipeError, match="recipe: 'prompts' is no key for state dicts, which take dtype, preset"
@@ -370,6 +377,26 @@ def test_one_tensor(method: str, tmp_path: Path) -> None:
     out = np.zeros_like(held[name])
     assert ramerge.merge_tensors(held[name], single, method=method, name=name, out=out) is out
     assert out.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.needs("torch")
+@pytest.mark.parametrize("shape", [(0, 4, 4), (0,)])
+@pytest.mark.parametrize("shared", [False, True], ids=["of torch", "of NumPy"])
+def test_tensors_of_torch_without_elements(shape: tuple[int, ...], shared: bool) -> None:
+    import torch
+
+    def model(value: float) -> dict[str, Any]:
+        none = torch.from_numpy(np.zeros(shape, np.float32)) if shared else torch.zeros(shape)
+        return {"model.layers.0.weight": torch.full((4, 4), value), "model.layers.0.mlp.experts.up_proj": none}
+
+    found = ramerge.merge_state_dicts(model(0.0), {"code": model(0.1), "tool": model(0.2)}, "task_arithmetic")
+    assert {name: each.shape for name, each in found.items()} == {n: each.shape for n, each in model(0.0).items()}
+    target = model(0.0)
+    assert (
+        ramerge.merge_state_dicts(model(0.0), {"code": model(0.1)}, "task_arithmetic", out=target).keys()
+        == found.keys()
+    )
+    assert torch.equal(target["model.layers.0.weight"], model(0.1)["model.layers.0.weight"])
 
 
 @pytest.mark.needs("torch")

@@ -118,6 +118,8 @@ def test_what_an_adapter_leaves_is_the_bases(models: Path) -> None:
     assert code is base and tool.dtype == "F32"
     assert any("tool: " in note and "LoRA of rank 4, computed in float32" in note for note in plan.notes)
     assert any("code, tool are LoRA adapters" in note and "section 3.2" in note for note in plan.notes)
+    (dense,) = [text for text in plan.forecast if "epsilon" in text]
+    assert "Merge LoRA adapters" in dense and "core+" not in dense  # no method is advised for all of them
 
 
 def test_adapters_on_models_and_on_each_other(models: Path) -> None:

@@ -170,10 +170,10 @@ def _suspicions(record: ramerge.Record) -> list[str]:
     return [text for text in record.warnings if not text.startswith("epsilon = ")]
 
 
-@pytest.mark.parametrize("dtype", ["BF16", "F32"])
+@pytest.mark.parametrize("dtypes", [("BF16", "BF16"), ("F32", "F32"), ("F32", "BF16")], ids="/".join)
 @pytest.mark.parametrize("kind", FAMILIES)
-def test_suspect_agents_are_named(kind: str, dtype: str, tmp_path: Path) -> None:
-    names = write_family(tmp_path, kind, dtype)
+def test_suspect_agents_are_named(kind: str, dtypes: tuple[str, str], tmp_path: Path) -> None:
+    names = write_family(tmp_path, kind, *dtypes)
     allow = {"swapped_base": kind.startswith("swapped"), "other_base": kind in UNRELATED}
     # nothing is rounded away, which would be warned of too
     source = recipe(tmp_path, names, "ram", dtype="float32", allow=allow)

@@ -306,8 +306,15 @@ def _merge(known: Mapping[str, Any]) -> str:
 
 
 def warnings_for(analysis: Analysis, method: str) -> tuple[str, ...]:
-    """The warnings of an analysis that concern a method; those about another method do not help who is to leave it."""
-    return tuple(text for text in analysis.warnings if method == analysis.method or not isinstance(text, AboutMethod))
+    """The warnings of an analysis that concern a recommended method.
+
+    Those about another method do not help who is to leave it, and where to begin is what the recommendation says.
+    """
+    return tuple(
+        text
+        for text in analysis.warnings
+        if not isinstance(text, AboutMethod) or (method == analysis.method and not text.says_where_to_begin)
+    )
 
 
 def _confidence(known: dict[str, Any] | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -19,6 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, LogitsProcessor, LogitsProcessorList
 from transformers.utils import logging
 
+import ramerge
 from ramerge import CheckpointError, MergedTensor, PlanError
 from ramerge.calibration.names import as_stored
 from ramerge.calibration.offload import Offloaded
@@ -92,11 +94,17 @@ class LiveModel:
             )
 
     def losses(self, ids: Sequence[int], start: int) -> torch.Tensor:
-        """-log p of each token from position `start` on, given those before it; it can be differentiated."""
+        """-log p of each token from position `start` on, given those before it; it can be differentiated.
+
+        Raises:
+            CheckpointError: the model's code fails.
+        """
         labels = torch.tensor(ids[start:], device=self.device)
         # logits of the prompt would take as much memory as all other activations together
         more = {"logits_to_keep": len(labels)} if self._keeps else {}
-        logits = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more).logits[0, -len(labels) :]
+        with self._naming_code():
+            found = self.model(input_ids=torch.tensor([ids[:-1]], device=self.device), **more)
+        logits = found.logits[0, -len(labels) :]
         logits = logits if logits.dtype == torch.float64 else logits.float()
         return torch.nn.functional.cross_entropy(logits, labels, reduction="none")
 
@@ -105,6 +113,7 @@ class LiveModel:
 
         Raises:
             PlanError: the memory of the device does not suffice.
+            CheckpointError: the model's code fails.
         """
         with torch.inference_mode(), self._naming_memory(ids):
             return self.losses(ids, start).double().cpu()
@@ -114,12 +123,33 @@ class LiveModel:
 
         Raises:
             PlanError: the memory of the device does not suffice.
+            CheckpointError: the model's code fails.
         """
-        with torch.inference_mode(), self._naming_memory(ids):
+        with torch.inference_mode(), self._naming_memory(ids), self._naming_code():
             self.model.base_model(input_ids=torch.tensor([ids], device=self.device), use_cache=False)
 
     def _naming_memory(self, ids: Sequence[int]) -> AbstractContextManager[None]:
         return naming_memory(f"a prompt with its reply, {len(ids):,} tokens", self.device, ADVICE)
+
+    @contextmanager
+    def _naming_code(self) -> Iterator[None]:
+        """Name an error of the model's code, which raises anything, apart from those of ramerge's hooks in it."""
+        try:
+            yield
+        except (torch.cuda.OutOfMemoryError, MemoryError):
+            raise
+        except Exception as error:
+            *_, (frame, line) = traceback.walk_tb(error.__traceback__)
+            if frame.f_globals.get("__name__", "").partition(".")[0] == ramerge.__name__:
+                raise
+            what = f"the code of its model, {type(self.model).__name__}, fails"
+            where = f"{Path(frame.f_code.co_filename).name}, line {line}"
+            reason = str(error).strip().partition("\n")[0]
+            text = f"{type(error).__name__}: {reason}" if reason else type(error).__name__
+            raise CheckpointError(
+                f"{self.folder}: {what} in a forward pass ({where}, transformers {transformers.__version__}): {text}; "
+                "run the model alone on a prompt to find why (merging without prompts works)"
+            ) from error
 
     def generate(
         self,
@@ -137,6 +167,9 @@ class LiveModel:
             pad: what is put in front of shorter prompts, unseen.
             ends: tokens that end a continuation.
             draws: changes the logits before the largest is taken; None for greedy continuations.
+
+        Raises:
+            CheckpointError: the model's code fails.
         """
         longest = max(map(len, prompts))
         ids = torch.tensor([[pad] * (longest - len(one)) + list(one) for one in prompts], device=self.device)
@@ -144,7 +177,7 @@ class LiveModel:
         config = transformers.GenerationConfig(
             max_new_tokens=most, do_sample=False, pad_token_id=pad, eos_token_id=list(ends) or None, use_cache=True
         )
-        with torch.inference_mode():
+        with torch.inference_mode(), self._naming_code():
             made = self.model.generate(
                 input_ids=ids,
                 attention_mask=mask,

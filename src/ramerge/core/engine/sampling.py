@@ -94,11 +94,12 @@ def numbers(tensor: Tensor, reader: Reader, start: int, size: int) -> Values:
     return _widened(raw, tensor.dtype)
 
 
-def rounded(values: NDArray[np.float32], dtype: str) -> Values:
-    """Numbers rounded to a dtype, in float32."""
+def rounded(values: Values, dtype: str) -> Values:
+    """Numbers rounded to a narrower dtype, in float32, in an array of the same shape."""
     raw = np.empty(values.size * itemsize(dtype), np.uint8)
-    convert("F32", np.ascontiguousarray(values).view(np.uint32), dtype, raw, values.size)
-    return _widened(raw, dtype)
+    source, words = ("F64", np.uint64) if values.dtype == np.float64 else ("F32", np.uint32)
+    convert(source, np.ascontiguousarray(values).reshape(-1).view(words), dtype, raw, values.size)
+    return _widened(raw, dtype).reshape(values.shape)
 
 
 def _widened(raw: NDArray[np.uint8], dtype: str) -> Values:

@@ -9,6 +9,9 @@ Four things are compared, in blocks of tensors from the whole model:
   other weights, such as those of another head.
 - Common values and directions. Agents of one base share changes from that base only by chance and by similar training.
   Relative to any other model, for example one of the agents, they all share the direction to their real base.
+
+If agents are stored in a narrower dtype than the base, all are compared as rounded to it: agents share the base's
+rounding errors too.
 """
 
 from __future__ import annotations
@@ -48,6 +51,7 @@ _VOTES = 4
 _FEW = 10  # votes that may be chance
 # Cosines of task vectors: of agents that share most of their direction, a part of it, and nothing.
 _COMMON, _PARTLY, _APART = 0.9, 0.4, 0.2
+_BY_PRECISION = ("BF16", "F16", "F32", "F64")
 
 
 class WrongModel(str):
@@ -119,7 +123,8 @@ def _alone(plan: MergePlan, names: Sequence[str], tensors: Sequence[TensorPlan],
     """Warnings about agents that are no agents of this base, each compared with it."""
     for t, name in enumerate(names, 1):
         if not plan.method.along_run and sample.equal[0, t] and _equal(tensors, 0, t):
-            text = "every merged tensor equals the base's, so it adds nothing; is it the right checkpoint?"
+            as_stored = " when that is rounded as it is" if any(name in tensor.coarse for tensor in tensors) else ""
+            text = f"every merged tensor equals the base's{as_stored}, so it adds nothing; is it the right checkpoint?"
             yield _of(plan, name, text)
         elif sample.correlations[t - 1] < _FOREIGN:
             text = f"its weights correlate with the base's by only {decimals(sample.correlations[t - 1], 2)}"
@@ -206,13 +211,15 @@ class _Sample:
         total, same, unmoved = 0, np.zeros((models, models), np.int64), np.zeros((models, models), np.int64)
         dots, fourth, correlations = np.zeros((models, models)), np.zeros(models), []
         starts = {t: _Start() for t in range(1, models)}
-        for tensor, values in blocks(tensors, agents):
+        for tensor, stored in blocks(tensors, agents):
+            coarse = tensor.coarse.values()
+            values = rounded(stored, min(coarse, key=_BY_PRECISION.index)) if coarse else stored
             still = (values == values[0]).astype(np.float32)  # counts up to 2^24 are exact, and products are fast
             unmoved += (still @ still.T).astype(np.int64)
             same += np.array([[np.count_nonzero(left == right) for right in values] for left in values])
             total += values.shape[1]
             for t in starts if tensor.base.encoding else ():
-                starts[t].add(tensor, t, values)
+                starts[t].add(tensor, t, stored)
             finite = values[:, np.isfinite(values).all(axis=0)]  # one NaN would decide products and correlations
             tau = (finite - finite[:1]).astype(np.float64)
             dots += tau @ tau.T
@@ -311,6 +318,7 @@ class _Start:
 
 
 def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
+    """Whether two models hold the same values; the base, model 0, as rounded to the other's dtype."""
     size = 1 << 20
     with Files() as files:
         reader = Reader(files)
@@ -320,6 +328,8 @@ def _equal(tensors: Sequence[TensorPlan], first: int, second: int) -> bool:
             for start in range(0, tensor.base.elements, size):
                 stop = min(size, tensor.base.elements - start)
                 left = numbers(tensor.sources[first].tensor, reader, start, stop)
+                if first == 0 and (dtype := tensor.coarse.get(tensor.sources[second].owner)):
+                    left = rounded(left, dtype)
                 if not np.array_equal(left, numbers(tensor.sources[second].tensor, reader, start, stop)):
                     return False
     return True
@@ -363,9 +373,10 @@ def _wrong_base(plan: MergePlan, sample: _Sample, apart: Sequence[int]) -> Itera
         text = _of_base(plan, f"{text}{_asked(name)}")
         yield SwappedBase(text) if sample.carried[apart[1:]].min() > ENOUGH else text
     elif alike:
-        text = "the agents differ from the base in the same way, and little from each other"
-        text += f" (mean cosine of task vectors {cosines[0]:.2f}); unless they are checkpoints of one run, they were"
-        yield _of_base(plan, f"{text} probably trained from another model, or the base is swapped with an agent")
+        shown = f"mean cosine of task vectors {cosines[0]:.2f}" if common else "they share most values that it lacks"
+        text = f"the agents differ from the base in the same way, and little from each other ({shown}); unless they are"
+        text += " checkpoints of one run, they were probably trained from another model, or the base is swapped with an"
+        yield _of_base(plan, f"{text} agent")
 
 
 def _asked(agent: str) -> str:

@@ -61,7 +61,10 @@ class MergedTensor:
         """A torch tensor that shares this memory."""
         import torch
 
-        return torch.from_numpy(self.data).view(torch_dtypes()[self.dtype]).reshape(self.shape)
+        dtype = torch_dtypes()[self.dtype]
+        if not self.data.size:  # NumPy gives such arrays strides of 0, which torch cannot view as another dtype
+            return torch.empty(self.shape, dtype=dtype)
+        return torch.from_numpy(self.data).view(dtype).reshape(self.shape)
 
 
 class Shards:

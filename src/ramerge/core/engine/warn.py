@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from ramerge.core.engine.sanity_checks import WrongModel, suspicions
 from ramerge.core.engine.tally import NonFinite
@@ -11,8 +11,8 @@ from ramerge.core.foundation.errors import WeightsError
 from ramerge.core.kernels import effect
 from ramerge.core.kernels.rounding import ROWS
 from ramerge.core.methods.base import Counts
-from ramerge.core.methods.moved import ADVICE, GUIDE, absolute
-from ramerge.core.planning.explain import fine, forecast_of_density, forecast_of_rounding
+from ramerge.core.methods.moved import ADVICE, GUIDE, ONLY_ADAPTERS, absolute
+from ramerge.core.planning.explain import fine, forecast_of_density, forecast_of_rounding, of_adapters
 from ramerge.core.planning.model import MergePlan
 
 # If a larger share of an agent's updates than this is lost, the user is warned.
@@ -26,9 +26,21 @@ _DENSE = 2 / 3
 
 
 class AboutMethod(str):
-    """A warning about what the recipe's method does with these agents; other methods may do otherwise."""
+    """A warning about what the recipe's method does with these agents; other methods may do otherwise.
+
+    Attributes:
+        says_where_to_begin: whether it names another method, without all the evidence of `recommend`.
+    """
 
     __slots__ = ()
+    says_where_to_begin: ClassVar[bool] = False
+
+
+class SaysWhereToBegin(AboutMethod):
+    """A warning that names another method."""
+
+    __slots__ = ()
+    says_where_to_begin = True
 
 
 def inspect(plan: MergePlan) -> tuple[str, ...]:
@@ -102,9 +114,10 @@ def warnings_of(
         counts = ", ".join(f"{densities[name]:.0%} of {name} ({why})" for name, why in moved.items())
         text = (
             f"epsilon = {epsilon:g} does not tell what training moved from what it did not: it counts {counts} as "
-            f"moved, so most is shared, and RAM averages that over the agents that moved it. {ADVICE}; {GUIDE}"
+            "moved, so most is shared, and RAM averages that over the agents that moved it. "
         )
-        dense = [AboutMethod(text)] if moved else []
+        text += ONLY_ADAPTERS if of_adapters(plan) else f"{ADVICE}; {GUIDE}"
+        dense = [SaysWhereToBegin(text)] if moved else []
     return (*plan.findings.warnings, *seen, *erased, *dense)
 
 

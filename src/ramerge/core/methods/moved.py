@@ -96,13 +96,17 @@ def finite(t: int, taus: Each) -> float:
     return taus[t] if abs(taus[t]) < INFINITY else ZERO
 
 
-# What is advised where an absolute threshold does not separate moved parameters from unmoved ones.
 ADVICE = (
     "Begin with `--method core+`; with RAM, `epsilon: {relative: 1}` under `parameters` in the recipe, or "
     "`--set parameters.epsilon.relative=1`, counts what an agent moved by more than the root mean square of its task "
     "vector; compare a few values with `ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
 )
-
+"""What is advised where an absolute threshold does not separate moved parameters from unmoved ones."""
+ONLY_ADAPTERS = (
+    'Without prompts no method is good on all adapters; with a few, `ramerge search` chooses; the guide "Merge LoRA '
+    'adapters" has what was measured'
+)
+"""What is advised instead where all agents are LoRA adapters."""
 
 GUIDE = 'the guide "Merge float32 agents" lists what to do, in order'
 """Where all warnings about agents in float32 point."""

@@ -9,7 +9,7 @@ from ramerge.core.formats.encodings.decode import OF_MODELOPT
 from ramerge.core.formats.recorded import name_of
 from ramerge.core.formats.safetensors import INDEX
 from ramerge.core.formats.sidecars import companion_files, has_tokenizer, left_out, modules_with_weights
-from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name, itemsize
+from ramerge.core.foundation.dtypes import FROM_FULL_NAME, full_name
 from ramerge.core.foundation.errors import CheckpointError
 from ramerge.core.foundation.text import brief, enumerated, one_line, quoted
 from ramerge.core.methods.base import conditions
@@ -415,13 +415,10 @@ def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
 def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[PlanFinding]:
     """Say which agents are stored more coarsely than the base: their rounding looks like training."""
     coarse = {
-        source.owner: (full_name(tensor.base.dtype), full_name(source.tensor.dtype))
+        owner: (full_name(tensor.base.dtype), full_name(dtype))
         for tensor in tensors
-        if tensor.merged and tensor.base.is_float
-        for source in tensor.sources
-        if source.owner != BASE and not source.is_importance
-        if itemsize(source.tensor.dtype) < itemsize(tensor.base.dtype)
-        or (source.tensor.dtype, tensor.base.dtype) == ("BF16", "F16")
+        if tensor.merged
+        for owner, dtype in tensor.coarse.items()
     }
     if coarse and points[0].uses_base:
         (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))

@@ -9,7 +9,7 @@ from typing import Any
 
 from ramerge.core.foundation.dtypes import full_name
 from ramerge.core.foundation.text import brief, enumerated, without_secrets
-from ramerge.core.methods.moved import GUIDE, absolute
+from ramerge.core.methods.moved import GUIDE, ONLY_ADAPTERS, absolute
 from ramerge.core.planning.model import MergePlan, matrices_of
 from ramerge.core.recipe.other_method import DEFAULT_METHOD
 
@@ -155,16 +155,23 @@ def fine(plan: MergePlan) -> dict[str, str]:
     return wide | dict.fromkeys(plan.inputs.adapters, "a LoRA adapter")
 
 
+def of_adapters(plan: MergePlan) -> bool:
+    """Whether all agents are LoRA adapters, for which other methods are good than for dense agents."""
+    return set(plan.inputs.adapters) == plan.inputs.agents.keys()
+
+
 def forecast_of_density(plan: MergePlan) -> tuple[str, ...]:
     """A warning, from headers, that a threshold may not tell what moved from what did not."""
     epsilon, fine_agents = absolute(plan.parameters), fine(plan)
     if epsilon is None or not fine_agents or len(plan.inputs.agents) == 1:
         return ()
+    instead = (
+        "Begin with `--method core+`, or choose another threshold, such as `--set parameters.epsilon.relative=1` (in a "
+        f"recipe `epsilon: {{relative: 1}}`); `ramerge analyze` counts it; {GUIDE}"
+    )
     return (
         f"{_are(fine_agents)}: nearly every element may have moved by more than epsilon = {epsilon:g}, and then "
-        f"{plan.method.name} averages nearly all. Begin with `--method core+`, or choose another threshold, such as "
-        "`--set parameters.epsilon.relative=1` (in a recipe `epsilon: {relative: 1}`); `ramerge analyze` counts it; "
-        f"{GUIDE}",
+        f"{plan.method.name} averages nearly all. {ONLY_ADAPTERS if of_adapters(plan) else instead}",
     )
 
 

@@ -169,6 +169,17 @@ class TensorPlan:
         return next((each for each in shapes if 1 < self.unit == math.prod(each)), ())
 
     @property
+    def coarse(self) -> dict[str, str]:
+        """Safetensors dtypes of the agents that hold the base's numbers only rounded, by agent."""
+        stored, base = {}, self.base.dtype
+        for source in self.sources:
+            if source.owner != BASE and not source.is_importance and self.base.is_float:
+                dtype = source.tensor.dtype
+                if itemsize(dtype) < itemsize(base) or (dtype, base) == ("BF16", "F16"):
+                    stored[source.owner] = dtype
+        return stored
+
+    @property
     def narrowed(self) -> tuple[str, ...]:
         """The agents whose dtype is wider than the output's."""
         return tuple(

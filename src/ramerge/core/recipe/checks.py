@@ -197,6 +197,7 @@ def _side_problems(document: Document, agents: Mapping[str, object], method: Met
                 text = f"{method.name} does not use {side.plural}; remove it"
                 problems.append(document.where(("agents", name, side.key), text))
             elif name not in holders:
-                text = f"has no {side.key}, but {method.name} needs it; {side.advice.format(name=name)}"
+                advice = side.in_memory if document.models else side.advice.format(name=name)
+                text = f"has no {side.key}, but {method.name} needs it; {advice}"
                 problems.append(document.where(("agents", name), text))
     return problems
