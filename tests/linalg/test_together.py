@@ -217,7 +217,7 @@ def test_what_fails_on_the_device_is_solved_for_here_and_others_go_on(tmp_path: 
     plan = on_torch(planned(source, tmp_path / "there"), 8)
     monkeypatch.setattr(arrays, "_eigh", failing)
     (record,) = execute(plan, ThreadExecutor(1))
-    assert (16, 16) in failed and failed[0] == (8, 16, 16)
+    assert (16, 16) in failed and failed[0] == (7, 16, 16)  # the eighth of the group is the gate
     assert sum("out of memory" in text for text in record.warnings) == 1
     left, right = (read_checkpoint(tmp_path / out) for out in ("here", "there"))
     assert all(np.allclose(left[name].numbers(np.float64), right[name].numbers(np.float64)) for name in left)
