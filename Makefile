@@ -6,8 +6,10 @@ FAST := .venv-test
 PEERS := .venv-peers
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-# Two more than processors: many tests wait for servers, or for processes that they have started.
-TESTERS = $(shell $(PYTHON) -c "import os; print(2 + (os.cpu_count() or 1))")
+# More than processors: tests wait for processes that they have started, and those of the other tiers for servers, too.
+PROCESSORS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
+TESTERS = $(shell expr $(PROCESSORS) + 2)
+FAST_TESTERS = $(shell expr $(PROCESSORS) + 1)
 
 export OMP_WAIT_POLICY := passive
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
@@ -20,7 +22,7 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 
 # What each tier takes, and what is in it: CONTRIBUTING.md, "Tiers of tests". Machine code is shared.
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
-	$(FAST)/bin/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not full and not thorough'
+	OPENBLAS_NUM_THREADS=1 $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
 
 rest: $(VENV)/.dev browser sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
 	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
