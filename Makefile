@@ -177,7 +177,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(FAST)/.test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FAST)
-	$(FAST)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(FAST)/bin/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
 	touch $@
 
 $(VENV)/.eval: pyproject.toml constraints.txt | $(VENV)/bin/python
