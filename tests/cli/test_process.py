@@ -95,6 +95,13 @@ def test_nothing_is_imported_before_ctrl_c_is_handled() -> None:
     assert own == ["ramerge.cli", "ramerge.cli.start"]
 
 
+def test_help_imports_nothing_slow() -> None:
+    program = [sys.executable, "-X", "importtime", "-m", "ramerge", "--help"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "click" in imported and not imported & {"numpy", "numba", "pydantic", "torch"}
+
+
 def test_a_second_signal_does_not_interrupt_cleaning_up() -> None:
     does = (
         "\n    try: print('ready', flush=True); sys.stdin.readline()"

@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Literal, NoReturn, Protocol
 
-import numpy as np
-
 _NO_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _ESCAPED = re.compile(rb"\\[^u]")
 _PAIR = re.compile(rb"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}")
@@ -158,6 +156,8 @@ def check(text: bytes, limits: JsonLimits) -> int:
 
 def nesting(text: bytes) -> int:
     """The largest number of brackets that are open at once, in strings too."""
+    import numpy as np  # half of the time that `ramerge --help` would take
+
     brackets = np.frombuffer(text.translate(None, _NO_BRACKETS), np.uint8)
     steps = np.where((brackets == ord("[")) | (brackets == ord("{")), np.int32(1), np.int32(-1))
     return int(np.cumsum(steps).max(initial=0))
