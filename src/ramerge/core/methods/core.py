@@ -27,7 +27,7 @@ from ramerge.core.linalg.core_coefficients import coefficients, movers
 from ramerge.core.linalg.devices import CPU
 from ramerge.core.linalg.spectral import Triples
 from ramerge.core.methods.base import Agents, Counts, Layer, Method, Results, ScaledParameters, seed_field
-from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled
+from ramerge.core.methods.matrices import WIDENED, is_matrix, oriented, scaled, turned
 
 _ROWS = 8192
 """Rows of an embedding that share their coefficients."""
@@ -140,12 +140,12 @@ class _CoreMethod(Method[CoreP, CoreParameters]):
 
     def scratch(self, layer: Layer, parameters: CoreP, agents: int) -> int:
         """Bytes for a matrix in addition to inputs and result."""
-        layer = layer.oriented
+        extra, layer = turned(layer), layer.oriented
         shape = matrix_of(layer)
         held = kernel.held(shape, agents, parameters.rank)
         if isinstance(parameters, CorePlusParameters) and is_matrix(layer):
             held += curvature.held(layer.shape, agents)
-        return (agents + 2) * layer.itemsize * math.prod(shape) + 8 * held + WIDENED
+        return (agents + 2) * layer.itemsize * math.prod(shape) + 8 * held + extra + WIDENED
 
     def solves(self, layer: Layer, parameters: CoreP) -> bool:
         return True
