@@ -1,4 +1,4 @@
-"""What a recipe says, as a file of its own, and as words of a command line."""
+"""A recipe written as a file of its own, and as words of a command line."""
 
 from __future__ import annotations
 

@@ -101,12 +101,12 @@ ADVICE = (
     "`--set parameters.epsilon.relative=1`, counts what an agent moved by more than the root mean square of its task "
     "vector; compare a few values with `ramerge sweep --vary parameters.epsilon.relative=0.5,1,2`"
 )
-"""What is advised where an absolute threshold does not separate moved parameters from unmoved ones."""
+"""Advice where an absolute threshold does not separate moved parameters from unmoved ones."""
 ONLY_ADAPTERS = (
     'Without prompts no method is good on all adapters; with a few, `ramerge search` chooses; the guide "Merge LoRA '
     'adapters" has what was measured'
 )
-"""What is advised instead where all agents are LoRA adapters."""
+"""Advice in its place where all agents are LoRA adapters."""
 
 GUIDE = 'the guide "Merge float32 agents" lists what to do, in order'
 """Where all warnings about agents in float32 point."""

@@ -219,7 +219,7 @@ def _find(wanted: Tensor, spelled: _Spelled, fitted: Fitted, taking_turns: bool)
                     "and one of base and agent has them as tensors of their own, in an order that nothing says; "
                     "save the agent in the base's layout"
                 )
-        elif spelled.is_incomplete(wanted):
+        elif spelled.reports_incomplete(wanted):
             fitted.tensors[wanted.name] = wanted
 
 
@@ -352,29 +352,30 @@ class _Spelled:
             self._experts[key] = next(found)
         return self._experts[key]
 
-    def is_incomplete(self, wanted: Tensor) -> bool:
-        """Whether only the number of experts keeps a base's tensor from its counterpart; `incomplete` says how."""
+    def reports_incomplete(self, wanted: Tensor) -> bool:
+        """Add to `incomplete` if only the number of experts keeps a base's tensor from its counterpart; whether it does."""
         for fusion in (fusion for fusion in FUSIONS if fusion.is_of_experts):
             if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
                 rows = self.rows(fusion, found["stem"], wanted)
                 lacking = [f"{expert}" for expert, row in enumerate(rows) if not all(row)]
                 if 0 < len(lacking) < len(rows):
                     text = f"lacks tensors of expert{'s' if len(lacking) > 1 else ''} {listed(lacking)} in the base's"
-                    return self.refuse(text, wanted, itertools.chain(*rows))
+                    self.refuse(text, wanted, itertools.chain(*rows))
+                    return True
             for part in fusion.parts:
                 if (found := _pattern(part).fullmatch(wanted.name)) is not None:
                     whole = self.get(fusion.whole.format(stem=found["stem"]))
                     count = self.experts(fusion, found["stem"])
                     if len(whole) == 1 and len(whole[0].shape) == 3 and whole[0].shape[0] != count:
                         text = f"has {whole[0].shape[0]} experts instead of the base's {count} in"
-                        return self.refuse(text, whole[0], [whole])
+                        self.refuse(text, whole[0], [whole])
+                        return True
         return False
 
-    def refuse(self, text: str, stack: Tensor, found: Iterable[Sequence[Tensor]]) -> bool:
+    def refuse(self, text: str, stack: Tensor, found: Iterable[Sequence[Tensor]]) -> None:
         """Add a sentence about experts in one tensor; the agent's tensors of it are not reported again."""
         self.incomplete.setdefault(text, {})[f"{quoted(stack.name)} {list(stack.shape)}"] = None
         self.used |= {tensor.name: None for tensors in found for tensor in tensors}
-        return True
 
     def gates_are_turned(self, stem: str) -> bool:
         """Whether rows and columns of the experts' gates are exchanged between base and agent.
