@@ -353,7 +353,7 @@ class _Spelled:
         return self._experts[key]
 
     def reports_incomplete(self, wanted: Tensor) -> bool:
-        """Add to `incomplete` if only the number of experts keeps a base's tensor from its counterpart; whether it does."""
+        """Whether only the number of experts keeps a tensor from its counterpart, which is added to `incomplete`."""
         for fusion in (fusion for fusion in FUSIONS if fusion.is_of_experts):
             if (found := _pattern(fusion.whole).fullmatch(wanted.name)) is not None:
                 rows = self.rows(fusion, found["stem"], wanted)
