@@ -382,7 +382,7 @@ def as_kind(function: Callable[..., None]) -> Callable[..., None]:
             kind = type(each)(**given) if chosen else kind
         function(*args, kind=kind, **flags)
 
-    collected.late = _kind_options  # type: ignore[attr-defined]
+    collected.late = _kind_options  # type: ignore[attr-defined]  # as click keeps its own __click_params__
     return collected
 
 
