@@ -12,6 +12,8 @@ TESTERS = $(shell expr $(PROCESSORS) + 2)
 FAST_TESTERS = $(shell expr $(PROCESSORS) + 1)
 
 export OMP_WAIT_POLICY := passive
+# Tests run side by side, on small matrices and models: threads of BLAS and torch would only wait for one another.
+ONE_THREAD := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 # Tests start hundreds of processes. Where nothing compiled may be kept, each of them compiles 300 modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,15 +24,15 @@ demo: $(VENV)/.demo  ## install, merge the three tiny agents that come with the 
 
 # What each tier takes, and what is in it: CONTRIBUTING.md, "Tiers of tests". Machine code is shared.
 test: $(FAST)/.test  ## install little, and run what a change needs: no servers, no Ray, no torch
-	OPENBLAS_NUM_THREADS=1 $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
+	$(ONE_THREAD) $(FAST)/bin/python -m pytest --numprocesses $(FAST_TESTERS) --dist worksteal -m 'not full and not thorough'
 
 rest: $(VENV)/.dev browser sandbox  ## run what `make test` leaves out: servers, Ray, torch, a browser, a sandbox, the pages
-	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'full and not thorough'
 
 test-all: test rest  ## run all tests but those that take minutes
 
 thorough: $(VENV)/.dev $(VENV)/.eval browser sandbox  ## run those: every kernel, all solutions of the benchmarks, a real server
-	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m thorough
 
 # mergekit has an environment of its own: nothing here depends on it.
 peers: $(VENV)/.dev $(PEERS)/.mergekit  ## run the same recipes through mergekit and compare: 5 minutes
@@ -56,7 +58,7 @@ sandbox:
 
 .PHONY: coverage
 coverage: $(VENV)/.dev browser sandbox  ## run all tests but those that take minutes, and fail below the floor of pyproject.toml
-	$(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
+	$(ONE_THREAD) $(BIN)/python -m pytest --numprocesses $(TESTERS) --dist worksteal -m 'not thorough' --cov --cov-report=term
 
 # Prose in American spelling and in the words of the field: CONTRIBUTING.md, "Words". Only tests are not listed yet.
 WORDS := README.md ARCHITECTURE.md CONTRIBUTING.md docs/decisions docs/methods SECURITY.md GOVERNANCE.md CODE_OF_CONDUCT.md CITATION.cff examples scripts .github changelog.d docs/reference \

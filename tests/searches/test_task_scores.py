@@ -84,12 +84,12 @@ def install(monkeypatch: pytest.MonkeyPatch, folder: Path, route: str, dies: flo
     return log
 
 
-def found(folder: Path, kind: str, values: tuple[float, ...], **options: Any) -> SearchResult:
+def found(folder: Path, kind: str, values: tuple[float, ...], *, prompts: int = 60, **options: Any) -> SearchResult:
     (folder / "reward.py").write_text(
         "def compute_score(data_source, solution_str, ground_truth, extra_info=None):\n"
         "    return solution_str == ground_truth\n"
     )
-    lines = [json.dumps({"prompt": str(number), "reward_model": {"ground_truth": "yes"}}) for number in range(60)]
+    lines = [json.dumps({"prompt": str(number), "reward_model": {"ground_truth": "yes"}}) for number in range(prompts)]
     (folder / "prompts.jsonl").write_text("\n".join(lines))
     request = EvaluationRequest(
         ["ramerge/rewards"],
@@ -146,7 +146,7 @@ def _with_load(asked: list[str], load: str) -> list[str]:
 
 def test_a_server_that_dies_costs_its_point_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, tmp_path, "/collective_rpc", dies=0.2)
-    result = found(tmp_path, "vllm", (0.5, 0.2, 0.1))
+    result = found(tmp_path, "vllm", (0.5, 0.2, 0.1), prompts=12)  # Inspect spends a second on every failed one
     assert [point.state for point in result.points] == ["complete", "failed", "complete"]
     assert "failed" in str(result.points[1].failure)
     assert result.winner.point == {"method": "ram+", "parameters.r": 0.1}
