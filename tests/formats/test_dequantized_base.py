@@ -66,7 +66,7 @@ def test_density_and_statistics_are_those_of_the_rounded_base(sample: str, tmp_p
     assert all(0.04 < agent.density < 0.06 for agent in found.agents.values())
     (note,) = notes_of(source)
     assert "4 of its tensors are compared as rounded to bfloat16" in note and "code and tool are bfloat16" in note
-    assert not any("float32" in text for text in ramerge.plan(source).notes if "rounding by itself" in text)
+    assert not any("float32" in text for text in ramerge.plan(source).warnings if "rounding by itself" in text)
 
 
 def test_a_task_vector_is_added_to_the_rounded_base(tmp_path: Path) -> None:

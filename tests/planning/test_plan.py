@@ -30,9 +30,9 @@ def test_agents_that_are_coarser_than_the_base(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "base", simple(0, "F32"))
     for name, dtype in (("a", "BF16"), ("b", "F32")):
         write_checkpoint(tmp_path / name, simple(1, dtype))
-    (note,) = [note for note in plan(recipe(tmp_path, ["a", "b"])).findings.notes if "rounding by itself" in note]
-    assert note.startswith("the base is float32, and a is bfloat16: ") and "--dtype bfloat16" in note
-    assert not any("rounding by itself" in note for note in plan(recipe(tmp_path, ["b"])).findings.notes)
+    (found,) = [text for text in plan(recipe(tmp_path, ["a", "b"])).findings.warnings if "rounding by itself" in text]
+    assert found.startswith("the base is float32, and a is bfloat16: ") and "--dtype bfloat16" in found
+    assert not any("rounding by itself" in text for text in plan(recipe(tmp_path, ["b"])).findings.warnings)
 
 
 def test_another_architecture_is_said_first_and_alone(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def make_plan(
     output = output_dir(out) if out is not None else None
     details, decided = kind.details(points, inputs, contents.tensors)
     findings += [*differences, *decided, *checks.note_rounded_base(contents.tensors)]
-    findings += checks.note_coarse_agents(contents.tensors, points)
+    findings += checks.warn_of_coarse_agents(contents.tensors, points)
     resources, too_little = cut(
         points,
         inputs,

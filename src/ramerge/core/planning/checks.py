@@ -412,8 +412,8 @@ def note_rounded_base(tensors: Sequence[TensorPlan]) -> Iterator[PlanFinding]:
         )
 
 
-def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[PlanFinding]:
-    """Say which agents are stored more coarsely than the base: their rounding looks like training."""
+def warn_of_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -> Iterator[PlanFinding]:
+    """Warn of agents that are stored more coarsely than the base: their rounding looks like training."""
     coarse = {
         owner: (full_name(tensor.base.dtype), full_name(dtype))
         for tensor in tensors
@@ -422,7 +422,7 @@ def note_coarse_agents(tensors: Sequence[TensorPlan], points: Sequence[Point]) -
     }
     if coarse and points[0].uses_base:
         (wide, narrow), names = next(iter(coarse.values())), listed(list(coarse))
-        yield note(
+        yield warning(
             f"the base is {wide}, and {names} {'is' if len(coarse) == 1 else 'are'} {narrow}: rounding by itself makes "
             f"most elements differ, and counts as moved. Give the base in {narrow} (ramerge convert BASE OUT --dtype "
             f"{narrow}), or agents in {wide}"
