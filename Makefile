@@ -4,7 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 FAST := .venv-test
 PEERS := .venv-peers
-PIP := $(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Compiling 26,000 modules takes as long as installing them, and most are never imported.
+INSTALL := install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt
+PIP := $(BIN)/pip $(INSTALL)
 
 # More than processors: tests wait for processes that they have started, and those of the other tiers for servers, too.
 PROCESSORS = $(shell $(PYTHON) -c "import os; print(os.cpu_count() or 1)")
@@ -40,7 +42,7 @@ peers: $(VENV)/.dev $(PEERS)/.mergekit  ## run the same recipes through mergekit
 
 $(PEERS)/.mergekit: constraints.txt
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt mergekit==0.1.5
+	$(PEERS)/bin/pip $(INSTALL) mergekit==0.1.5
 	touch $@
 
 # The pages are tested in a real browser. Where none is found and none can be installed, these tests are
@@ -179,7 +181,7 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(FAST)/.test: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(FAST)
-	$(FAST)/bin/pip install --no-compile --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	$(FAST)/bin/pip $(INSTALL) --editable '.[test]'
 	touch $@
 
 $(VENV)/.eval: pyproject.toml constraints.txt | $(VENV)/bin/python
