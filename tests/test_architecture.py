@@ -124,3 +124,22 @@ def _classes_tested_for(node: ast.Call | ast.MatchClass) -> set[str]:
         classes = node.args[1:] if getattr(node.func, "id", "") in ("isinstance", "issubclass") else []
     names = [part for each in classes for part in ast.walk(each)]
     return {getattr(name, "id", getattr(name, "attr", "")) for name in names}
+
+
+def test_the_source_stays_plain() -> None:
+    """No long function, and few values whose type nobody states."""
+    texts = {path.relative_to(SOURCE): path.read_text(encoding="utf-8") for path in SOURCE.rglob("*.py")}
+    functions = [
+        (path, node)
+        for path, text in texts.items()
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [f"{path}:{node.name}" for path, node in functions if _lines(node) > 60] == []
+    assert sum(len(re.findall(r"\bAny\b", text)) for text in texts.values()) <= 900
+
+
+def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The lines of a function without its docstring."""
+    first = function.body[0].end_lineno if ast.get_docstring(function) else function.lineno
+    return (function.end_lineno or 0) - (first or 0)
