@@ -9,9 +9,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import re
-import string
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar
 
@@ -32,8 +29,6 @@ FAILED = "its requests failed"
 AS_SENT = "ramerge_text"
 """In a message's metadata: its text as the server sent it, where Inspect has taken the reasoning out of it."""
 _MOST_SHOWN = 1000
-_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 Ratio = tuple[float, float]
 Subsets = str | list[str]
@@ -231,19 +226,3 @@ def shares() -> Metric:
         }
 
     return compute
-
-
-def normalized(text: str) -> str:
-    """Lower case without ASCII punctuation, articles, and outer or double spaces. It may leave nothing.
-
-    Source: the evaluation of SQuAD (Rajpurkar et al. 2016, arXiv:1606.05250), which HotpotQA, NQ-open and
-    2WikiMultiHopQA took over.
-    """
-    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_NO_PUNCTUATION)).split())
-
-
-def f1(said: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, which are normalized already; 0 without any."""
-    answered, expected = said.split(), gold.split()
-    common = (Counter(answered) & Counter(expected)).total()
-    return 2 * common / (len(answered) + len(expected)) if common else 0.0

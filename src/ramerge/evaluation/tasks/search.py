@@ -32,7 +32,7 @@ from inspect_ai.solver import Generate, Solver, TaskState, solver
 from pydantic import Field
 
 from ramerge.evaluation.data import from_hub, read_records, refuse, refuse_duplicates
-from ramerge.evaluation.tasks import common
+from ramerge.evaluation.tasks import common, short_answers
 from ramerge.evaluation.tasks.retrievers import Retriever, opened
 
 PROMPT = (
@@ -95,14 +95,14 @@ def search(
     samples = common.for_each(names, lambda name: _samples(name, files[name]))
     return Task(
         dataset=[each for found in samples.values() for each in found],
-        solver=converse(retriever, max_turns, topk, max_information, continuation, seed),
+        solver=_converse(retriever, max_turns, topk, max_information, continuation, seed),
         scorer=_answers(match),
         config=GenerateConfig(temperature=0.0, top_p=1.0, max_tokens=500),
     )
 
 
 @solver(name="ramerge/search")
-def converse(
+def _converse(
     retriever: Retriever, max_turns: int, topk: int, max_information: int, continuation: str, seed: int | None
 ) -> Solver:
     """Turns of the model, answered by searches. What each was is in the store: `search`, `answer` or None."""
@@ -150,25 +150,20 @@ def _answers(match: str) -> Scorer:
             return common.scored(state, nothing, problem="the model gave no answer between <answer> tags", **details)
         said = given[-1].strip()
         right = any(matches(said, gold, contains=match == "contains") for gold in target)
-        overlap = max(f1(said, gold) for gold in target)
+        overlap = max(short_answers.f1(comparable(said), comparable(gold)) for gold in target)
         return common.scored(state, {"em": (float(right), 1.0), "f1": (overlap, 1.0)}, said, **details)
 
     return score
 
 
-def normalized(text: str) -> str:
-    """As in ZeroSearch's `qa_em.py`; a text that would be left empty stays as it is, in lower case."""
-    return common.normalized(text) or text.strip().lower()
+def comparable(text: str) -> str:
+    """A text as `matches` compares it, as in ZeroSearch's `qa_em.py`; one that normalizing leaves empty stays."""
+    return short_answers.normalized(text) or text.strip().lower()
 
 
 def matches(answer: str, gold: str, *, contains: bool = False) -> bool:
     """Whether the answer is the gold one, or contains it, both normalized."""
-    return normalized(gold) in normalized(answer) if contains else normalized(gold) == normalized(answer)
-
-
-def f1(answer: str, gold: str) -> float:
-    """Harmonic mean of precision and recall over the words of both, normalized."""
-    return common.f1(normalized(answer), normalized(gold))
+    return comparable(gold) in comparable(answer) if contains else comparable(gold) == comparable(answer)
 
 
 def _cut(output: ModelOutput) -> str:

@@ -6,7 +6,7 @@ taskutils/memory_data/synthetic/constants.py; the latter is from RULER, by NVIDI
 
 from __future__ import annotations
 
-from ramerge.evaluation.tasks.common import f1, normalized
+from ramerge.evaluation.tasks.short_answers import f1, normalized
 
 METRICS = ("sub_em", "em", "f1")
 NO_MEMORY = "No previous memory"
